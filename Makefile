@@ -1,0 +1,96 @@
+# `make` lists the targets. Each sets up what it needs; all that is assumed is make and a Python >= 3.11.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BENCH_VENV := .venv-bench
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+BENCH_STAMP := $(BENCH_VENV)/.installed
+
+# The first interpreter that is new enough, one that can make environments before one that cannot; `make PYTHON=…` chooses
+# another. A name that only looks right (a pyenv shim of a version that is not active) fails the question and is passed over.
+PYTHONS := python3 python3.13 python3.12 python3.11 python3.14 $(wildcard $(HOME)/.pyenv/versions/3.1[1-4].*/bin/python3)
+PYTHON ?= $(shell for need in sys,venv,ensurepip sys; do for name in $(PYTHONS); do \
+	"$$name" -c "import $$need; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))" >/dev/null 2>&1 \
+	&& { echo "$$name"; exit; }; done; done)
+
+# Wheels only, unless the caller decides otherwise: a compiler is not part of a bare machine.
+export PIP_ONLY_BINARY ?= :all:
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# Arguments for pytest, e.g. `make test ARGS='-k fork -x'`.
+ARGS ?=
+TEST_SECONDS ?= 1500
+BOUNDED := $(if $(shell command -v timeout),timeout --kill-after=30 $(TEST_SECONDS))
+
+# `make chaos DURATION=600 SEED=7`
+DURATION ?= 60
+SEED ?= 1
+
+# $(call install,<environment>,<extra>)
+define install
+	@test -n "$(PYTHON)" || { echo "runyard needs Python 3.11 to 3.14; found none. Install one or give its path: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' || { echo "$(PYTHON) is not a Python 3.11 to 3.14 that runs here; give the path of one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make environments: install its venv package (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(1)
+	$(1)/bin/python -m pip install --quiet --upgrade "pip>=24"
+	$(1)/bin/python -m pip install --quiet -e ".[$(2)]"
+endef
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
+
+$(STAMP): pyproject.toml
+	$(call install,$(VENV),dev)
+	@touch $@
+
+$(BENCH_STAMP): pyproject.toml
+	$(call install,$(BENCH_VENV),bench)
+	@touch $@
+
+.PHONY: venv
+venv: $(STAMP) ## Make .venv with everything for development
+
+.PHONY: test
+test: $(STAMP) ## Run the whole test suite against private servers
+	$(BOUNDED) $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+.PHONY: unit
+unit: $(STAMP) ## Run the tests that need no server
+	$(BIN)/python -m pytest tests/unit $(ARGS)
+
+.PHONY: chaos
+chaos: $(STAMP) ## Kill, pause, cut and empty everything for DURATION seconds, then check every promise
+	$(BIN)/python -m tests.chaos --duration $(DURATION) --seed $(SEED)
+
+.PHONY: mutants
+mutants: $(STAMP) ## Remove one guard after the other and see that a test, or chaos, notices (ARGS: words of names)
+	$(BIN)/python -m tests.mutants $(ARGS)
+
+.PHONY: lint
+lint: $(STAMP) ## Check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(STAMP) ## Format the code and mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: demo
+demo: $(STAMP) ## Start servers and workers and show what runyard does, in half a minute
+	$(BIN)/runyard demo
+
+.PHONY: bench
+bench: $(BENCH_STAMP) ## Measure against peers, in an environment of its own
+	$(BENCH_VENV)/bin/python -m benchmarks $(ARGS)
+
+.PHONY: clean
+clean: ## Remove environments, caches and build results
+	rm -rf $(VENV) $(BENCH_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find runner backends api tests -name __pycache__ -type d -prune -exec rm -rf {} +

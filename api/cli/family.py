@@ -1,0 +1,105 @@
+"""Collect a thread, its ancestors and all its forks as turns of one graph."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from runner.client import Client
+from runner.errors import ThreadNotFoundError
+from runner.models import Branch, Message, Thread
+from runner.states import RunStatus
+
+from .graph import Turn
+from .output import summary
+
+WIDTH: Final = 48
+"""Characters shown of a prompt and of an answer."""
+PATH: Final = 500
+"""Messages read per line of conversation, newest first; the graph starts where they start."""
+
+
+@dataclass
+class Family:
+    """Threads from the eldest on, and their turns."""
+
+    threads: list[Thread] = field(default_factory=list)
+    turns: dict[str, Turn] = field(default_factory=dict)
+    turn_of: dict[str, str] = field(default_factory=dict)
+
+    def add_path(self, thread: Thread, path: Sequence[Message], leaf: Branch | None) -> None:
+        """Enter the turns of one path that are not known from another one."""
+        last: Turn | None = None
+        for message in path:
+            if key := self.turn_of.get(message.id):
+                last = self.turns[key]
+                continue
+            if last is None or message.run_id is None or message.run_id != last.run_id:
+                last = self._open(thread, message, last, leaf)
+            self.turn_of[message.id] = last.key
+            if message.role == "assistant" and message.text:
+                last.answer = summary(message, WIDTH)
+
+    def label(self, ref: str, path: Sequence[Message]) -> None:
+        """Write ``ref`` where ``path`` ends."""
+        if path and (key := self.turn_of.get(path[-1].id)):
+            self.turns[key].refs.append(ref)
+
+    def _open(self, thread: Thread, message: Message, before: Turn | None, leaf: Branch | None) -> Turn:
+        live = leaf is not None and leaf.run_id == message.run_id and leaf.run_status is not None
+        turn = Turn(
+            key=message.id,
+            thread_id=thread.thread_id,
+            created_at=message.created_at or thread.created_at,
+            parent=before.key if before else None,
+            run_id=message.run_id,
+            status=str(leaf.run_status) if leaf and live else "stored" if message.run_id is None else str(RunStatus.COMPLETED),
+            prompt="" if message.role == "assistant" else summary(message, WIDTH),
+        )
+        self.turns[turn.key] = turn
+        return turn
+
+
+async def collect(client: Client, thread_id: str) -> Family:
+    """The family of ``thread_id``. Raises ThreadNotFoundError."""
+    family = Family()
+    async for thread in _eldest_first(client, await _eldest(client, thread_id)):
+        family.threads.append(thread)
+        head = (await client.messages(thread.thread_id, limit=PATH, newest_first=True)).items[::-1]
+        leaves = await client.branches(thread.thread_id)
+        tips = {head[-1].id} if head else set()
+        family.add_path(thread, head, next((leaf for leaf in leaves if leaf.message_id in tips), None))
+        family.label(thread.thread_id, head)
+        for leaf in leaves:
+            if leaf.message_id not in tips:
+                path = (await client.messages(thread.thread_id, leaf.message_id, limit=PATH, newest_first=True)).items[::-1]
+                family.add_path(thread, path, leaf)
+    return family
+
+
+async def _eldest(client: Client, thread_id: str) -> Thread:
+    thread = await client.thread(thread_id)
+    seen = {thread.thread_id}
+    while thread.parent_thread_id is not None and thread.parent_thread_id not in seen:
+        try:
+            thread = await client.thread(thread.parent_thread_id)
+        except ThreadNotFoundError:  # a deleted parent: its fork is the eldest that is left
+            break
+        seen.add(thread.thread_id)
+    return thread
+
+
+async def _eldest_first(client: Client, thread: Thread) -> AsyncIterator[Thread]:
+    generation = [thread]
+    while generation:
+        following: list[Thread] = []
+        for member in generation:
+            yield member
+            cursor: str | None = None
+            while True:
+                page = await client.threads(parent_thread_id=member.thread_id, cursor=cursor)
+                following += page.items
+                if (cursor := page.next) is None:
+                    break
+        generation = following

@@ -1,0 +1,48 @@
+"""feed: what was committed on any thread."""
+
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from runner.models import FeedEntry
+
+from . import options, output, session
+
+
+def feed(
+    context: typer.Context,
+    follow: Annotated[bool, typer.Option("--follow", envvar="RUNYARD_FOLLOW", help="Go on with what comes.")] = False,
+    limit: options.Limit = 100,
+    cursor: options.Cursor = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print what was committed: runs that ended or were suspended, messages stored, threads forked and deleted.
+
+    From the oldest entry kept, or after --cursor. With --json, each line carries the cursor that continues after it.
+    """
+
+    def show(entry: FeedEntry) -> None:
+        if as_json:
+            print(json.dumps(entry.model_dump(mode="json"), ensure_ascii=False), flush=True)
+        else:
+            run = f"  [bright_black]{escape(entry.run_id)}[/]" if entry.run_id else ""
+            output.console().print(f"{output.clock(entry.created_at)}  {entry.type:15} {escape(entry.thread_id)}{run}")
+
+    async def go() -> None:
+        async with session.connect(context) as client:
+            if follow:
+                async with aclosing(client.follow_feed(cursor)) as entries:
+                    async for entry in entries:
+                        show(entry)
+            page = await client.feed(cursor, limit=limit)
+            for entry in page.items:
+                show(entry)
+            if len(page.items) == limit and not as_json:
+                output.more(page.next)
+
+    session.wait(go())

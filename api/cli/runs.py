@@ -1,0 +1,245 @@
+"""runs list | show | watch | explain | attempts | dead | redrive, and the inbox of requests."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from runner.errors import InvalidInputError
+from runner.models import AttemptInfo, ErrorInfo, Run
+from runner.states import RunStatus
+
+from . import exits, options, output, session, watch
+
+app = typer.Typer(help="Look at runs.", no_args_is_help=True)
+
+_OUTCOME_STYLE = {"running": "cyan", "completed": "green", "suspended": "magenta", "failed": "red", "dead": "bold red"}
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    thread: Annotated[str | None, typer.Option(envvar="RUNYARD_THREAD", help="Of this thread only.")] = None,
+    status: Annotated[str | None, typer.Option(envvar="RUNYARD_STATUS", help=f"One of {', '.join(RunStatus)}.")] = None,
+    agent: options.Agent = None,
+    limit: options.Limit = 30,
+    cursor: options.Cursor = None,
+    as_json: options.Json = False,
+) -> None:
+    """List runs."""
+    if status is not None and status not in set(RunStatus):
+        raise InvalidInputError(f"--status is one of {', '.join(RunStatus)}; got {status!r}")
+    wanted = RunStatus(status) if status else None
+
+    async def go() -> None:
+        async with session.connect(context) as client:
+            page = await client.runs(thread, status=wanted, agent=agent, limit=limit, cursor=cursor)
+        if as_json:
+            output.print_json({"items": page.items, "next": page.next})
+            return
+        output.table(("RUN", "THREAD", "STATUS", "ATTEMPT", "ACCEPTED", "PROMPT"), map(_row, page.items), empty="no runs")
+        output.more(page.next)
+
+    session.wait(go())
+
+
+@app.command()
+def show(context: typer.Context, thread: options.ThreadArg, run: options.RunArg, as_json: options.Json = False) -> None:
+    """Show one run."""
+
+    async def go() -> None:
+        async with session.connect(context) as client:
+            found = await client.run(thread, run)
+            sentence = await client.explain(thread, run)
+        if as_json:
+            output.print_json(found)
+            return
+        console = output.console()
+        console.print(f"[bold]{escape(found.run_id)}[/] on {escape(found.thread_id)}  {output.status(found.status)}")
+        console.print(escape(sentence))
+        for name, value in _details(found):
+            console.print(f"  [bright_black]{name:<10}[/] {escape(value)}")
+
+    session.wait(go())
+
+
+@app.command("watch")
+def watch_(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    run: options.RunArg,
+    after: Annotated[str | None, typer.Option("--from", envvar="RUNYARD_FROM", help="Go on after this event id.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print a run's events as they come, tokens included, until it ends or asks a human. --json: one event per line."""
+
+    async def go() -> exits.Exit:
+        async with session.connect(context) as client:
+            events = client.stream(thread, run, after)
+            if as_json:
+                async for event in events:
+                    print(event.model_dump_json(), flush=True)
+            else:
+                await watch.show(events, watch.Printer(output.console(), output.console()))
+            return exits.of_run(await client.run(thread, run))
+
+    raise typer.Exit(int(session.wait(go())))
+
+
+@app.command()
+def explain(context: typer.Context, thread: options.ThreadArg, run: options.RunArg, as_json: options.Json = False) -> None:
+    """Say in one sentence why a run is not running, or what it does."""
+
+    async def go() -> str:
+        async with session.connect(context) as client:
+            return await client.explain(thread, run)
+
+    sentence = session.wait(go())
+    if as_json:
+        output.print_json({"thread_id": thread, "run_id": run, "explanation": sentence})
+    else:
+        output.console().print(sentence, markup=False)
+
+
+@app.command()
+def attempts(context: typer.Context, thread: options.ThreadArg, run: options.RunArg, as_json: options.Json = False) -> None:
+    """Show what workers made of a run, attempt by attempt."""
+
+    async def go() -> list[AttemptInfo]:
+        async with session.connect(context) as client:
+            return await client.attempts(thread, run)
+
+    found = session.wait(go())
+    if as_json:
+        output.print_json({"items": found})
+        return
+    rows = (
+        (
+            str(attempt.fence),
+            f"[{_OUTCOME_STYLE.get(attempt.outcome, 'yellow')}]{attempt.outcome}[/]",
+            output.clock(attempt.started_at),
+            _lasted(attempt),
+            escape(attempt.worker_id or ""),
+            escape(_error(attempt.error)),
+        )
+        for attempt in found
+    )
+    output.table(("FENCE", "OUTCOME", "STARTED", "LASTED", "WORKER", "ERROR"), rows, empty="no worker has taken it yet")
+
+
+@app.command()
+def dead(
+    context: typer.Context, limit: options.Limit = 30, cursor: options.Cursor = None, as_json: options.Json = False
+) -> None:
+    """List runs that took down their workers too often, with what is known of why. `runs redrive` queues one again."""
+
+    async def go() -> None:
+        async with session.connect(context) as client:
+            page = await client.runs(status=RunStatus.DEAD, limit=limit, cursor=cursor)
+        if as_json:
+            output.print_json({"items": page.items, "next": page.next})
+            return
+        rows = (
+            (
+                escape(run.run_id),
+                escape(run.thread_id),
+                escape(run.agent or "default"),
+                str(run.attempt),
+                output.clock(run.finished_at),
+                escape(_error(run.error)),
+            )
+            for run in page.items
+        )
+        output.table(("RUN", "THREAD", "AGENT", "ATTEMPTS", "DIED", "ERROR"), rows, empty="no dead runs")
+        output.more(page.next)
+
+    session.wait(go())
+
+
+@app.command()
+def redrive(context: typer.Context, thread: options.ThreadArg, run: options.RunArg, as_json: options.Json = False) -> None:
+    """Queue a failed or dead run again."""
+
+    async def go() -> Run:
+        async with session.connect(context) as client:
+            return await client.redrive(thread, run)
+
+    found = session.wait(go())
+    if as_json:
+        output.print_json(found)
+    else:
+        output.console().print(str(found.status))
+
+
+def requests(
+    context: typer.Context,
+    thread: Annotated[str | None, typer.Option(envvar="RUNYARD_THREAD", help="Of this thread only.")] = None,
+    answered: Annotated[bool, typer.Option("--all", envvar="RUNYARD_ALL", help="The answered ones too.")] = False,
+    limit: options.Limit = 100,
+    cursor: options.Cursor = None,
+    as_json: options.Json = False,
+) -> None:
+    """List what waits for a human."""
+
+    async def go() -> None:
+        async with session.connect(context) as client:
+            page = await client.requests(thread, pending=not answered, limit=limit, cursor=cursor)
+        if as_json:
+            output.print_json({"items": page.items, "next": page.next})
+            return
+        rows = (
+            (
+                request.request_id,
+                escape(request.thread_id or ""),
+                request.kind,
+                output.age(request.created_at),
+                escape(output.question(request)),
+            )
+            for request in page.items
+        )
+        output.table(("REQUEST", "THREAD", "KIND", "AGE", "QUESTION"), rows, empty="nothing waits for a human")
+        output.more(page.next)
+
+    session.wait(go())
+
+
+def _error(error: ErrorInfo | None) -> str:
+    return f"{error.code}: {error.message}" if error else ""
+
+
+def _lasted(attempt: AttemptInfo) -> str:
+    if attempt.started_at is None:
+        return ""
+    if attempt.ended_at is None:
+        return output.age(attempt.started_at)
+    return output.duration((attempt.ended_at - attempt.started_at).total_seconds())
+
+
+def _row(run: Run) -> tuple[str, ...]:
+    return (
+        escape(run.run_id),
+        escape(run.thread_id),
+        output.status(run.status),
+        str(run.attempt),
+        output.clock(run.accepted_at),
+        escape(output.summary(run.input) if run.kind == "prompt" else f"({run.kind})"),
+    )
+
+
+def _details(run: Run) -> list[tuple[str, str]]:
+    pairs = [
+        ("kind", run.kind),
+        ("agent", run.agent or "default"),
+        ("queue", run.queue),
+        ("prompt", output.summary(run.input, 200)),
+        ("attempt", str(run.attempt)),
+        ("worker", run.worker_id or ""),
+        ("accepted", output.clock(run.accepted_at)),
+        ("started", output.clock(run.started_at)),
+        ("suspended", output.clock(run.suspended_at)),
+        ("finished", output.clock(run.finished_at)),
+        ("error", _error(run.error)),
+    ]
+    return [(name, value) for name, value in pairs if value]

@@ -1,0 +1,82 @@
+"""The agent of the demo: a travel desk that knows what to say to the tour's prompts and echoes everything else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from runner.agents.context import RunContext
+from runner.app import App
+from runner.models import Message, ToolCallPart, ToolResultPart
+
+ANSWERS: Final = {
+    "Three days off. Where to?": "Lisbon: tiled houses, custard tarts, and the sea at the end of a tram line.",
+    "Find me a hotel": "A small one in Alfama, with a view over the roofs.",
+    "And a museum": "The tile museum; it is quiet in the mornings.",
+    "And a beach": "Cascais, forty minutes by train along the river.",
+    "What should I pack?": "Sunscreen, and shoes for steep streets.",
+    "I would rather go by train": "Then through Paris and Hendaye, with a night on the way.",
+    "And if we just stayed at home?": "You would save six hundred euros and miss the tarts.",
+}
+TOKEN: Final = 0.02
+"""Seconds between two words."""
+NAP: Final = 1.5
+"""Seconds between the invoice and the answer: the time in which the tour kills the worker."""
+
+app = App(version="demo")
+
+
+@app.agent
+async def travel(ctx: RunContext) -> None:
+    """Books with approval, settles bills in two steps, and answers everything else."""
+    prompt = ctx.input.text if ctx.input else ""
+    if prompt == "Book the sleeper":
+        await _book(ctx)
+    elif prompt == "Settle the bill":
+        await _settle(ctx)
+    else:
+        await _say(ctx, ANSWERS.get(prompt, prompt))
+
+
+@app.agent(queue="default")
+async def doubtful(ctx: RunContext) -> None:
+    """Asks before it answers."""
+    await _say(ctx, f"You said {await ctx.ask('Are you sure?')}.")
+
+
+async def _book(ctx: RunContext) -> None:
+    call = ToolCallPart(id=f"{ctx.run_id}-book", name="book", arguments={"train": "sleeper", "price": 120})
+    own = [message for message in await ctx.history() if message.run_id == ctx.run_id]
+    if not any(message.tool_calls for message in own):
+        await ctx.append(Message.assistant([call], stop_reason="tool_calls"))
+    approval = await ctx.approve(call, "Book the sleeper for 120 €?")
+    content = await ctx.step(_reserve, key=call.id) if approval else "refused"
+    await ctx.append(Message.tool(ToolResultPart(call_id=call.id, content=content, is_error=not approval)))
+    await _say(ctx, "Berth 31 is yours." if approval else "Not booked.")
+
+
+async def _settle(ctx: RunContext) -> None:
+    call = ToolCallPart(id=f"{ctx.run_id}-pay", name="pay", arguments={"euros": 120})
+    own = [message for message in await ctx.history() if message.run_id == ctx.run_id]
+    if not any(message.tool_results for message in own):
+        await ctx.append(Message.assistant([call], stop_reason="tool_calls"))
+        paid = await ctx.step(_pay, key=call.id)
+        await ctx.append(Message.tool(ToolResultPart(call_id=call.id, content=paid)))
+    await asyncio.sleep(NAP)
+    await _say(ctx, "Paid, once. Have a good trip!")
+
+
+async def _reserve() -> str:
+    return "berth 31"
+
+
+async def _pay() -> str:
+    return "paid"
+
+
+async def _say(ctx: RunContext, text: str) -> None:
+    words = text.split(" ")
+    for n, word in enumerate(words):
+        await ctx.stream_text(word if n == len(words) - 1 else f"{word} ")
+        await asyncio.sleep(TOKEN)
+    await ctx.append(Message.assistant(text, stop_reason="stop"))

@@ -1,0 +1,228 @@
+"""The documented checkpointer and runs that no worker executes (semantics: R13, R15; design 3.4)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from runner import errors
+from runner.exchange import Cut, ForkRequest
+from runner.models import HitlRequest, new_id
+from runner.states import RunStatus
+
+from .world import DEADLINE, T, World, call, said, texts, user
+
+pytestmark = pytest.mark.asyncio
+
+
+class TestCheckpointer:
+    async def test_load(self, world: World) -> None:
+        """R15, R1: messages, extra, parent; an unknown thread → None."""
+        cp = world.checkpointer
+        assert await cp.load(T) is None
+        await cp.append(T, [user("a"), said("b")])
+        await cp.save_extra(T, {"k": 1})
+        data = await cp.load(T)
+        assert data is not None
+        assert (texts(data.messages), data.extra, data.parent_thread_id) == (["a", "b"], {"k": 1}, None)
+        await world.turn("r1")
+        await cp.fork(T, "c", after_run_id="r1", metadata={"why": 1})
+        data = await cp.load("c")
+        assert data is not None
+        assert (data.parent_thread_id, data.extra["fork"]) == (T, {"why": 1})
+        assert texts(data.messages) == ["a", "b", "r1?", "r1!"]
+        assert texts(await cp.snapshot(T, after_run_id="r1")) == ["a", "b", "r1?", "r1!"]
+
+    async def test_extra_merges_at_the_top(self, world: World) -> None:
+        """R15: existing keys survive."""
+        await world.checkpointer.save_extra(T, {"a": {"x": 1}, "b": 1})
+        await world.checkpointer.save_extra(T, {"a": {"y": 2}, "c": None})
+        data = await world.checkpointer.load(T)
+        assert data is not None and data.extra == {"a": {"y": 2}, "b": 1, "c": None}
+        with pytest.raises(errors.InvalidInputError):
+            await world.checkpointer.save_extra(T, {"a": ["\0"]})
+
+    async def test_pending_request(self, world: World) -> None:
+        """R15: request and run id together; None clears both; a request may have no run id."""
+        cp = world.checkpointer
+        assert await cp.load_pending(T) is None and await cp.load_pending_run_id(T) is None
+        request = HitlRequest(request_id=new_id(), payload={"q": "?"})
+        await cp.save_pending_request(T, request, run_id="r1")
+        pending = await cp.load_pending(T)
+        assert pending is not None and (pending[0].request_id, pending[0].payload, pending[1]) == (
+            request.request_id,
+            {"q": "?"},
+            "r1",
+        )
+        assert await cp.load_pending_run_id(T) == "r1"
+        other = HitlRequest(request_id=new_id())
+        await cp.save_pending_request(T, other)
+        assert await cp.load_pending_run_id(T) is None
+        loaded = await cp.load_pending_request(T)
+        assert loaded is not None and loaded.request_id == other.request_id
+        await cp.save_pending_request(T, None)
+        assert await cp.load_pending_request(T) is None
+
+    async def test_clearing_leaves_a_suspended_run_alone(self, world: World) -> None:
+        """H6: nothing but an answer, a cancel or its deadline ends a run's question."""
+        request = await world.suspended("r1")
+        await world.checkpointer.save_pending_request(T, None)
+        pending = await world.checkpointer.load_pending(T)
+        assert pending is not None and (pending[0].request_id, pending[1]) == (request, "r1")
+
+    async def test_errors_of_snapshot_and_fork(self, world: World) -> None:
+        """R1, F4."""
+        cp = world.checkpointer
+        with pytest.raises(errors.ThreadNotFoundError):
+            await cp.snapshot(T, after_run_id="r1")
+        with pytest.raises(errors.ThreadNotFoundError):
+            await cp.fork(T, "c", after_run_id="r1")
+        await cp.append(T, [user("x")])
+        with pytest.raises(errors.RunNotCompletedError):
+            await cp.snapshot(T, after_run_id="r1")
+        assert issubclass(errors.RunNotCompletedError, errors.CheckpointerError)
+
+    async def test_bad_messages(self, world: World) -> None:
+        with pytest.raises(errors.InvalidInputError):
+            await world.checkpointer.append(T, [user("x"), user("y", id="nope")])
+        assert await world.checkpointer.load(T) is None
+
+
+class TestExternalRuns:
+    async def test_claim_append_complete(self, world: World) -> None:
+        """R13: a run of the host's own; it allocates completion numbers."""
+        cp = world.checkpointer
+        await cp.claim_run(T, "x")
+        run = await world.run("x")
+        assert (run.kind, run.status, run.lane) == ("external", RunStatus.RUNNING, "x")
+        await cp.append(T, [user("q", run_id="x"), said("a", run_id="x")])
+        assert await world.texts() == []
+        data = await cp.load(T)
+        assert data is not None and texts(data.messages) == ["q", "a"]
+        await cp.mark_run_complete(T, "x")
+        assert (await world.run("x")).completion_seq == 1
+        assert await world.texts() == ["q", "a"]
+        await cp.mark_run_complete(T, "x")
+        assert (await world.run("x")).completion_seq == 1
+
+    async def test_refusals(self, world: World) -> None:
+        """R13."""
+        cp = world.checkpointer
+        with pytest.raises(errors.RunNotClaimedError):
+            await cp.mark_run_complete(T, "x")
+        await cp.claim_run(T, "x")
+        with pytest.raises(errors.RunNotClaimedError):
+            await cp.mark_run_complete(T, "other")
+        with pytest.raises(errors.RunAlreadyClaimedError):
+            await cp.claim_run(T, "x")
+        with pytest.raises(errors.RunConflictError):
+            await world.accept("x")
+        await cp.mark_run_complete(T, "x")
+        with pytest.raises(errors.RunAlreadyCompletedError):
+            await cp.claim_run(T, "x")
+        with pytest.raises(errors.RunAlreadyCompletedError):
+            await cp.append(T, [user("late", run_id="x")])
+
+    async def test_runs_that_a_worker_owns(self, world: World) -> None:
+        """R13, design 3.4."""
+        cp = world.checkpointer
+        attempt = await world.start("r1")
+        for verb in (cp.claim_run(T, "r1"), cp.mark_run_complete(T, "r1"), cp.append(T, [user("x", run_id="r1")])):
+            with pytest.raises(errors.RunAlreadyClaimedError):
+                await verb
+        await world.finish(attempt, said("x"))
+        await cp.mark_run_complete(T, "r1")
+        with pytest.raises(errors.RunAlreadyCompletedError):
+            await cp.claim_run(T, "r1")
+        await world.failed("bad")
+        with pytest.raises(errors.RunAlreadyCompletedError):
+            await cp.claim_run(T, "bad")
+        with pytest.raises(errors.RunNotClaimedError):
+            await cp.mark_run_complete(T, "bad")
+
+    async def test_append_is_all_or_nothing(self, world: World) -> None:
+        await world.turn("r1")
+        with pytest.raises(errors.RunAlreadyCompletedError):
+            await world.checkpointer.append(T, [user("fine"), user("late", run_id="r1")])
+        assert await world.texts() == ["r1?", "r1!"]
+
+    async def test_unclaimed_messages_are_invisible(self, world: World) -> None:
+        """R13: until that run is claimed and completed."""
+        cp = world.checkpointer
+        await cp.append(T, [user("plain"), said("early", run_id="x")])
+        await world.turn("r1")
+        assert await world.texts() == ["plain", "r1?", "r1!"]
+        assert await world.cut(after_run_id="r1") == ["plain", "r1?", "r1!"]
+        assert len(await world.leaves()) == 1
+        await cp.claim_run(T, "x")
+        assert {leaf.run_id for leaf in await world.leaves()} == {"x", "r1"}
+        await cp.append(T, [said("late", run_id="x")])
+        await cp.mark_run_complete(T, "x")
+        assert await world.texts() == ["plain", "early", "r1?", "r1!", "late"]
+        assert await world.cut(after_run_id="r1") == ["plain", "r1?", "r1!"]
+        assert await world.cut(after_run_id="x") == ["plain", "early", "r1?", "r1!", "late"]
+
+    async def test_never_blocks_and_is_never_scheduled(self, world: World) -> None:
+        """design 3.4: prompts, stores and deletion go on beside it; nobody takes it over."""
+        await world.checkpointer.claim_run(T, "x")
+        assert (await world.claim("x")).outcome in ("busy", "unknown")
+        await world.store("stored")
+        await world.turn("r1")
+        await world.threads.delete_thread(T)
+
+    async def test_cancel_is_immediate(self, world: World) -> None:
+        """design 3.4, R10."""
+        cp = world.checkpointer
+        for run_id, keep in (("x", False), ("y", True)):
+            await cp.claim_run(T, run_id)
+            await cp.append(T, [user(run_id, run_id=run_id), call(run_id).model_copy(update={"run_id": run_id})])
+            changed = await world.runs.cancel(T, run_id, keep=keep)
+            assert changed.run.status is RunStatus.CANCELLED and changed.effects.cancels == []
+        assert await world.texts() == ["y", "call:y", "result:y"]
+        with pytest.raises(errors.RunAlreadyCompletedError):
+            await cp.append(T, [user("late", run_id="x")])
+
+    async def test_completion_does_not_judge_tool_cycles(self, world: World) -> None:
+        """R13: the Agent does, before it calls."""
+        cp = world.checkpointer
+        await cp.claim_run(T, "x")
+        await cp.append(T, [call("a").model_copy(update={"run_id": "x"})])
+        await cp.mark_run_complete(T, "x")
+        assert await world.status("x") is RunStatus.COMPLETED
+
+    async def test_context_hands_each_run_over_together(self, world: World) -> None:
+        """design 3.2."""
+        cp = world.checkpointer
+        for run_id in ("a", "b"):
+            await cp.claim_run(T, run_id)
+        await cp.append(
+            T, [said("a1", run_id="a"), said("b1", run_id="b"), user("plain"), said("a2", run_id="a"), said("b2", run_id="b")]
+        )
+        await cp.mark_run_complete(T, "b")
+        await cp.mark_run_complete(T, "a")
+        attempt = await world.start("r1", "q")
+        assert await world.context(attempt) == ["a1", "a2", "b1", "b2", "plain", "q"]
+        assert await world.texts() == ["a1", "b1", "plain", "a2", "b2"]
+
+    async def test_extra_saved_between_runs_belongs_to_the_next_completion(self, world: World) -> None:
+        """design 3.1."""
+        cp = world.checkpointer
+        await cp.claim_run(T, "x")
+        await cp.save_extra(T, {"v": 1})
+        await cp.mark_run_complete(T, "x")
+        await cp.save_extra(T, {"v": 2})
+        assert (await world.fork("c", after_run_id="x")).thread.extra == {"v": 1}
+
+    async def test_completion_that_a_fork_job_waits_for_is_told(self, world: World) -> None:
+        """F5: nobody polls, and the call returns nothing."""
+        await world.checkpointer.claim_run(T, "x")
+        fork = ForkRequest(src=T, new="c", cut=Cut(after_run_id="x"))
+        assert not (await world.accept("job", None, kind="fork", fork=fork)).effects.jobs
+        async with aclosing(world.backend.notifications()) as told, asyncio.timeout(DEADLINE):
+            await anext(told)
+            await world.checkpointer.mark_run_complete(T, "x")
+            while not (effects := await anext(told)):
+                pass
+        assert [job.run_id for job in effects.jobs] == ["job"]

@@ -1,0 +1,226 @@
+"""Human in the loop at the store (semantics: H1, H3 to H7, H10)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from runner import errors
+from runner.exchange import Responded
+from runner.models import HitlRequest, new_id
+from runner.states import RunStatus
+
+from .world import T, World, now, said
+
+pytestmark = pytest.mark.asyncio
+
+
+class TestHitl:
+    async def test_suspend_and_respond(self, world: World) -> None:
+        """H1, H5: the same run goes on, with what it said before, and finds the answer."""
+        attempt = await world.start("r1", "q")
+        request = HitlRequest(request_id=new_id(), kind="approval", payload={"tool": "rm"}, answer_schema={"type": "boolean"})
+        ended = await world.ask(attempt, request, messages=[said("may I?")], first_event=4)
+        assert ended.status is RunStatus.SUSPENDED and ended.event_id == f"{attempt.fence}-6"
+        run = await world.run("r1")
+        assert run.status is RunStatus.SUSPENDED and run.suspended_at is not None
+        (pending,) = (await world.runs.requests()).items
+        assert (pending.request_id, pending.run_id, pending.thread_id, pending.kind) == (
+            request.request_id,
+            "r1",
+            T,
+            "approval",
+        )
+        assert (pending.payload, pending.answer_schema) == ({"tool": "rm"}, {"type": "boolean"})
+        assert pending.created_at is not None
+        responded = await world.runs.respond(True, thread_id=T, answered_by="ann")
+        assert responded.created and [job.run_id for job in responded.effects.jobs] == ["r1"]
+        assert (await world.run("r1")).suspended_at is None
+        attempt = await world.take("r1")
+        assert await world.context(attempt) == ["q", "may I?"]
+        answered = (await world.runs.ledger(attempt)).requests[request.request_id]
+        assert (answered.answer, answered.answered_by) == (True, "ann") and answered.answered_at is not None
+        await world.finish(attempt, said("done"))
+        assert await world.texts() == ["q", "may I?", "done"]
+        assert (await world.run("r1")).attempt == 2
+
+    async def test_suspended_run_is_claimed_by_nobody(self, world: World) -> None:
+        """H1: no worker, no lock."""
+        await world.suspended("r1")
+        assert (await world.claim("r1")).outcome == "suspended"
+        assert await world.workers.running("w") == []
+
+    async def test_answer_already_there(self, world: World) -> None:
+        """design 5: the run goes on instead of being suspended."""
+        request = HitlRequest(request_id=new_id())
+        await world.ask(await world.start("r1"), request)
+        await world.runs.respond("yes", thread_id=T)
+        attempt = await world.take("r1")
+        ended = await world.ask(attempt, request, HitlRequest(request_id=new_id()))
+        assert ended.status is RunStatus.RUNNING
+        assert await world.status("r1") is RunStatus.RUNNING
+        await world.finish(attempt, said("done"))
+
+    @pytest.mark.parametrize("answer", [None, False, 0, "", "text", [1, {"a": None}], {"k": "v"}])
+    async def test_any_json_is_an_answer(self, world: World, answer: Any) -> None:
+        request = await world.suspended("r1")
+        await world.runs.respond(answer, thread_id=T)
+        attempt = await world.take("r1")
+        recorded = (await world.runs.ledger(attempt)).requests[request]
+        assert recorded.answer == answer and recorded.answered_at is not None
+
+    async def test_which_request(self, world: World) -> None:
+        """H3: none → 404; several → ambiguous, listed; another id → stale, both ids."""
+        with pytest.raises(errors.ThreadNotFoundError):
+            await world.runs.respond(1, thread_id=T)
+        with pytest.raises(errors.HitlNoPendingRequestError):
+            await world.runs.respond(1, request_id=new_id())
+        with pytest.raises((errors.InvalidInputError, errors.HitlNoPendingRequestError)):
+            await world.runs.respond(1)
+        attempt = await world.start("r1")
+        with pytest.raises(errors.HitlNoPendingRequestError):
+            await world.runs.respond(1, thread_id=T)
+        one, two = HitlRequest(request_id=new_id()), HitlRequest(request_id=new_id())
+        await world.ask(attempt, one, two)
+        with pytest.raises(errors.HitlAmbiguousError) as ambiguous:
+            await world.runs.respond(1, thread_id=T)
+        assert set(ambiguous.value.details["request_ids"]) == {one.request_id, two.request_id}
+        stale = new_id()
+        with pytest.raises(errors.HitlStaleAnswerError) as caught:
+            await world.runs.respond(1, thread_id=T, request_id=stale)
+        assert caught.value.details["request_id"] == stale and "pending" in caught.value.details
+        await world.runs.respond(2, request_id=two.request_id)
+        assert [r.request_id for r in (await world.runs.requests()).items] == [one.request_id]
+
+    async def test_answers_that_arrive_while_the_run_goes_on(self, world: World) -> None:
+        """design 5: queued and running runs stay what they are; nothing is lost."""
+        one, two = HitlRequest(request_id=new_id()), HitlRequest(request_id=new_id())
+        await world.ask(await world.start("r1"), one, two)
+        await world.runs.respond(1, request_id=one.request_id)
+        responded = await world.runs.respond(2, request_id=two.request_id)
+        assert responded.effects.jobs == [] and await world.status("r1") is RunStatus.QUEUED
+        attempt = await world.take("r1")
+        answers = {r.request_id: r.answer for r in (await world.runs.ledger(attempt)).requests.values()}
+        assert answers == {one.request_id: 1, two.request_id: 2}
+
+    async def test_schema(self, world: World) -> None:
+        """H3: an answer that does not fit → HitlInvalidAnswerError, the request stays pending."""
+        request = await world.suspended("r1", answer_schema={"type": "object", "required": ["ok"]})
+        with pytest.raises(errors.HitlInvalidAnswerError):
+            await world.runs.respond({"no": 1}, thread_id=T)
+        assert [r.request_id for r in (await world.runs.requests()).items] == [request]
+        assert (await world.runs.respond({"ok": 1}, thread_id=T)).created
+
+    async def test_same_answer_again(self, world: World) -> None:
+        """H3: the same response → the same result; a different second answer → HitlAlreadyAnsweredError."""
+        request = await world.suspended("r1")
+        first = await world.runs.respond("yes", thread_id=T, response_id="x")
+        again = await world.runs.respond("yes", thread_id=T, response_id="x")
+        assert first.created and not again.created and again.request.answer == "yes" and again.effects.jobs == []
+        assert not (await world.runs.respond("yes", thread_id=T, request_id=request)).created
+        for fields in ({"response_id": "x"}, {"request_id": request}, {"request_id": request, "response_id": "y"}):
+            with pytest.raises(errors.HitlAlreadyAnsweredError):
+                await world.runs.respond("no", thread_id=T, **fields)
+        with pytest.raises(errors.HitlNoPendingRequestError):
+            await world.runs.respond("no", thread_id=T)
+        attempt = await world.take("r1")
+        assert (await world.runs.ledger(attempt)).requests[request].answer == "yes"
+
+    async def test_two_responders(self, world: World) -> None:
+        """H4: exactly one wins."""
+        request = await world.suspended("r1")
+        answers = await asyncio.gather(
+            *(world.runs.respond(n, thread_id=T, request_id=request) for n in range(5)), return_exceptions=True
+        )
+        won = [a for a in answers if isinstance(a, Responded) and a.created]
+        assert len(won) == 1
+        assert sum(isinstance(a, errors.HitlAlreadyAnsweredError) for a in answers) == 4
+        assert [job.run_id for job in won[0].effects.jobs] == ["r1"]
+
+    @pytest.mark.parametrize("keep", [False, True])
+    async def test_cancel_of_a_suspended_run(self, world: World, keep: bool) -> None:
+        """R10, H7: it ends at once, its question is closed, a late answer is stale."""
+        request = await world.suspended("r1")
+        changed = await world.runs.cancel(T, "r1", keep=keep)
+        assert changed.run.status is RunStatus.CANCELLED and changed.run.suspended_at is None
+        assert (changed.run.completion_seq is not None) is keep
+        assert (await world.runs.requests()).items == []
+        with pytest.raises(errors.HitlStaleAnswerError):
+            await world.runs.respond(1, thread_id=T, request_id=request)
+        with pytest.raises(errors.HitlNoPendingRequestError):
+            await world.runs.respond(1, thread_id=T)
+
+    async def test_extra_is_saved_with_the_suspension(self, world: World) -> None:
+        """H11: on the run, not on the thread until the run completes."""
+        attempt = await world.start("r1")
+        await world.ask(attempt, HitlRequest(request_id=new_id()), extra={"a": 1})
+        thread = await world.threads.thread(T)
+        assert thread is not None and thread.extra == {}
+        await world.runs.respond(1, thread_id=T)
+        claim = await world.claim("r1")
+        assert claim.extra == {"a": 1} and claim.attempt is not None
+        await world.finish(claim.attempt, said("x"))
+        thread = await world.threads.thread(T)
+        assert thread is not None and thread.extra == {"a": 1}
+
+    async def test_repeated_suspend_asks_once(self, world: World) -> None:
+        """H6: a suspend whose answer got lost."""
+        attempt = await world.start("r1")
+        request = HitlRequest(request_id=new_id())
+        first = await world.ask(attempt, request)
+        second = await world.ask(attempt, request)
+        assert (first.status, first.event_id) == (second.status, second.event_id)
+        assert len((await world.runs.requests()).items) == 1
+
+    async def test_inbox(self, world: World) -> None:
+        """H10: every pending request of every thread; one call answers it by its id."""
+        ids = [await world.suspended("r", thread=f"t{n}") for n in range(3)]
+        page = await world.runs.requests(limit=2)
+        rest = await world.runs.requests(limit=2, cursor=page.next)
+        assert [r.request_id for r in page.items + rest.items] == ids
+        assert [r.request_id for r in (await world.runs.requests(thread_id="t1")).items] == [ids[1]]
+        await world.runs.respond(1, request_id=ids[1])
+        assert [r.request_id for r in (await world.runs.requests()).items] == [ids[0], ids[2]]
+        assert len((await world.runs.requests(pending=False)).items) == 3
+
+    async def test_deadline_fails_the_run(self, world: World) -> None:
+        """H7: at its time the request's choice applies; a late answer is stale."""
+        request = await world.suspended("r1", deadline_at=now() - timedelta(seconds=1), on_deadline={"fail": True})
+        await world.runs.admit()
+        assert await world.status("r1") is RunStatus.FAILED
+        with pytest.raises(errors.HitlStaleAnswerError):
+            await world.runs.respond(1, thread_id=T, request_id=request)
+
+    async def test_a_timeout_counts_by_the_clock_of_the_store(self, world: World) -> None:
+        """H7: a worker whose clock is wrong asks for as long as it means to."""
+        await world.suspended("r1", timeout=3600, on_deadline={"fail": True})
+        (request,) = (await world.runs.requests()).items
+        assert request.deadline_at is not None and request.created_at is not None
+        assert abs((request.deadline_at - request.created_at).total_seconds() - 3600) < 5
+        assert request.timeout is None
+
+    async def test_deadline_answers(self, world: World) -> None:
+        """H7: a default answer; the run goes on."""
+        request = await world.suspended("r1", deadline_at=now() - timedelta(seconds=1), on_deadline={"answer": "default"})
+        effects = (await world.runs.admit()).effects
+        assert [job.run_id for job in effects.jobs] == ["r1"]
+        attempt = await world.take("r1")
+        assert (await world.runs.ledger(attempt)).requests[request].answer == "default"
+        with pytest.raises(errors.HitlStaleAnswerError):
+            await world.runs.respond(1, thread_id=T, request_id=request)
+
+    async def test_redriven_run_asks_anew(self, world: World) -> None:
+        """H1, I1: a run whose question was closed unanswered can ask it again, and it can be answered."""
+        request = await world.suspended("r1", deadline_at=now() - timedelta(seconds=1), on_deadline={"fail": True})
+        await world.runs.admit()
+        assert await world.status("r1") is RunStatus.FAILED
+        await world.runs.redrive(T, "r1")
+        attempt = await world.take("r1")
+        assert (await world.runs.ledger(attempt)).requests == {}
+        ended = await world.ask(attempt, HitlRequest(request_id=request, payload={"question": "?"}))
+        assert ended.status is RunStatus.SUSPENDED
+        assert [pending.request_id for pending in (await world.runs.requests()).items] == [request]
+        assert (await world.runs.respond("now", thread_id=T)).created

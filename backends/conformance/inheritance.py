@@ -1,0 +1,157 @@
+"""Which runs a fork inherits, and what their ids mean in it (design 3.1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner import errors
+from runner.models import RunOptions
+
+from .world import World, said, user
+
+pytestmark = pytest.mark.asyncio
+
+
+class TestInheritance:
+    async def test_inherited_run_is_completed_for_the_child(self, world: World) -> None:
+        """Claim, append and accept are refused; it is a valid cut."""
+        await world.turn("r1")
+        await world.turn("r2")
+        await world.fork("c", after_run_id="r2")
+        for run_id in ("r1", "r2"):
+            with pytest.raises(errors.RunAlreadyCompletedError):
+                await world.checkpointer.claim_run("c", run_id)
+            with pytest.raises(errors.RunAlreadyCompletedError):
+                await world.checkpointer.append("c", [said("x", run_id=run_id)])
+            with pytest.raises(errors.RunAlreadyCompletedError):
+                await world.accept(run_id, thread="c")
+            await world.checkpointer.mark_run_complete("c", run_id)
+        await world.fork("d", src="c", after_run_id="r1")
+        assert await world.texts("d") == ["r1?", "r1!"]
+
+    async def test_runs_after_the_cut_are_not_inherited(self, world: World) -> None:
+        """Any other run id may be claimed anew, and means another run."""
+        for run_id in ("r1", "r2"):
+            await world.turn(run_id)
+        await world.failed("bad")
+        await world.fork("c", after_run_id="r1")
+        for run_id in ("r2", "bad"):
+            with pytest.raises(errors.RunNotCompletedError):
+                await world.fork("d", src="c", after_run_id=run_id)
+        await world.turn("r2", thread="c")
+        await world.checkpointer.claim_run("c", "bad")
+        assert await world.texts("c") == ["r1?", "r1!", "r2?", "r2!"]
+        assert (await world.messages("c"))[2].id != (await world.messages())[2].id
+        await world.fork("e", src="c", after_run_id="r2")
+        assert (await world.messages("e"))[2].id == (await world.messages("c"))[2].id
+
+    async def test_sibling_branch_is_not_inherited(self, world: World) -> None:
+        """However small its numbers."""
+        await world.turn("r1")
+        beside = await world.start("side", "side?", options=RunOptions(parallel=True))
+        await world.finish(beside, said("side!"))
+        await world.turn("r2")
+        await world.fork("c", after_run_id="r2")
+        assert await world.texts("c") == ["r1?", "r1!", "r2?", "r2!"]
+        with pytest.raises(errors.RunNotCompletedError):
+            await world.fork("d", src="c", after_run_id="side")
+        await world.checkpointer.claim_run("c", "side")
+
+    async def test_late_completion_is_not_inherited(self, world: World) -> None:
+        """Its completion number is above the cut's."""
+        cp = world.checkpointer
+        for run_id in ("slow", "fast"):
+            await cp.claim_run("t", run_id)
+        await cp.append("t", [said("slow", run_id="slow"), said("fast", run_id="fast")])
+        await cp.mark_run_complete("t", "fast")
+        await world.fork("c", after_run_id="fast")
+        await cp.mark_run_complete("t", "slow")
+        await cp.claim_run("c", "slow")
+
+    async def test_cutting_a_cut_intersects(self, world: World) -> None:
+        """A fork of a fork never widens."""
+        cp = world.checkpointer
+        for run_id in ("a", "b"):
+            await cp.claim_run("t", run_id)
+        await cp.append("t", [said("a1", run_id="a"), said("b1", run_id="b"), said("a2", run_id="a"), said("b2", run_id="b")])
+        await cp.mark_run_complete("t", "a")
+        await cp.mark_run_complete("t", "b")
+        at = (await world.messages())[2]
+        assert at.text == "a2"
+        await world.fork("c", at_message_id=at.id)
+        assert await world.texts("c") == ["a1", "a2"]
+        for n, cut in enumerate(({"at_message_id": at.id}, {"after_run_id": "a"}, {})):
+            await world.fork(f"d{n}", src="c", **cut)
+            assert await world.texts(f"d{n}") == ["a1", "a2"]
+        first = (await world.messages("c"))[0]
+        await world.fork("e", src="c", at_message_id=first.id)
+        assert await world.texts("e") == ["a1"]
+
+    async def test_partly_visible_run(self, world: World) -> None:
+        """The child was cut inside it: a fork after it → ForkBoundaryError, its id is still completed."""
+        attempt = await world.start("r1", "q")
+        (one,) = await world.runs.append(attempt, [said("one")])
+        await world.finish(attempt, said("two"))
+        await world.fork("c", at_message_id=one.id)
+        assert await world.texts("c") == ["q", "one"]
+        for src in ("c", "d"):
+            with pytest.raises(errors.ForkBoundaryError):
+                await world.fork("x", src=src, after_run_id="r1")
+            with pytest.raises(errors.RunAlreadyCompletedError):
+                await world.checkpointer.claim_run(src, "r1")
+            if src == "c":
+                await world.fork("d", src="c", at_message_id=one.id)
+        await world.turn("own", thread="c")
+        await world.fork("e", src="c", after_run_id="own")
+        assert await world.texts("e") == ["q", "one", "own?", "own!"]
+        with pytest.raises(errors.ForkBoundaryError):
+            await world.fork("x", src="e", after_run_id="r1")
+
+    async def test_open_run_id_is_taken(self, world: World) -> None:
+        """A child that was cut inside a failed run shows it, so its id cannot mean another run there."""
+        await world.turn("r1")
+        await world.failed("bad")
+        at = await world.id_of("bad…")
+        await world.fork("c", at_message_id=at)
+        assert await world.texts("c") == ["r1?", "r1!", "bad?", "bad…"]
+        with pytest.raises(errors.RunAlreadyClaimedError):
+            await world.accept("bad", thread="c")
+        with pytest.raises(errors.RunAlreadyClaimedError):
+            await world.checkpointer.claim_run("c", "bad")
+        with pytest.raises(errors.RunAlreadyClaimedError):
+            await world.checkpointer.append("c", [user("x", run_id="bad")])
+        with pytest.raises(errors.RunNotCompletedError):
+            await world.fork("d", src="c", after_run_id="bad")
+        await world.turn("own", thread="c")
+        await world.fork("d", src="c", after_run_id="own")
+        assert await world.texts("d") == ["r1?", "r1!", "bad?", "bad…", "own?", "own!"]
+        await world.fork("e", src="c", after_run_id="r1")
+        assert await world.texts("e") == ["r1?", "r1!"]
+
+    async def test_open_run_that_completes_later(self, world: World) -> None:
+        """I5: the child keeps what it saw of it, and no more."""
+        attempt = await world.start("live", "q")
+        (half,) = await world.runs.append(attempt, [said("half")])
+        await world.fork("c", at_message_id=half.id)
+        await world.finish(attempt, said("rest"))
+        assert await world.texts("c") == ["q", "half"]
+        with pytest.raises(errors.RunNotCompletedError):
+            await world.fork("d", src="c", after_run_id="live")
+        await world.turn("own", thread="c")
+        await world.fork("d", src="c", after_run_id="own")
+        assert await world.texts("d") == ["q", "half", "own?", "own!"]
+
+    async def test_inherited_through_two_levels_and_a_branch(self, world: World) -> None:
+        """A branch of a fork sees what the fork inherited, and its runs are inherited in turn."""
+        await world.turn("r1")
+        await world.turn("r2")
+        await world.fork("c", after_run_id="r2")
+        await world.turn("c1", thread="c")
+        await world.turn("c2", thread="c", parent_id=await world.id_of("r1!", "c"))
+        assert await world.texts("c") == ["r1?", "r1!", "c2?", "c2!"]
+        await world.fork("d", src="c", after_run_id="c2")
+        assert await world.texts("d") == ["r1?", "r1!", "c2?", "c2!"]
+        with pytest.raises(errors.RunAlreadyCompletedError):
+            await world.checkpointer.claim_run("d", "r1")
+        for run_id in ("r2", "c1"):
+            await world.checkpointer.claim_run("d", run_id)

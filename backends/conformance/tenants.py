@@ -1,0 +1,71 @@
+"""Tenants share a database and see nothing of each other (semantics: A1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner import errors
+from runner.models import HitlRequest, new_id
+
+from .world import T, World, said
+
+pytestmark = pytest.mark.asyncio
+
+
+class TestTenants:
+    async def test_equal_ids_are_different_threads(self, world: World) -> None:
+        other = World(await world.factory(tenant="other"), world.factory)
+        await world.turn("r1", extra={"who": "mine"})
+        await other.turn("r1", extra={"who": "theirs"})
+        assert (await other.messages())[0].id != (await world.messages())[0].id
+        assert await other.ref("r1") != await world.ref("r1")
+        await other.threads.delete_thread(T)
+        assert await world.texts() == ["r1?", "r1!"]
+        await other.backend.close()
+
+    async def test_everything_of_another_tenant_is_unknown(self, world: World) -> None:
+        """A1: 404 everywhere, ids never leak."""
+        other = World(await world.factory(tenant="other"), world.factory)
+        await world.turn("r1")
+        request = await world.suspended("r2")
+        message = await world.id_of("r1!")
+        assert await other.threads.thread(T) is None and await other.runs.run(T, "r1") is None
+        assert (await other.runs.runs()).items == [] and (await other.runs.requests()).items == []
+        assert (await other.threads.threads()).items == []
+        for hidden in (
+            other.messages(),
+            other.messages(leaf=message),
+            other.leaves(),
+            other.fork("c", after_run_id="r1"),
+            other.runs.cancel(T, "r1"),
+            other.runs.respond(1, thread_id=T, request_id=request),
+            other.threads.delete_thread(T),
+        ):
+            with pytest.raises(errors.ThreadNotFoundError):
+                await hidden
+        with pytest.raises(errors.HitlNoPendingRequestError):
+            await other.runs.respond(1, request_id=request)
+        await other.store("theirs")
+        with pytest.raises(errors.MessageNotFoundError):
+            await other.messages(leaf=message)
+        await other.backend.close()
+
+    async def test_equal_request_ids(self, world: World) -> None:
+        other = World(await world.factory(tenant="other"), world.factory)
+        request = new_id()
+        for each in (world, other):
+            await each.ask(await each.start("r1"), HitlRequest(request_id=request))
+        await other.runs.respond("theirs", request_id=request)
+        assert [r.request_id for r in (await world.runs.requests()).items] == [request]
+        await other.backend.close()
+
+    async def test_workers_serve_every_tenant(self, world: World) -> None:
+        """design 3: worker ports take the tenant per job."""
+        other = World(await world.factory(tenant="other"), world.factory)
+        await other.accept("r1", "theirs")
+        claim = (await world.runs.claim(await world.hire(), [await other.ref("r1")]))[0]
+        assert claim.tenant == "other" and claim.attempt is not None
+        assert await world.context(claim.attempt) == ["theirs"]
+        await world.finish(claim.attempt, said("x"))
+        assert await other.texts() == ["theirs", "x"] and await world.threads.thread(T) is None
+        await other.backend.close()

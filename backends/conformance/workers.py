@@ -1,0 +1,116 @@
+"""Workers: heartbeat, death, the leader's lease, and what a reconciler reads (design 5, 6)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from runner import errors
+from runner.exchange import MAIN_LANE, WorkerInfo
+from runner.models import RunOptions
+
+from .world import T, World, eventually, said
+
+pytestmark = pytest.mark.asyncio
+
+ZERO = timedelta(0)
+
+
+class TestWorkers:
+    async def test_register_beat_leave(self, world: World) -> None:
+        info = WorkerInfo(worker_id="w", queues=["a", "b"], agents={"x": "a"}, app_version="1", slots=4, address="h:1")
+        await world.workers.register(info)
+        (worker,) = await world.workers.workers()
+        assert (worker.worker_id, list(worker.queues), dict(worker.agents), worker.slots) == ("w", ["a", "b"], {"x": "a"}, 4)
+        assert worker.heartbeat_at is not None and worker.dead_at is None and not worker.draining
+        assert worker.address == "h:1" and worker.silent_for is not None and 0 <= worker.silent_for < 60
+        await world.workers.beat("w")
+        (beaten,) = await world.workers.workers()
+        assert beaten.heartbeat_at is not None and beaten.heartbeat_at >= worker.heartbeat_at
+        await world.workers.drain("w")
+        assert (await world.workers.workers())[0].draining
+        await world.workers.leave("w")
+        assert await world.workers.workers() == []
+
+    async def test_repeated_register_is_one_worker(self, world: World) -> None:
+        """A registration whose answer got lost."""
+        info = WorkerInfo(worker_id="w", queues=["a"], slots=4)
+        await world.workers.register(info)
+        await world.workers.register(info)
+        (worker,) = await world.workers.workers()
+        assert (worker.worker_id, worker.slots, worker.dead_at) == ("w", 4, None)
+        await world.bury("w")
+        with pytest.raises(errors.WorkerDeadError):
+            await world.workers.register(info)
+
+    async def test_death_is_final(self, world: World) -> None:
+        """A declared death cannot be taken back, and is declared only of a heartbeat that stands still."""
+        await world.hire()
+        (seen,) = await world.workers.workers()
+        assert seen.heartbeat_at is not None
+        await world.workers.beat("w")
+        (fresh,) = await world.workers.workers()
+        if fresh.heartbeat_at != seen.heartbeat_at:
+            assert not await world.workers.mark_dead("w", seen.heartbeat_at)
+        assert fresh.heartbeat_at is not None
+        assert await world.workers.mark_dead("w", fresh.heartbeat_at)
+        assert not await world.workers.mark_dead("w", fresh.heartbeat_at)
+        with pytest.raises(errors.WorkerDeadError):
+            await world.workers.beat("w")
+        assert not await world.workers.mark_dead("nobody", fresh.heartbeat_at)
+
+    async def test_one_leader(self, world: World) -> None:
+        assert await world.workers.lead("a", 60)
+        assert not await world.workers.lead("b", 60)
+        assert await world.workers.lead("a", 0.01)
+
+        async def taken() -> bool:
+            return await world.workers.lead("b", 60)
+
+        await eventually(taken)
+        assert not await world.workers.lead("a", 60)
+
+    async def test_running_lists_a_workers_attempts(self, world: World) -> None:
+        one = await world.start("r1")
+        two = await world.start("r1", thread="u")
+        assert set(await world.workers.running("w")) == {one, two}
+        await world.finish(one, said("x"))
+        assert await world.workers.running("w") == [two]
+        assert await world.workers.running("other") == []
+
+    async def test_heads(self, world: World) -> None:
+        """design 6: queued heads, and running ones whose worker is dead; nobody behind them."""
+        await world.start("dead")
+        await world.accept("behind")
+        await world.accept("queued", thread="u")
+        await world.accept("late", thread="v", delay=3600)
+        await world.suspended("suspended", thread="x")
+        await world.start("alive", thread="y")
+
+        async def heads() -> dict[str, bool]:
+            return {head.job.run_id: head.orphaned for head in await world.workers.heads(unchanged=ZERO)}
+
+        assert await heads() == {"queued": False}
+        await world.hire("w2")
+        await world.bury("w")
+        assert await heads() == {"dead": True, "queued": False, "alive": True}
+        assert await world.workers.heads(unchanged=timedelta(hours=1)) == []
+
+    async def test_heads_by_keyset(self, world: World) -> None:
+        """design 6: lanes by (thread_key, lane)."""
+        for n in range(3):
+            await world.accept("r", thread=f"t{n}")
+        await world.accept("p", thread="t1", options=RunOptions(parallel=True))
+        seen = []
+        after: tuple[int, str] | None = None
+        while page := await world.workers.heads(unchanged=ZERO, after=after, limit=2):
+            seen += [(head.job.thread_key, head.job.lane) for head in page]
+            after = seen[-1]
+        assert len(seen) == 4 and seen == sorted(seen)
+        assert {lane for _, lane in seen} == {MAIN_LANE, "p"}
+
+    async def test_released_head_waits_for_its_time(self, world: World) -> None:
+        await world.runs.release(await world.start("r1"), delay=3600)
+        assert await world.workers.heads(unchanged=ZERO) == []
+        await world.runs.cancel(T, "r1")

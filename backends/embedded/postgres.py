@@ -1,0 +1,143 @@
+"""A private Postgres."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from backends.embedded.install import EmbeddedServerError, PostgresInstall, find_postgres, reachable, server_user
+from backends.embedded.process import EmbeddedServer
+
+SUPERUSER = "postgres"
+
+
+class EmbeddedPostgres(EmbeddedServer):
+    """Postgres with UTF8, C locale, scram passwords, TCP on 127.0.0.1 and no unix socket.
+
+    data_dir: as for every embedded server. Run as root, the server gets an unprivileged user id; where that user cannot reach
+    `data_dir` (below a private home, say), the cluster lives in a directory of its own under /var/tmp and `data_dir/cluster` is
+    a link to it.
+    durable: False turns fsync and synchronous commits off, for tests that do not crash the machine.
+    """
+
+    name = "Postgres"
+    graceful = signal.SIGINT  # "fast": roll back, checkpoint, exit
+    immediate = signal.SIGQUIT  # recovered from the log at the next start
+
+    def __init__(self, data_dir: Path | None = None, *, durable: bool = True, max_connections: int = 200) -> None:
+        super().__init__(data_dir)
+        self._durable = durable
+        self._max_connections = max_connections
+        self._server_user = server_user()
+        self._install: PostgresInstall | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://{SUPERUSER}:{self.password}@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def _area(self) -> Path:
+        """What the server's user sees: `data`, its own, and `install`, if needed. Ours, so that they cannot be swapped."""
+        return (self.home / "cluster").resolve()
+
+    def _user(self) -> tuple[int | None, int | None]:
+        user = self._server_user
+        return (None, None) if user.uid == os.geteuid() else (user.uid, user.gid)
+
+    def _removals(self) -> list[Path]:
+        return [self._area, *super()._removals()] if self._given_dir is None else []
+
+    def _prepare(self) -> None:
+        self._make_area()
+        if self._install is None or not self._install.bin.is_dir():
+            self._install = find_postgres().for_user(self._server_user, self._area / "install")
+        if not (self._area / "data").exists():
+            self._initdb(self._install)
+
+    def _make_area(self) -> None:
+        link = self.home / "cluster"
+        user = self._server_user
+        if self._given_dir is None and user.uid != os.geteuid():
+            self.home.chmod(0o711)  # our own mkdtemp: to be passed through, not listed
+        if link.is_symlink() and not link.exists():
+            link.unlink()  # /var/tmp was cleaned
+        if not link.exists():
+            if reachable(self.home, user):
+                link.mkdir(mode=0o711)
+            else:
+                link.symlink_to(self._reachable_directory())
+        area = self._area
+        if area.stat().st_uid != os.geteuid():
+            raise EmbeddedServerError(f"{area} belongs to another user; remove {link} to start afresh")
+        area.chmod(0o711)
+
+    def _reachable_directory(self) -> Path:
+        for place in ("/var/tmp", "/tmp", tempfile.gettempdir()):
+            parent = Path(place).resolve()
+            if parent.is_dir() and reachable(parent, self._server_user):
+                return Path(tempfile.mkdtemp(prefix="runyard-", dir=parent))
+        raise EmbeddedServerError(
+            f"user id {self._server_user.uid}, under which Postgres runs, can reach no temporary directory"
+        )
+
+    def _initdb(self, install: PostgresInstall) -> None:
+        """Make the cluster under another name first: one that was interrupted is not taken for a whole one."""
+        new, secret = self._area / "new", self._area / "secret"
+        shutil.rmtree(new, ignore_errors=True)
+        secret.unlink(missing_ok=True)
+        new.mkdir(mode=0o700)
+        uid, gid = self._user()
+        try:
+            with os.fdopen(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+                out.write(self.password)
+            if uid is not None and gid is not None:
+                os.chown(new, uid, gid)
+                os.chown(secret, uid, gid)
+            login = [f"--username={SUPERUSER}", f"--pwfile={secret}", "--auth=scram-sha-256"]
+            made = subprocess.run(
+                [install.bin / "initdb", f"--pgdata={new}", *login, "--encoding=UTF8", "--locale=C", "--no-sync"],
+                user=uid,
+                group=gid,
+                extra_groups=None if uid is None else [],
+                cwd=self._area,
+                env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+        except OSError as error:
+            raise EmbeddedServerError(f"initdb could not run as user id {self._server_user.uid}: {error}") from error
+        finally:
+            secret.unlink(missing_ok=True)
+        if made.returncode:
+            raise EmbeddedServerError(f"initdb failed: {' | '.join(made.stderr.strip().splitlines()[-5:])}")
+        new.rename(self._area / "data")
+
+    def _command(self) -> tuple[list[str], Path]:
+        assert self._install is not None
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": "",
+            "max_connections": self._max_connections,
+            "shared_buffers": "128MB",
+            "timezone": "UTC",
+            "log_timezone": "UTC",
+            "fsync": "on" if self._durable else "off",
+            "synchronous_commit": "on" if self._durable else "off",
+            "full_page_writes": "on" if self._durable else "off",
+        }
+        flags = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        return [str(self._install.bin / "postgres"), "-D", str(self._area / "data"), *flags], self._area
+
+    def _is_ready(self) -> bool:
+        """As pg_ctl does: line 1 of postmaster.pid is the process id, line 8 the state."""
+        try:
+            lines = (self._area / "data" / "postmaster.pid").read_text().splitlines()
+        except OSError:
+            return False
+        return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].strip() == "ready"

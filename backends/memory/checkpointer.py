@@ -1,0 +1,180 @@
+"""The documented checkpointer over the memory store, with runs that no worker executes (design: external runs)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.errors import RunAlreadyClaimedError, RunAlreadyCompletedError, RunNotClaimedError
+from runner.exchange import Cut, ForkRequest
+from runner.models import CheckpointData, HitlRequest, JsonObject, Message, Run, check_id
+from runner.states import RunStatus
+
+from . import execution, hitl, lanes, limits, tree
+from .state import Branch, Database, Entry, RequestState, RunState, ThreadState, check_json, check_messages
+from .threads import MemoryThreadStore
+
+
+class MemoryCheckpointer:
+    """Bound to one tenant."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+        self._threads = MemoryThreadStore(db, tenant)
+
+    async def load(self, thread_id: str) -> CheckpointData | None:
+        """What counts on the head's path, and what its unfinished external runs have said so far."""
+        thread = self.db.find(self.tenant, thread_id)
+        if thread is None:
+            return None
+        own = [e for e in thread.head.own if _loads(thread, e)]
+        messages = tree.copies([*thread.head.prefix, *own])
+        return CheckpointData(messages, check_json(thread.thread.extra, "extra"), thread.thread.parent_thread_id)
+
+    async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
+        """Store messages, each under its own run id; all or none."""
+        check_id(thread_id, "thread_id")
+        messages = check_messages(messages)
+        limits.check_size(self.db, messages)
+        known = self.db.find(self.tenant, thread_id)
+        if known is not None:
+            self.db.tell(lanes.admit_thread(self.db, known))
+            for message in messages:
+                _check_writable(known, message.run_id)
+        thread = self.db.ensure(self.tenant, thread_id)
+        for message in messages:
+            run_id = message.run_id
+            branch = _branch_of(thread, run_id)
+            self.db.store(thread, branch, message, parent=_parent(thread, branch, run_id), run_id=run_id)
+            if run_id is None:
+                self.db.note(thread, "message.stored")
+
+    async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
+        """Merge into the thread's extra at the top level."""
+        extra = check_json(extra, "extra")
+        thread = self.db.ensure(self.tenant, thread_id)
+        thread.thread.extra = {**thread.thread.extra, **extra}
+        thread.thread.updated_at = self.db.now()
+
+    async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
+        """Set the thread's own pending request, or clear it."""
+        thread = self.db.ensure(self.tenant, thread_id)
+        for key, state in list(self.db.requests.items()):
+            if state.thread_key == thread.key and state.saved and state.pending:
+                del self.db.requests[key]
+        if request is not None:
+            hitl.add(self.db, thread, request, run_id or request.run_id).saved = True
+
+    async def load_pending_request(self, thread_id: str) -> HitlRequest | None:
+        pending = await self.load_pending(thread_id)
+        return pending[0] if pending else None
+
+    async def load_pending_run_id(self, thread_id: str) -> str | None:
+        pending = await self.load_pending(thread_id)
+        return pending[1] if pending else None
+
+    async def load_pending(self, thread_id: str) -> tuple[HitlRequest, str | None] | None:
+        """The newest pending request of the thread, with its run id."""
+        thread = self.db.find(self.tenant, thread_id)
+        pending: list[RequestState] = hitl.pending_of(self.db, thread) if thread else []
+        if not pending:
+            return None
+        request = pending[-1].request
+        return request.model_copy(deep=True), request.run_id
+
+    async def claim_run(self, thread_id: str, run_id: str) -> None:
+        """Begin an external run (semantics: R13)."""
+        check_id(run_id, "run_id")
+        thread = self.db.ensure(self.tenant, thread_id)
+        self.db.tell(lanes.admit_thread(self.db, thread))
+        lanes.check_id_free(thread, run_id)
+        if run := thread.runs.get(run_id):
+            raise _taken(run)
+        branch = _branch_of(thread, run_id)
+        now = self.db.now()
+        public = Run(
+            thread_id=thread_id,
+            run_id=run_id,
+            kind="external",
+            queue="external",
+            status=RunStatus.RUNNING,
+            lane=run_id,
+            accepted_at=now,
+            admitted_at=now,
+            started_at=now,
+            fence=self.db.next_fence(),
+            attempt=1,
+        )
+        state = RunState(
+            public, self.db.number(), self.db.next_fence(), lane_seq=self.db.number(), branch=branch, changed_at=now
+        )
+        execution.freeze(thread, state)
+        thread.runs[run_id] = state
+
+    async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
+        """Complete an external run; no tool cycle is judged."""
+        thread = self.db.find(self.tenant, thread_id)
+        run = thread.runs.get(run_id) if thread else None
+        old = thread.root.ancestral.get(run_id) if thread and run is None else None
+        if (run and run.run.completion_seq is not None) or (old and old.completion is not None):
+            return
+        if thread is None or run is None or not run.live:
+            raise RunNotClaimedError(
+                f"run {run_id!r} of thread {thread_id!r} is not claimed", thread_id=thread_id, run_id=run_id
+            )
+        if not run.external:
+            raise _taken(run)
+        self.db.tell(lanes.end_outside(self.db, thread, run, RunStatus.COMPLETED))
+
+    async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
+        messages, _ = await self._threads.cut_messages(thread_id, Cut(after_run_id=after_run_id))
+        return messages
+
+    async def fork(
+        self, src_thread_id: str, new_thread_id: str, *, after_run_id: str, metadata: JsonObject | None = None
+    ) -> None:
+        cut = Cut(after_run_id=after_run_id)
+        await self._threads.fork(ForkRequest(src=src_thread_id, new=new_thread_id, cut=cut, metadata=metadata))
+
+
+def _loads(thread: ThreadState, entry: Entry) -> bool:
+    if entry.run_id is None:
+        return True
+    run = thread.runs.get(entry.run_id)
+    return run is not None and (run.run.completion_seq is not None or (run.external and run.live))
+
+
+def _taken(run: RunState) -> RunAlreadyClaimedError | RunAlreadyCompletedError:
+    if run.live:
+        return RunAlreadyClaimedError(f"run {run.id!r} is claimed and not finished", run_id=run.id)
+    return RunAlreadyCompletedError(f"run {run.id!r} is {run.run.status}", run_id=run.id, status=str(run.run.status))
+
+
+def _check_writable(thread: ThreadState, run_id: str | None) -> None:
+    """Messages may go to no run, to an unclaimed one, or to a running external one."""
+    if run_id is None:
+        return
+    lanes.check_id_free(thread, run_id)
+    run = thread.runs.get(run_id)
+    if run is not None and not (run.external and run.live):
+        raise _taken(run)
+
+
+def _branch_of(thread: ThreadState, run_id: str | None) -> Branch:
+    """Where the run's earlier messages are; else the head."""
+    if run_id is None:
+        return thread.head
+    run = thread.runs.get(run_id)
+    if run and run.branch:
+        return run.branch
+    return next((b for b in thread.branches if any(e.run_id == run_id for e in b.own)), thread.head)
+
+
+def _parent(thread: ThreadState, branch: Branch, run_id: str | None) -> str | None:
+    own = [e for e in branch.own if e.run_id == run_id] if run_id is not None else []
+    if own:
+        return own[-1].id
+    run = thread.runs.get(run_id) if run_id is not None else None
+    if run is not None:
+        return run.context[-1].id if run.context else None
+    last = tree.last_visible(thread, branch)
+    return last.id if last else None

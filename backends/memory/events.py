@@ -1,0 +1,46 @@
+"""Event streams of runs, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from runner.exchange import RunRef
+from runner.models import STREAM_ENDS, Event
+
+
+def place(event_id: str | None) -> tuple[int, int]:
+    """``"<fence>-<n>"`` as numbers; what runyard never issued comes before everything."""
+    fence, _, n = (event_id or "").partition("-")
+    return (int(fence), int(n)) if fence.isdecimal() and n.isdecimal() else (0, 0)
+
+
+class MemoryEventLog:
+    """Unbounded lists. An event with an id that is not greater than the last one's is refused: a zombie cannot speak."""
+
+    def __init__(self) -> None:
+        self._streams: dict[RunRef, list[Event]] = {}
+        self._changed = asyncio.Condition()
+
+    async def append(self, thread_key: int, events: Sequence[Event]) -> None:
+        for event in events:
+            stream = self._streams.setdefault(RunRef(thread_key, event.run_id), [])
+            if not stream or place(event.id) > place(stream[-1].id):
+                stream.append(event)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def read(self, ref: RunRef, after: str | None = None) -> list[Event]:
+        return [e for e in self._streams.get(ref, []) if after is None or place(e.id) > place(after)]
+
+    async def follow(self, ref: RunRef, after: str | None = None) -> AsyncIterator[Event]:
+        """Events after ``after``, until one that ends the stream."""
+        while True:
+            async with self._changed:
+                while not (events := await self.read(ref, after)):
+                    await self._changed.wait()
+            for event in events:
+                after = event.id
+                yield event
+                if event.type in STREAM_ENDS:
+                    return

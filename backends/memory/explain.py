@@ -1,0 +1,85 @@
+"""What a run's rows say: why it does not run (semantics: R12), and which events they prove."""
+
+from __future__ import annotations
+
+from runner.models import Event, JsonObject
+from runner.states import MAX_CRASHES, RunStatus
+
+from . import lanes, limits
+from .state import Database, RunState, ThreadState, queued
+
+
+def explain(db: Database, thread: ThreadState, run: RunState) -> str:
+    """One sentence."""
+    r = run.run
+    if r.status is RunStatus.RUNNING:
+        if run.external:
+            return "running outside any worker"
+        worker = db.workers.get(r.worker_id or "")
+        if worker is None or worker.dead_at is not None:
+            return f"lost its worker {r.worker_id}; another is to take it over{_versions(db, run)}"
+        alone = "" if r.crash_count < MAX_CRASHES - 1 else ", alone" if run.isolated else ", waiting there to run alone"
+        asked = "; a cancel was requested" if r.cancel_requested_at else ""
+        return f"running on worker {r.worker_id}, attempt {r.attempt}{alone}{asked}"
+    if r.status is RunStatus.SUSPENDED:
+        waiting = [x.request for x in db.requests_of(thread) if x.pending and x.request.run_id == run.id]
+        what = f"request {waiting[0].request_id}" if waiting else "a request"
+        return f"waiting for an answer to {what} since {r.suspended_at}"
+    if r.status is not RunStatus.QUEUED:
+        return f"{r.status} at {r.finished_at}" + (f": {r.error.message}" if r.error else "")
+    return _queued(db, thread, run) + _versions(db, run)
+
+
+def _queued(db: Database, thread: ThreadState, run: RunState) -> str:
+    r = run.run
+    if run.lane_seq is None:
+        return f"due at {run.due_at}"
+    if r.queue in db.paused:
+        return f"queue {r.queue} is paused since {db.paused[r.queue]}"
+    ahead = thread.lane(r.lane or "")
+    if ahead[0] is not run:
+        return f"behind run {ahead[ahead.index(run) - 1].id} of its lane"
+    if run.not_before and run.not_before > db.now():
+        return f"retrying after error {r.error.code if r.error else 'none'} at {run.not_before}"
+    if waits := lanes.waits_for(thread, run):
+        return f"waiting for run {waits.id} to end"
+    if run.slot is not None:
+        name, subject = run.slot
+        return (
+            f"waiting for a slot of {name.removeprefix('running_per_')} {subject} (limit {limits.limit_of(db, name, subject)})"
+        )
+    serving = [w for w in db.workers.values() if w.dead_at is None and not w.draining and r.queue in w.queues]
+    if not serving:
+        return f"no live worker serves queue {r.queue}"
+    if r.agent and not any(r.agent in w.agents for w in serving):
+        return f"no live worker serves agent {r.agent}"
+    return "waiting for a free worker"
+
+
+def _versions(db: Database, run: RunState) -> str:
+    """What to add if no live worker runs the version that the run is of."""
+    accepted = run.run.app_version
+    workers = {w.app_version for w in db.workers.values() if w.dead_at is None and w.app_version}
+    if not accepted or not workers or accepted in workers:
+        return ""
+    return f"; accepted by version {accepted}, workers run {', '.join(sorted(workers))}"
+
+
+def events(db: Database, thread: ThreadState, run: RunState) -> list[Event]:
+    """Messages, requests, the last event, and that the run is queued until an attempt begins; in the order of their ids."""
+
+    def event(event_id: str, kind: str, data: JsonObject) -> Event:
+        return Event(id=event_id, type=kind, thread_id=thread.id, run_id=run.id, data=data)
+
+    found = [
+        event(e.event_id, "message.completed", {"message": e.message.model_dump(mode="json")}) for e in run.own() if e.event_id
+    ]
+    asked = [s for s in db.requests_of(thread) if s.request.run_id == run.id]
+    found += [event(s.event_id, "hitl.requested", {"request": s.request.model_dump(mode="json")}) for s in asked if s.event_id]
+    if run.run.event_id:
+        error = run.run.error
+        data: JsonObject = {"error": error.model_dump(mode="json")} if error else {}
+        found.append(event(run.run.event_id, f"run.{run.run.status}", data))
+    if waiting := queued(thread, run):
+        found.append(waiting)
+    return sorted(found, key=lambda e: tuple(int(n) for n in (e.id or "0-0").split("-")))

@@ -1,0 +1,130 @@
+"""Answers to HITL requests, and what happens when nobody answers in time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from backends.answers import check_answer
+from runner.errors import (
+    HitlAlreadyAnsweredError,
+    HitlAmbiguousError,
+    HitlNoPendingRequestError,
+    HitlStaleAnswerError,
+)
+from runner.exchange import Effects, Responded
+from runner.models import ErrorInfo, HitlRequest
+from runner.states import RunStatus
+
+from . import lanes
+from .state import Database, RequestState, ThreadState, check_json, job
+
+DEADLINE = "deadline"
+
+
+def pending_of(db: Database, thread: ThreadState) -> list[RequestState]:
+    return sorted((r for r in db.requests_of(thread) if r.pending), key=_order)
+
+
+def _order(request: RequestState) -> tuple[Any, str]:
+    return request.request.created_at, request.request.request_id
+
+
+def add(db: Database, thread: ThreadState, request: HitlRequest, run_id: str | None, event: str | None = None) -> RequestState:
+    """Persist a request; one with a known id stays as it is."""
+    key = (thread.tenant, request.request_id)
+    if key not in db.requests:
+        update = {"thread_id": thread.id, "run_id": run_id, "created_at": db.now(), "answer": None, "answered_at": None}
+        stored = request.model_copy(update=update, deep=True)
+        if stored.timeout is not None:
+            stored.deadline_at = stored.deadline_at or db.now() + timedelta(seconds=stored.timeout)
+            stored.timeout = None
+        db.requests[key] = RequestState(stored, thread.key, event)
+    return db.requests[key]
+
+
+def record(
+    db: Database, thread: ThreadState, state: RequestState, answer: Any, by: str | None, response_id: str | None
+) -> Effects:
+    """Write the answer down; the run it waits for is next in its lane."""
+    request = state.request
+    request.answer, request.answered_at, request.answered_by, request.response_id = (
+        check_json(answer, "answer"),
+        db.now(),
+        by,
+        response_id,
+    )
+    run = thread.runs.get(request.run_id or "")
+    if run is None or run.run.status is not RunStatus.SUSPENDED:
+        return Effects()
+    run.run.status, run.run.suspended_at, run.changed_at, run.not_before = RunStatus.QUEUED, None, db.now(), None
+    return Effects(jobs=[job(thread, run, db.now())])
+
+
+def fire_deadlines(db: Database, thread: ThreadState) -> Effects:
+    """Do what each overdue request chose: an answer is recorded, else a suspended run fails."""
+    effects = Effects()
+    for state in pending_of(db, thread):
+        request = state.request
+        if request.deadline_at is None or request.deadline_at > db.now():
+            continue
+        choice = request.on_deadline or {"fail": True}
+        run = thread.runs.get(request.run_id or "")
+        if "answer" in choice:
+            effects += record(db, thread, state, choice["answer"], DEADLINE, None)
+        elif run is None:
+            state.closed = True
+        elif run.run.status is RunStatus.SUSPENDED:
+            message = f"request {request.request_id} was not answered by {request.deadline_at.isoformat()}"
+            effects += lanes.end_outside(db, thread, run, RunStatus.FAILED, ErrorInfo(code="hitl_timeout", message=message))
+    return effects
+
+
+def choose(db: Database, thread: ThreadState, request_id: str | None, response_id: str | None) -> RequestState:
+    """The request that an answer is for."""
+    pending = pending_of(db, thread)
+    if response_id is not None:
+        for state in db.requests_of(thread):
+            if state.request.response_id == response_id and request_id in (None, state.request.request_id):
+                return state
+    if request_id is None:
+        if len(pending) > 1:
+            ids = [r.request.request_id for r in pending]
+            raise HitlAmbiguousError(f"{len(ids)} requests are pending; name one", request_ids=ids)
+        if not pending:
+            raise HitlNoPendingRequestError(f"nothing is pending on thread {thread.id!r}", thread_id=thread.id)
+        return pending[0]
+    named = db.requests.get((thread.tenant, request_id))
+    if named is None or named.thread_key != thread.key:
+        if not pending:
+            raise HitlNoPendingRequestError(f"nothing is pending on thread {thread.id!r}", thread_id=thread.id)
+        raise _stale(request_id, pending)
+    if named.closed or (named.request.answered_by == DEADLINE and not named.pending):
+        raise _stale(request_id, pending)
+    return named
+
+
+def _stale(request_id: str, pending: list[RequestState]) -> HitlStaleAnswerError:
+    waiting = pending[0].request.request_id if pending else None
+    return HitlStaleAnswerError(
+        f"request {request_id} does not wait for an answer; {waiting or 'nothing'} does", request_id=request_id, pending=waiting
+    )
+
+
+def respond(
+    db: Database, thread: ThreadState, state: RequestState, answer: Any, response_id: str | None, by: str | None
+) -> Responded:
+    """Apply an answer once (invariant I6)."""
+    request = state.request
+    if not state.pending:
+        same = request.answer == answer
+        if same and (response_id is None or request.response_id == response_id):
+            return Responded(request.model_copy(deep=True), False)
+        raise HitlAlreadyAnsweredError(
+            f"request {request.request_id} was answered before, differently",
+            request_id=request.request_id,
+            answered_by=request.answered_by,
+        )
+    check_answer(request, answer)
+    effects = record(db, thread, state, answer, by, response_id)
+    return Responded(request.model_copy(deep=True), True, effects)

@@ -1,0 +1,219 @@
+"""Admission to lanes, and the ends of runs. Nothing here awaits, so every verb is atomic."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from runner.errors import CheckpointerError, RunAlreadyClaimedError, RunAlreadyCompletedError, ThreadBusyError
+from runner.exchange import MAIN_LANE, AcceptRequest, Effects, RunRef
+from runner.models import ErrorInfo, FeedType, JsonObject, Message, Run, ToolResultPart, open_tool_calls
+from runner.states import LIVE, RunStatus
+
+from . import limits, tree
+from .state import Database, RunState, ThreadState, job, outside
+
+ACTIVE = frozenset({RunStatus.RUNNING, RunStatus.SUSPENDED})
+FORK_KINDS = frozenset({"fork", "fork_once", "fork_many"})
+_ENDS: dict[RunStatus, FeedType] = {
+    RunStatus.COMPLETED: "run.completed",
+    RunStatus.FAILED: "run.failed",
+    RunStatus.CANCELLED: "run.cancelled",
+    RunStatus.DEAD: "run.dead",
+}
+
+
+def new_run(db: Database, thread: ThreadState, request: AcceptRequest, parent_id: str | None) -> RunState:
+    """The run of ``request``, with no place in a lane yet."""
+    now = db.now()
+    run = Run(
+        thread_id=thread.id,
+        run_id=request.run_id,
+        kind=request.kind,
+        status=RunStatus.QUEUED,
+        agent=request.agent or thread.thread.agent,
+        queue=request.queue or "default",
+        priority=request.priority,
+        input=request.input,
+        parent_id=parent_id,
+        options=request.options,
+        run_at=request.run_at if request.delay is None else now + timedelta(seconds=request.delay),
+        accepted_at=now,
+        app_version=request.app_version,
+        metadata=request.metadata,
+    )
+    return RunState(run.model_copy(deep=True), db.number(), db.next_fence(), request, request.fork, changed_at=now)
+
+
+def lane_for(thread: ThreadState, run: Run) -> str:
+    """The lane that the run is admitted to."""
+    if run.kind != "prompt" or run.options.parallel:
+        return run.run_id
+    branch = tree.branch_ending_at(thread, run.parent_id) if run.parent_id else None
+    return branch.lane if branch else MAIN_LANE
+
+
+def check_id_free(thread: ThreadState, run_id: str) -> None:
+    """An inherited run is completed for the fork; the id of the run it was cut inside is taken."""
+    if run := thread.root.ancestral.get(run_id):
+        error = RunAlreadyClaimedError if run.completion is None else RunAlreadyCompletedError
+        raise error(
+            f"run id {run_id!r} is inherited by thread {thread.id!r} from its ancestor; use another",
+            thread_id=thread.id,
+            run_id=run_id,
+        )
+
+
+def check_lane(thread: ThreadState, run: RunState) -> None:
+    """``reject`` refuses a busy lane."""
+    lane = lane_for(thread, run.run)
+    if run.run.options.multitask_strategy == "reject" and (busy := thread.lane(lane)):
+        raise busy_error(thread, busy[0])
+
+
+def busy_error(thread: ThreadState, run: RunState) -> ThreadBusyError:
+    message = f"thread {thread.id!r} is busy with run {run.id!r}; wait for it or cancel it"
+    return ThreadBusyError(message, thread_id=thread.id, run_id=run.id)
+
+
+def admit_run(db: Database, thread: ThreadState, run: RunState) -> Effects:
+    """Give the run its place in its lane; ``multitask_strategy`` acts here."""
+    effects = Effects()
+    lane = lane_for(thread, run.run)
+    ahead = thread.lane(lane)
+    strategy = run.run.options.multitask_strategy
+    if strategy in ("interrupt", "rollback") and ahead and ahead[0].run.status in ACTIVE:
+        effects += cancel_run(db, thread, ahead[0], keep=strategy == "interrupt")
+    run.run.lane, run.lane_seq, run.run.admitted_at, run.changed_at = lane, db.number(), db.now(), db.now()
+    if may_start(thread, run):
+        effects.jobs.append(job(thread, run, db.now()))
+    return effects
+
+
+def may_start(thread: ThreadState, run: RunState) -> bool:
+    """The run waits for a worker only."""
+    if run.run.status is not RunStatus.QUEUED or run.lane_seq is None or waits_for(thread, run):
+        return False
+    return thread.lane(run.run.lane or "")[0] is run
+
+
+def waits_for(thread: ThreadState, run: RunState) -> RunState | None:
+    """The live run at whose end a fork job is to cut."""
+    cut = thread.runs.get(run.run.after_run_id or "")
+    return cut if cut and cut.live else None
+
+
+def admit_thread(db: Database, thread: ThreadState) -> Effects:
+    """Admit what is due, in order, so that nobody overtakes it. A refusal that comes too late for the caller fails the run."""
+    effects = Effects()
+    waiting = [
+        r for r in thread.runs.values() if r.lane_seq is None and r.run.status is RunStatus.QUEUED and r.due_at <= db.now()
+    ]
+    for run in sorted(waiting, key=lambda r: (r.due_at, r.accept_no)):
+        try:
+            check_id_free(thread, run.id)
+            if run.run.parent_id is not None:
+                tree.check_parent(thread, run.run.parent_id)
+            check_lane(thread, run)
+        except CheckpointerError as error:
+            run.lane_seq, run.run.admitted_at, run.run.lane = db.number(), db.now(), lane_for(thread, run.run)
+            effects += end_outside(db, thread, run, RunStatus.FAILED, ErrorInfo(code=error.code, message=error.message))
+        else:
+            effects += admit_run(db, thread, run)
+    return effects
+
+
+def end_outside(db: Database, thread: ThreadState, run: RunState, status: RunStatus, error: ErrorInfo | None = None) -> Effects:
+    """End a run that no attempt holds: the event gets a fence of its own."""
+    event = f"{db.next_fence()}-1"
+    effects = end_run(db, thread, run, status, event, error)
+    data: JsonObject = {"error": error.model_dump(mode="json")} if error else {}
+    effects += outside(thread, run, event, data)
+    return effects
+
+
+def end_run(
+    db: Database, thread: ThreadState, run: RunState, status: RunStatus, event: str, error: ErrorInfo | None = None
+) -> Effects:
+    """The run's end, in one step: repair, completion number, extra, status, requests. The lane moves on."""
+    kept = status is RunStatus.CANCELLED and run.keep and bool(run.own())
+    if kept:
+        repair(db, thread, run)
+        kept = cycles_closed(run)
+    r = run.run
+    if r.status is RunStatus.RUNNING:
+        run.attempt_ends(db.now(), status, error)
+    freed = [*limits.slots_of(db, thread, r), *([run.slot] if run.slot else [])]
+    run.slot = None
+    r.status, r.finished_at, r.suspended_at, r.event_id, r.error = status, db.now(), None, event, error
+    r.worker_id = None
+    run.changed_at = db.now()
+    if r.kind not in FORK_KINDS and (kept or status is RunStatus.COMPLETED):
+        count(thread, run)
+    for request in db.requests_of(thread):
+        if request.request.run_id == run.id and request.pending and not request.saved:
+            request.closed = True
+    db.note(thread, _ENDS[status], run.id)
+    effects = Effects(
+        [job(thread, x, db.now()) for x in thread.runs.values() if x.run.after_run_id == run.id and may_start(thread, x)]
+    )
+    if r.kind == "prompt" and (lane := thread.lane(r.lane or "")) and may_start(thread, lane[0]):
+        effects.jobs.append(job(thread, lane[0], db.now()))
+    effects += limits.offers(db, freed)
+    return effects
+
+
+def count(thread: ThreadState, run: RunState) -> None:
+    """From here on the run's messages are part of the conversation."""
+    assert run.branch is not None
+    run.run.completion_seq = thread.next_completion
+    thread.next_completion += 1
+    thread.thread.usage = thread.thread.usage + run.run.usage
+    thread.thread.extra = {**thread.thread.extra, **run.extra}
+    run.thread_extra = dict(thread.thread.extra)
+    run.snapshot = tree.snapshot_after(thread, run)
+
+
+def cycles_closed(run: RunState) -> bool:
+    """Every tool call of the run is directly followed by its results; these may also close what its context left open."""
+    before = set(open_tool_calls(entry.message for entry in run.context))
+    expected: set[str] = set()
+    for entry in run.own():
+        results = [part.call_id for part in entry.message.tool_results]
+        if results:
+            if len(set(results)) != len(results) or not set(results) <= expected | before:
+                return False
+            expected -= set(results)
+            before -= set(results)
+        elif expected:
+            return False
+        else:
+            before = set()
+        calls = [call.id for call in entry.message.tool_calls]
+        if calls and (expected or len(set(calls)) != len(calls)):
+            return False
+        expected |= set(calls)
+    return not expected
+
+
+def repair(db: Database, thread: ThreadState, run: RunState) -> None:
+    """Close the run's dangling tool calls with error results, so that every provider accepts what was said."""
+    own = run.own()
+    if calls := open_tool_calls(e.message for e in own):
+        assert run.branch is not None
+        results = [ToolResultPart(call_id=call, content="cancelled", is_error=True) for call in calls]
+        db.store(thread, run.branch, Message.tool(*results), parent=own[-1].id, run_id=run.id)
+
+
+def cancel_run(db: Database, thread: ThreadState, run: RunState, *, keep: bool) -> Effects:
+    """Cancel a live run: a flag if a worker has it, else the end. The first cancel decides about ``keep``."""
+    if run.run.cancel_requested_at is None:
+        run.run.cancel_requested_at, run.keep, run.changed_at = db.now(), keep, db.now()
+    if run.lane_seq is None:
+        run.lane_seq, run.run.lane, run.run.admitted_at = db.number(), run.id, db.now()
+    if run.run.status is RunStatus.RUNNING and not run.external:
+        return Effects(cancels=[RunRef(thread.key, run.id)])
+    return end_outside(db, thread, run, RunStatus.CANCELLED)
+
+
+def live_runs(thread: ThreadState) -> list[RunState]:
+    return [r for r in thread.runs.values() if r.run.status in LIVE and not r.external]

@@ -1,0 +1,319 @@
+"""The memory store of runs: the verbs of a run's life."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from runner.errors import (
+    CapabilityMissingError,
+    HitlNoPendingRequestError,
+    InvalidInputError,
+    NothingToRunError,
+    RunConflictError,
+    RunEndedError,
+    RunNotFoundError,
+    RunyardError,
+    ThreadAlreadyExistsError,
+    WorkerDeadError,
+)
+from runner.exchange import (
+    Accepted,
+    AcceptRequest,
+    Admitted,
+    Attempt,
+    Changed,
+    Claim,
+    Effects,
+    Ended,
+    Ledger,
+    Page,
+    Responded,
+    RunRef,
+    Step,
+    Write,
+)
+from runner.models import AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, check_id
+from runner.states import RunStatus
+
+from . import execution, explain, hitl, lanes, limits, tree
+from .paging import page
+from .state import Database, RunState, ThreadState, check_json, check_messages, check_uuid, copy_run, job
+
+
+class MemoryRunStore:
+    """Bound to one tenant; verbs of an attempt and ``admit`` reach every tenant."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+
+    async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
+        """Accept and admit in one step."""
+        if connection is not None:
+            raise CapabilityMissingError(
+                "the memory backend has no transactions of a host", backend="memory", method="accept(connection=)"
+            )
+        request = self._checked(request)
+        thread = self.db.find(self.tenant, request.thread_id)
+        if request.kind in lanes.FORK_KINDS:
+            thread = self.db.get(self.tenant, request.thread_id)
+        effects = lanes.admit_thread(self.db, thread) if thread else Effects()
+        if thread and (run := thread.runs.get(request.run_id)):
+            _same_or_conflict(run, request)
+            return Accepted(copy_run(run.run), False, effects)
+        if thread is None:
+            # A refusal leaves no thread behind: what is refused on a thread that nobody has yet is judged on a scratch copy.
+            self._judge(Database(self.db.now).create(self.tenant, request.thread_id), request)
+            thread = self.db.create(self.tenant, request.thread_id)
+        run = self._judge(thread, request)
+        thread.runs[run.id] = run
+        thread.thread.agent = thread.thread.agent or request.agent
+        thread.thread.updated_at = self.db.now()
+        if run.due_at <= self.db.now():
+            effects += lanes.admit_run(self.db, thread, run)
+        return Accepted(copy_run(run.run), True, effects)
+
+    def _checked(self, request: AcceptRequest) -> AcceptRequest:
+        check_id(request.thread_id, "thread_id")
+        check_id(request.run_id, "run_id")
+        check_json(request.metadata, "metadata")
+        parent = check_uuid(request.parent_id, "parent_id") if request.parent_id is not None else None
+        message = check_messages([request.input])[0] if request.input else None
+        return replace(request, parent_id=parent, input=message)
+
+    def _judge(self, thread: ThreadState, request: AcceptRequest) -> RunState:
+        """The run, if the thread can take it; changes nothing."""
+        lanes.check_id_free(thread, request.run_id)
+        if request.parent_id is not None:
+            tree.check_parent(thread, request.parent_id)
+        run = lanes.new_run(self.db, thread, request, request.parent_id)
+        limits.check_size(self.db, [request.input] if request.input else [])
+        limits.check_room(self.db, thread, run, lanes.lane_for(thread, run.run))
+        if request.kind in lanes.FORK_KINDS:
+            self._fix_cut(thread, run)
+        if run.due_at <= self.db.now():
+            lanes.check_lane(thread, run)
+            if request.kind == "prompt" and request.input is None:
+                _check_something_to_run(thread, run)
+        return run
+
+    def _fix_cut(self, thread: ThreadState, run: RunState) -> None:
+        """A fork job's cut and the new thread's id are fixed when it is accepted (semantics: F4, F5)."""
+        fork = run.fork
+        if fork is None:
+            raise InvalidInputError(f"a run of kind {run.run.kind!r} needs a fork request", field="fork")
+        existing = self.db.find(self.tenant, fork.new)
+        made = existing is not None and existing.fork_hash == fork.fork_hash
+        if fork.cut.at_message_id is None and fork.cut.at_seq is None:
+            after = fork.cut.after_run_id or tree.last_completed(thread)
+            run.fork = replace(fork, cut=replace(fork.cut, after_run_id=after))
+            run.run.after_run_id = after
+            waits = lanes.waits_for(thread, run)
+            if not made and not waits:
+                tree.cut_after(thread, after)
+        elif not made:
+            tree.resolve(thread, fork.cut)
+        if existing is not None and not made and run.run.kind == "fork":
+            raise ThreadAlreadyExistsError(f"thread {fork.new!r} exists", thread_id=fork.new)
+
+    async def admit(self, limit: int = 1000) -> Admitted:
+        """Admit what is due on any thread, and fire HITL deadlines."""
+        effects = Effects()
+        for thread in [t for t in self.db.threads.values() if not t.deleted][:limit]:
+            effects += lanes.admit_thread(self.db, thread)
+            effects += hitl.fire_deadlines(self.db, thread)
+        now, due = self.db.now(), []
+        for thread in self.db.threads.values():
+            if not thread.deleted:
+                due += [r.due_at for r in thread.runs.values() if r.lane_seq is None and r.run.status is RunStatus.QUEUED]
+                due += [r.request.deadline_at for r in hitl.pending_of(self.db, thread) if r.request.deadline_at]
+        return Admitted(effects, max(0.0, (min(due) - now).total_seconds()) if due else None)
+
+    async def claim(self, worker_id: str, refs: Sequence[RunRef]) -> list[Claim]:
+        """Raises WorkerDeadError if the worker is unknown or was declared dead."""
+        worker = self.db.workers.get(worker_id)
+        if worker is None or worker.dead_at is not None:
+            raise WorkerDeadError(f"worker {worker_id!r} is not registered, or was declared dead", worker_id=worker_id)
+        return [execution.claim(self.db, worker_id, ref) for ref in refs]
+
+    async def context(self, attempt: Attempt) -> list[Message]:
+        _, run = execution.reader(self.db, attempt)
+        return tree.grouped([*run.context, *run.own()])
+
+    async def ledger(self, attempt: Attempt) -> Ledger:
+        thread, run = execution.reader(self.db, attempt)
+        requests = [r.request for r in self.db.requests_of(thread) if r.request.run_id == run.id and not r.saved]
+        return Ledger(dict(run.steps), {r.request_id: r.model_copy(deep=True) for r in requests})
+
+    async def append(self, attempt: Attempt, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
+        thread, run = execution.writer(self.db, attempt)
+        return tree.copies(execution.append(self.db, thread, run, messages, first_event))
+
+    async def start_step(self, attempt: Attempt, key: str) -> Step | None:
+        """None if the step is begun by this attempt, else what an earlier one left of it, or its result."""
+        _, run = execution.writer(self.db, attempt)
+        known = run.steps.get(key)
+        if known is None or not known.done:
+            run.steps[key] = Step(key, False, fence=attempt.fence)
+        return known if known and (known.done or known.fence != attempt.fence) else None
+
+    async def finish_step(self, attempt: Attempt, key: str, result: Any) -> None:
+        _, run = execution.writer(self.db, attempt)
+        done = Step(key, True, check_json(result, "result"), attempt.fence)
+        if key not in run.steps or not run.steps[key].done:
+            run.steps[key] = done
+        run.progress = True
+
+    async def complete(self, writes: Sequence[Write]) -> list[Ended | Exception]:
+        results: list[Ended | Exception] = []
+        for write in writes:
+            try:
+                results.append(execution.finish(self.db, write, RunStatus.COMPLETED))
+            except RunyardError as error:
+                results.append(error)
+        return results
+
+    async def suspend(self, write: Write, requests: Sequence[HitlRequest]) -> Ended:
+        return execution.suspend(self.db, write, requests)
+
+    async def fail(self, write: Write, error: ErrorInfo) -> Ended:
+        return execution.finish(self.db, write, RunStatus.FAILED, error)
+
+    async def release(
+        self, attempt: Attempt, *, delay: float = 0.0, error: ErrorInfo | None = None, first_event: int | None = 1
+    ) -> Ended:
+        return execution.release(self.db, attempt, delay, error, first_event)
+
+    async def isolate(self, attempt: Attempt) -> None:
+        execution.isolate(self.db, attempt)
+
+    async def bury(self, attempt: Attempt, how: str) -> Ended:
+        return execution.bury(self.db, attempt, how)
+
+    async def respond(
+        self,
+        answer: Any,
+        *,
+        thread_id: str | None = None,
+        request_id: str | None = None,
+        response_id: str | None = None,
+        answered_by: str | None = None,
+    ) -> Responded:
+        """Answer the request named, or the thread's only pending one (semantics: H3)."""
+        if thread_id is not None:
+            thread = self.db.get(self.tenant, thread_id)
+        elif request_id is None:
+            raise InvalidInputError("respond needs a thread_id or a request_id", field="thread_id")
+        else:
+            known = self.db.requests.get((self.tenant, request_id))
+            found = self.db.by_key(known.thread_key) if known else None
+            if found is None:
+                raise HitlNoPendingRequestError(f"there is no request {request_id!r}", request_id=request_id)
+            thread = found
+        effects = lanes.admit_thread(self.db, thread)
+        effects += hitl.fire_deadlines(self.db, thread)
+        state = hitl.choose(self.db, thread, request_id, response_id)
+        result = hitl.respond(self.db, thread, state, answer, response_id, answered_by)
+        effects += result.effects
+        result.effects = effects
+        return result
+
+    def _get(self, thread_id: str, run_id: str) -> tuple[ThreadState, RunState]:
+        thread = self.db.get(self.tenant, thread_id)
+        if run := thread.runs.get(run_id):
+            return thread, run
+        raise RunNotFoundError(f"thread {thread_id!r} has no run {run_id!r}", thread_id=thread_id, run_id=run_id)
+
+    async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
+        """Cancel a live run; a cancelled one stays as it is (semantics: R10)."""
+        thread, run = self._get(thread_id, run_id)
+        effects = lanes.admit_thread(self.db, thread)
+        if run.live:
+            effects += lanes.cancel_run(self.db, thread, run, keep=keep)
+        elif run.run.status is not RunStatus.CANCELLED:
+            raise RunEndedError(f"run {run_id!r} is {run.run.status}", run_id=run_id, status=str(run.run.status))
+        return Changed(copy_run(run.run), effects)
+
+    async def redrive(self, thread_id: str, run_id: str) -> Changed:
+        """Queue a failed or dead run again, at the end of its lane."""
+        thread, run = self._get(thread_id, run_id)
+        effects = lanes.admit_thread(self.db, thread)
+        r = run.run
+        if r.status not in (RunStatus.FAILED, RunStatus.DEAD):
+            message = f"run {run_id!r} is {r.status}; only a failed or dead run can be redriven"
+            raise RunEndedError(message, run_id=run_id, status=str(r.status))
+        for request in self.db.requests_of(thread):  # what nobody answered; asked again, it is a new question
+            if request.request.run_id == run_id and request.request.answered_at is None:
+                del self.db.requests[thread.tenant, request.request.request_id]
+        r.status, r.finished_at, r.error, r.error_count, r.crash_count = RunStatus.QUEUED, None, None, 0, 0
+        r.app_version = None
+        r.cancel_requested_at, r.worker_id, run.keep, run.progress, run.not_before = None, None, False, False, None
+        run.lane_seq, run.changed_at, r.event_id, run.queued_fence = self.db.number(), self.db.now(), None, self.db.next_fence()
+        if lanes.may_start(thread, run):
+            effects.jobs.append(job(thread, run, self.db.now()))
+        return Changed(copy_run(r), effects)
+
+    async def run(self, thread_id: str, run_id: str) -> Run | None:
+        thread = self.db.find(self.tenant, thread_id)
+        run = thread.runs.get(run_id) if thread else None
+        return copy_run(run.run) if run else None
+
+    async def runs(
+        self,
+        *,
+        thread_id: str | None = None,
+        status: RunStatus | None = None,
+        agent: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Run]:
+        """Runs in order of acceptance."""
+        found = [r for t in self.db.of(self.tenant) if thread_id in (None, t.id) for r in t.runs.values()]
+        found = [r for r in found if status in (None, r.run.status) and agent in (None, r.run.agent)]
+        part = page(sorted(found, key=lambda r: r.accept_no), lambda r: str(r.accept_no), limit, cursor)
+        return Page([copy_run(r.run) for r in part.items], part.next)
+
+    async def explain(self, thread_id: str, run_id: str) -> str:
+        thread, run = self._get(thread_id, run_id)
+        return explain.explain(self.db, thread, run)
+
+    async def attempts(self, thread_id: str, run_id: str) -> list[AttemptInfo]:
+        """What workers made of the run, in order."""
+        return [attempt.model_copy(deep=True) for attempt in self._get(thread_id, run_id)[1].attempts]
+
+    async def requests(
+        self, *, thread_id: str | None = None, pending: bool = True, limit: int = 100, cursor: str | None = None
+    ) -> Page[HitlRequest]:
+        """Requests, oldest first."""
+        threads = {t.key: t for t in self.db.of(self.tenant) if thread_id in (None, t.id)}
+        found = [r for r in self.db.requests.values() if r.thread_key in threads and (r.pending or not pending)]
+        part = page(found, lambda r: r.request.request_id, limit, cursor)
+        return Page([r.request.model_copy(deep=True) for r in part.items], part.next)
+
+    async def run_events(self, ref: RunRef) -> list[Event]:
+        """The events that the stored rows prove."""
+        thread, run = self.db.run(ref)
+        return explain.events(self.db, thread, run)
+
+
+def _same_or_conflict(run: RunState, request: AcceptRequest) -> None:
+    if run.request is None:
+        raise RunConflictError(f"run id {run.id!r} is an external run's", run_id=run.id, differs=["kind"])
+    ours, theirs = request.request_hash, run.request.request_hash
+    if differs := sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name)):
+        message = f"run id {run.id!r} is taken by a request with another {', '.join(differs)}; choose another id"
+        raise RunConflictError(message, run_id=run.id, differs=differs)
+
+
+def _check_something_to_run(thread: ThreadState, run: RunState) -> None:
+    """A run without a message answers the leaf. A busy lane may still bring something to answer."""
+    if run.run.parent_id is not None:
+        leaf: Message | None = tree.find(thread, message_id=run.run.parent_id)[1].message
+    elif thread.lane(lanes.lane_for(thread, run.run)):
+        return
+    else:
+        last = tree.last_visible(thread, thread.head)
+        leaf = last.message if last else None
+    if leaf is None or (leaf.role == "assistant" and not leaf.tool_calls):
+        raise NothingToRunError(f"thread {thread.id!r} ends with nothing to answer; give a message", thread_id=thread.id)

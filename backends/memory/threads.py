@@ -1,0 +1,250 @@
+"""The memory store of threads: message trees and forks by deep copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from backends.cursors import decode, encode
+from runner.errors import (
+    InvalidCursorError,
+    LeafMovedError,
+    MessageNotFoundError,
+    ThreadAlreadyExistsError,
+    ThreadBusyError,
+)
+from runner.exchange import Cut, Effects, Forked, ForkRequest, Page, RunRef
+from runner.models import Branch as Leaf
+from runner.models import JsonObject, Message, Thread, ToolResultPart, check_id, check_tags
+from runner.states import RunStatus
+
+from . import execution, lanes, limits, tree
+from .paging import page
+from .state import Branch, Database, Entry, ThreadState, check_json, check_messages, check_uuid, erased
+
+
+class MemoryThreadStore:
+    """Bound to one tenant."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+
+    async def thread(self, thread_id: str) -> Thread | None:
+        thread = self.db.find(self.tenant, thread_id)
+        return thread.thread.model_copy(deep=True) if thread else None
+
+    async def thread_key(self, thread_id: str) -> int | None:
+        thread = self.db.find(self.tenant, thread_id)
+        return thread.key if thread else None
+
+    async def threads(
+        self, *, parent_thread_id: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> Page[Thread]:
+        """Threads in the order in which they were made."""
+        found = [t.thread for t in self.db.of(self.tenant) if parent_thread_id in (None, t.thread.parent_thread_id)]
+        part = page(found, lambda t: t.thread_id, limit, cursor)
+        return Page([t.model_copy(deep=True) for t in part.items], part.next)
+
+    async def update_thread(
+        self,
+        thread_id: str,
+        *,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        extra: JsonObject | None = None,
+    ) -> Thread:
+        """Set the title, replace the tags, merge into extra."""
+        thread = self.db.get(self.tenant, thread_id)
+        if title is not None:
+            thread.thread.title = check_json(title, "title")
+        if tags is not None or title is not None:
+            tags = check_json(dict(thread.thread.tags if tags is None else tags), "tags")
+            thread.thread.tags = check_tags(tags, thread.thread.title)
+        if extra is not None:
+            thread.thread.extra = {**thread.thread.extra, **check_json(extra, "extra")}
+        thread.thread.updated_at = self.db.now()
+        return thread.thread.model_copy(deep=True)
+
+    async def messages(
+        self,
+        thread_id: str,
+        leaf_id: str | None = None,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        newest_first: bool = False,
+    ) -> Page[Message]:
+        """The path to ``leaf_id``; without it, everything that counts on the head's path (semantics: B2)."""
+        thread = self.db.get(self.tenant, thread_id)
+        branch, entries = thread.head, tree.view(thread, thread.head)
+        after: int | None = None
+        if leaf_id is not None:
+            leaf_id = check_uuid(leaf_id, "leaf_id")
+            entries = tree.path(thread, *tree.find(thread, message_id=leaf_id))
+        if cursor is not None:
+            number, after = self._position(cursor)
+            branch = next((b for b in thread.branches if b.number == number), branch)
+            entries = entries if leaf_id is not None else tree.view(thread, branch)
+        if newest_first:
+            entries = entries[::-1]
+        if after is not None:
+            entries = [e for e in entries if (e.seq < after if newest_first else e.seq > after)]
+        part = entries if limit is None else entries[:limit]
+        following = encode([branch.number, part[-1].seq]) if part and len(part) < len(entries) else None
+        return Page(tree.copies(part), following)
+
+    def _position(self, cursor: str) -> tuple[int, int]:
+        match decode(cursor):
+            case [int(branch), int(seq)]:
+                return branch, seq
+        raise InvalidCursorError("not a cursor of messages", field="cursor")
+
+    async def cut_messages(self, thread_id: str, cut: Cut) -> tuple[list[Message], JsonObject]:
+        """What a fork at ``cut`` would see, and its extra."""
+        result = tree.resolve(self.db.get(self.tenant, thread_id), cut)
+        messages = tree.copies(result.entries)
+        if result.open_calls:
+            messages.append(_closing(result.open_calls))
+        return messages, check_json(result.extra, "extra")
+
+    async def branches(self, thread_id: str) -> list[Leaf]:
+        """Every leaf of the tree, by age (semantics: B3)."""
+        thread = self.db.get(self.tenant, thread_id)
+        continued = {b.prefix[-1].id for b in thread.branches[1:] if b.prefix and _own_visible(thread, b)}
+        leaves: list[tuple[Entry, int]] = []
+        for branch in thread.branches:
+            shown = tree.view(thread, branch)
+            if shown and (branch is thread.root or _own_visible(thread, branch)):
+                leaves.append((shown[-1], len(shown)))
+        leaves += [(entry, len(tree.path(thread, branch, entry))) for branch, entry in tree.side_leaves(thread)]
+        found = [self._leaf(thread, entry, depth) for entry, depth in leaves if entry.id not in continued]
+        return sorted(found, key=lambda leaf: (leaf.created_at, leaf.message_id))
+
+    def _leaf(self, thread: ThreadState, entry: Entry, depth: int) -> Leaf:
+        created = entry.message.created_at
+        assert created is not None
+        status = tree.status_of(thread, entry)
+        return Leaf(message_id=entry.id, depth=depth, created_at=created, run_id=entry.run_id, run_status=status)
+
+    async def store_message(
+        self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None
+    ) -> Message:
+        """Store a message without a run, creating the thread if need be (semantics: B1)."""
+        check_id(thread_id, "thread_id")
+        message = check_messages([message])[0]
+        limits.check_size(self.db, [message])
+        parent_id = check_uuid(parent_id, "parent_id") if parent_id is not None else None
+        expected_leaf = check_uuid(expected_leaf, "expected_leaf") if expected_leaf is not None else None
+        thread = self.db.find(self.tenant, thread_id)
+        if thread is None:
+            if parent_id is not None:
+                raise MessageNotFoundError(f"thread {thread_id!r} has no message {parent_id}", message_id=parent_id)
+            if expected_leaf is not None:
+                raise LeafMovedError(f"thread {thread_id!r} is empty", expected=expected_leaf, leaf=None)
+            thread = self.db.create(self.tenant, thread_id)
+        self.db.tell(lanes.admit_thread(self.db, thread))
+        branch = tree.branch_ending_at(thread, parent_id) if parent_id is not None else thread.head
+        if branch is not None and (busy := thread.lane(branch.lane)):
+            raise lanes.busy_error(thread, busy[0])
+        _check_leaf(thread, branch or thread.head, expected_leaf)
+        if parent_id is not None:
+            branch = execution.branch_at(self.db, thread, parent_id, branch.lane if branch else "")
+        assert branch is not None
+        last = tree.last_visible(thread, branch)
+        entry = self.db.store(thread, branch, message, parent=last.id if last else None, run_id=None)
+        self.db.note(thread, "message.stored")
+        return tree.copies([entry])[0]
+
+    async def fork(self, request: ForkRequest) -> Forked:
+        """Copy what ``request.cut`` shows into a new thread (semantics: F1 to F8)."""
+        check_id(request.new, "new")
+        existing = self.db.find(self.tenant, request.new)
+        if existing is not None and existing.fork_hash == request.fork_hash:
+            return Forked(existing.thread.model_copy(deep=True), False)
+        src = self.db.get(self.tenant, request.src)
+        self.db.tell(lanes.admit_thread(self.db, src))
+        tags = check_tags(check_json(dict(request.tags), "tags"), request.title)
+        metadata = check_json(request.metadata, "metadata")
+        cut = tree.resolve(src, request.cut)
+        if existing is not None:
+            raise ThreadAlreadyExistsError(f"thread {request.new!r} exists; choose another id", thread_id=request.new)
+        child = self.db.create(self.tenant, request.new)
+        child.root.prefix, child.root.ancestral = cut.entries, cut.ancestral
+        child.next_seq, child.next_completion = src.next_seq, src.next_completion
+        child.fork_hash = request.fork_hash
+        extra = {key: value for key, value in check_json(cut.extra, "extra").items() if key != "fork"}
+        if request.metadata is not None:
+            extra["fork"] = metadata
+        child.base_extra = extra
+        child.thread = child.thread.model_copy(
+            update={
+                "parent_thread_id": src.id,
+                "forked_after_run_id": cut.run_id,
+                "forked_at_seq": cut.entries[-1].seq if cut.entries else None,
+                "agent": request.agent or src.thread.agent,
+                "title": request.title,
+                "tags": tags,
+                "extra": dict(extra),
+                "config": check_json(src.thread.config, "config"),
+            }
+            | ({} if request.reset_usage else {"usage": src.thread.usage.model_copy()})
+        )
+        if cut.open_calls:
+            parent = cut.entries[-1].id
+            self.db.store(child, child.root, _closing(cut.open_calls), parent=parent, run_id=None)
+        self.db.note(child, "thread.forked")
+        return Forked(child.thread.model_copy(deep=True), True)
+
+    async def delete_thread(self, thread_id: str, *, cancel: bool = False) -> Effects:
+        """Delete the thread; forks keep what they see."""
+        thread = self.db.get(self.tenant, thread_id)
+        live = lanes.live_runs(thread)
+        if live and not cancel:
+            raise ThreadBusyError(
+                f"run {live[0].id!r} of thread {thread_id!r} is live; cancel it", thread_id=thread_id, run_id=live[0].id
+            )
+        effects = Effects()
+        for run in live:
+            if run.run.status is RunStatus.RUNNING:
+                effects.cancels.append(RunRef(thread.key, run.id))
+            effects += Effects(events=lanes.end_outside(self.db, thread, run, RunStatus.CANCELLED).events)
+        thread.deleted = True
+        self.db.note(thread, "thread.deleted")
+        for key in [key for key, state in self.db.requests.items() if state.thread_key == thread.key]:
+            del self.db.requests[key]
+        return effects
+
+    async def erase_thread(self, thread_id: str, *, cancel: bool = False) -> Effects:
+        """Delete the thread and replace its messages by tombstones wherever a fork sees them."""
+        thread = self.db.get(self.tenant, thread_id)
+        effects = await self.delete_thread(thread_id, cancel=cancel)
+        for other in self.db.threads.values():
+            for branch in other.branches:
+                branch.prefix = _without(thread.key, branch.prefix)
+                branch.own = list(_without(thread.key, tuple(branch.own)))
+                for run_id, old in branch.ancestral.items():
+                    branch.ancestral[run_id] = replace(old, snapshot=_without(thread.key, old.snapshot))
+            for run in other.runs.values():
+                run.context, run.snapshot = _without(thread.key, run.context), _without(thread.key, run.snapshot)
+        return effects
+
+
+def _check_leaf(thread: ThreadState, branch: Branch, expected: str | None) -> None:
+    """Raises LeafMovedError if the branch no longer ends at the message that the caller saw."""
+    last = tree.last_visible(thread, branch)
+    leaf = last.id if last else None
+    if expected is not None and expected != leaf:
+        raise LeafMovedError(f"the last message is {leaf}, not {expected}", expected=expected, leaf=leaf)
+
+
+def _without(owner: int, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    return tuple(erased(e) if e.owner == owner else e for e in entries)
+
+
+def _own_visible(thread: ThreadState, branch: Branch) -> bool:
+    return len(tree.view(thread, branch)) > len(branch.prefix)
+
+
+def _closing(calls: list[str]) -> Message:
+    """The message that closes open calls in a repaired fork."""
+    return Message.tool(*(ToolResultPart(call_id=call, content="aborted by fork", is_error=True) for call in calls))

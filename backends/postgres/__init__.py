@@ -1,0 +1,1 @@
+"""The Postgres store: the truth of runyard. SQL is in ``migrations`` (schema and stored functions) and ``sql`` (statements)."""

@@ -1,0 +1,81 @@
+"""The documented checkpointer on Postgres (semantics: R13 to R15)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.exchange import Cut, ForkRequest
+from runner.models import CheckpointData, HitlRequest, JsonObject, Message, check_id
+
+from . import codec
+from .database import Database
+from .threads import PostgresThreadStore
+
+
+class PostgresCheckpointer:
+    """Bound to one tenant."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+        self._threads = PostgresThreadStore(db, tenant)
+
+    async def load(self, thread_id: str) -> CheckpointData | None:
+        """Everything that counts on the head's path, and what open external runs wrote; None for an unknown thread."""
+        async with self.db.snapshot() as db:
+            row = await db.row("thread", self.tenant, thread_id)
+            if row is None:
+                return None
+            messages = codec.messages(await db.rows("load", self.tenant, thread_id))
+        thread = codec.thread(row)
+        return CheckpointData(messages, thread.extra, thread.parent_thread_id)
+
+    async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
+        """Append each message under its own run id, or none. Raises RunAlreadyCompletedError, RunAlreadyClaimedError."""
+        check_id(thread_id, "thread_id")
+        if messages:
+            run_ids = [message.run_id for message in messages]
+            await self.db.row("checkpoint_append", self.tenant, thread_id, codec.many(list(messages)), run_ids)
+
+    async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
+        """Merge into the thread's extra at the top level."""
+        await self.db.row("save_extra", self.tenant, check_id(thread_id, "thread_id"), codec.to_json(extra))
+
+    async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
+        """Keep one pending request; None clears it and its run id."""
+        new = codec.new_request(request) if request else None
+        await self.db.row("save_pending", self.tenant, check_id(thread_id, "thread_id"), new, run_id)
+
+    async def load_pending(self, thread_id: str) -> tuple[HitlRequest, str | None] | None:
+        """The pending request and its run id, read together."""
+        row = await self.db.row("pending", self.tenant, thread_id)
+        return (codec.request(row), row["run_id"]) if row else None
+
+    async def load_pending_request(self, thread_id: str) -> HitlRequest | None:
+        """The pending request, or None."""
+        pending = await self.load_pending(thread_id)
+        return pending[0] if pending else None
+
+    async def load_pending_run_id(self, thread_id: str) -> str | None:
+        """The run id of the pending request; None without one."""
+        pending = await self.load_pending(thread_id)
+        return pending[1] if pending else None
+
+    async def claim_run(self, thread_id: str, run_id: str) -> None:
+        """Begin an external run. Raises RunAlreadyClaimedError, RunAlreadyCompletedError."""
+        await self.db.row("claim_external", self.tenant, check_id(thread_id, "thread_id"), check_id(run_id, "run_id"))
+
+    async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
+        """Complete an external run; again is a no-op. Raises RunNotClaimedError, RunAlreadyClaimedError."""
+        await self.db.row("complete_external", self.tenant, thread_id, run_id)
+
+    async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
+        """What a fork after the run would see. Raises ThreadNotFoundError, RunNotCompletedError."""
+        messages, _ = await self._threads.cut_messages(thread_id, Cut(after_run_id=after_run_id))
+        return messages
+
+    async def fork(
+        self, src_thread_id: str, new_thread_id: str, *, after_run_id: str, metadata: JsonObject | None = None
+    ) -> None:
+        """Fork after a completed run (semantics: F1, F4)."""
+        cut = Cut(after_run_id=after_run_id)
+        await self._threads.fork(ForkRequest(src=src_thread_id, new=new_thread_id, cut=cut, metadata=metadata))

@@ -1,0 +1,413 @@
+"""Rows to models and back.
+
+A message's payload is msgpack of what is not a column; one that starts with ``{`` is JSON from SQL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgpack
+
+from runner.errors import InvalidInputError
+from runner.exchange import (
+    AcceptRequest,
+    Attempt,
+    Cut,
+    Effects,
+    Ended,
+    ForkRequest,
+    Job,
+    OutsideEvent,
+    RunRef,
+    Step,
+    Write,
+    queued_event,
+)
+from runner.models import MESSAGES, ErrorInfo, HitlRequest, Message, Run, RunOptions, Thread, Usage, check_id
+from runner.states import RunStatus
+
+Row = asyncpg.Record
+
+
+def pack(value: Any) -> bytes:
+    """A value as msgpack; lone surrogates survive."""
+    try:
+        packed: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogatepass")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(f"value cannot be stored: {error}") from error
+    return packed
+
+
+def unpack(data: bytes) -> Any:
+    """The value that :func:`pack` stored, or the JSON object that SQL stored; alone, the byte ``{`` is msgpack for 123."""
+    if data[:1] == b"{" and len(data) > 1:
+        return json.loads(data)
+    return msgpack.unpackb(data, raw=False, strict_map_key=False, unicode_errors="surrogatepass")
+
+
+def to_json(value: Any) -> str:
+    """JSON for a jsonb column, which holds no NUL characters, lone surrogates, NaN or infinity."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"value cannot be stored as JSON: {error}") from error
+    if "\\u0000" in text:
+        raise InvalidInputError("JSON values must not contain NUL characters")
+    return text
+
+
+def from_json(text: str | None) -> Any:
+    """The value of a jsonb column."""
+    return None if text is None else json.loads(text)
+
+
+def check_uuid(value: str, name: str = "message id") -> str:
+    """Return ``value`` if it is a UUID, else raise InvalidInputError (semantics: B1)."""
+    try:
+        UUID(value)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InvalidInputError(f"{name} must be a UUID, got {value!r:.80}", field=name) from error
+    return value
+
+
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+NewMessage = tuple[str, str, bytes, list[str] | None, list[str] | None]
+
+
+def new_message(message: Message) -> NewMessage:
+    """A ``runyard.new_message``."""
+    body: dict[str, Any] = {"content": [_without_none(part.__dict__) for part in message.content]}
+    if message.stop_reason is not None:
+        body["stop_reason"] = message.stop_reason
+    if message.usage is not None:
+        body["usage"] = message.usage.__dict__
+    if message.metadata:
+        body["metadata"] = message.metadata
+    calls = [part.id for part in message.tool_calls] or None
+    results = [part.call_id for part in message.tool_results] or None
+    return check_uuid(message.id), message.role, pack(body), calls, results
+
+
+def _noted(note: str, calls: Sequence[str] | None, results: Sequence[str] | None) -> dict[str, Any]:
+    """The content of a message that the store wrote itself: results that close open calls, or what is left after erasing."""
+    content: list[dict[str, Any]] = [
+        {"type": "tool_result", "call_id": call, "content": note, "is_error": True} for call in results or ()
+    ]
+    content += [{"type": "tool_call", "id": call, "name": "erased", "arguments": {}} for call in calls or ()]
+    return {"content": content or [{"type": "text", "text": note}]}
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keep the garbage collector out while many objects that will all live are made: it would walk them again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def messages(rows: Iterable[Row]) -> list[Message]:
+    """Messages from rows that begin with the columns of a message in the order of sql/queries.sql."""
+    with _without_collector():
+        return MESSAGES.validate_python(_fields(rows))
+
+
+def _fields(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    found = []
+    for seq, id_, parent_id, run_id, role, payload, note, calls, results, created_at, *_ in rows:
+        fields = _noted(note, calls, results) if payload is None else unpack(payload)
+        fields["id"] = id_
+        fields["role"] = role
+        fields["run_id"] = run_id
+        fields["parent_id"] = parent_id
+        fields["seq"] = seq
+        fields["created_at"] = created_at
+        found.append(fields)
+    return found
+
+
+def by_run(ordered: list[Message]) -> list[Message]:
+    """One run's messages together, at the place of its first; messages without a run stay where they are (design: context)."""
+    groups: dict[str, list[Message]] = {}
+    order: list[list[Message]] = []
+    for message in ordered:
+        if message.run_id is not None and message.run_id in groups:
+            groups[message.run_id].append(message)
+            continue
+        group = [message]
+        order.append(group)
+        if message.run_id is not None:
+            groups[message.run_id] = group
+    return [message for group in order for message in group]
+
+
+def run(row: Row) -> Run:
+    """A run from its row."""
+    return Run(
+        thread_id=row["thread_id"],
+        run_id=row["run_id"],
+        kind=row["kind"],
+        status=RunStatus(row["status"]),
+        agent=row["agent"],
+        queue=row["queue"],
+        priority=row["priority"],
+        lane=row["lane"],
+        attempt=row["attempt"],
+        error_count=row["error_count"],
+        crash_count=row["crash_count"],
+        input=_input(row),
+        parent_id=str(row["parent_id"]) if row["parent_id"] else None,
+        after_run_id=row["after_run_id"],
+        options=_options(row["options"]),
+        run_at=row["run_at"],
+        accepted_at=row["accepted_at"],
+        admitted_at=row["admitted_at"],
+        started_at=row["started_at"],
+        suspended_at=row["suspended_at"],
+        finished_at=row["finished_at"],
+        cancel_requested_at=row["cancel_requested_at"],
+        completion_seq=row["completion_seq"],
+        fence=row["fence"],
+        worker_id=row["worker_id"] if row["finished_at"] is None else None,
+        app_version=row["app_version"],
+        error=error_info(row["error"]),
+        result=unpack(row["result"]) if row["result"] is not None else None,
+        usage=Usage(**from_json(row["usage"])) if row["usage"] else Usage(),
+        metadata=from_json(row["metadata"]),
+        event_id=row["event_id"],
+    )
+
+
+def run_request(q: AcceptRequest) -> tuple[Any, ...]:
+    """A ``runyard.request``."""
+    check_id(q.thread_id, "thread_id")
+    check_id(q.run_id, "run_id")
+    if q.parent_id is not None:
+        check_uuid(q.parent_id, "parent_id")
+    message = new_message(q.input) if q.input is not None else None
+    return (
+        q.thread_id,
+        q.run_id,
+        q.kind,
+        q.agent,
+        q.queue,
+        q.priority,
+        message[2] if message else None,
+        message[0] if message else None,
+        message[1] if message else None,
+        message[3] if message else None,
+        message[4] if message else None,
+        to_json(q.request_hash),
+        options_json(q.options),
+        to_json(q.metadata),
+        q.options.multitask_strategy,
+        q.options.parallel,
+        q.parent_id,
+        None,
+        to_json(fork_json(q.fork) | {"hash": q.fork.fork_hash}) if q.fork else None,
+        q.run_at,
+        q.delay,
+        q.app_version,
+        q.trace_context,
+    )
+
+
+def accepted_run(request: AcceptRequest, row: Row) -> Run:
+    """The run that ``request`` made; ``row`` is its ``runyard.accepted``."""
+    return Run(
+        thread_id=request.thread_id,
+        run_id=request.run_id,
+        kind=request.kind,
+        status=RunStatus(row["status"]),
+        agent=row["agent"],
+        queue=row["queue"],
+        priority=request.priority,
+        lane=row["lane"],
+        input=request.input,
+        parent_id=request.parent_id,
+        after_run_id=row["after_run_id"],
+        options=request.options,
+        run_at=row["run_at"],
+        accepted_at=row["accepted_at"],
+        admitted_at=row["admitted_at"],
+        metadata=request.metadata,
+        app_version=request.app_version,
+    )
+
+
+_DEFAULT_OPTIONS = RunOptions()
+
+
+def options_json(options: RunOptions) -> str:
+    """Options without their defaults; most runs have nothing else."""
+    return "{}" if options == _DEFAULT_OPTIONS else options.model_dump_json(exclude_defaults=True)
+
+
+def _options(text: str) -> RunOptions:
+    return _DEFAULT_OPTIONS if text == "{}" else RunOptions.model_validate_json(text)
+
+
+def _input(row: Row) -> Message | None:
+    if row["input_id"] is None or row["input"] is None:
+        return None
+    return Message.model_validate({**unpack(row["input"]), "id": str(row["input_id"]), "role": row["input_role"]})
+
+
+def error_info(text: str | None) -> ErrorInfo | None:
+    """Why a run failed, from its column."""
+    return None if text is None else ErrorInfo.model_validate_json(text)
+
+
+def step(row: Row) -> Step:
+    """A step of the ledger from its row."""
+    result = unpack(row["result"]) if row["result"] is not None else None
+    return Step(row["step_key"], row["done"], result, row["fence"])
+
+
+def thread(row: Row) -> Thread:
+    """A thread from its row."""
+    return Thread(
+        thread_id=row["thread_id"],
+        parent_thread_id=row["parent_thread_id"],
+        forked_after_run_id=row["forked_after_run_id"],
+        forked_at_seq=row["forked_at_seq"],
+        agent=row["agent"],
+        title=row["title"],
+        tags=from_json(row["tags"]),
+        extra=from_json(row["extra"]),
+        config=from_json(row["config"]),
+        usage=Usage(**from_json(row["usage"])),
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
+
+
+def cut_json(cut: Cut) -> dict[str, Any]:
+    """A cut as the stored functions read it."""
+    if cut.at_message_id is not None:
+        check_uuid(cut.at_message_id, "at_message_id")
+    return {
+        "after_run_id": cut.after_run_id,
+        "at_message_id": cut.at_message_id,
+        "at_seq": cut.at_seq,
+        "repair": cut.repair,
+    }
+
+
+def fork_json(fork: ForkRequest) -> dict[str, Any]:
+    """A fork request as the stored functions read it."""
+    return {
+        "src": fork.src,
+        "new": fork.new,
+        "cut": cut_json(fork.cut),
+        "metadata": fork.metadata,
+        "title": fork.title,
+        "tags": dict(fork.tags),
+        "agent": fork.agent,
+        "reset_usage": fork.reset_usage,
+    }
+
+
+def fork_request(text: str | None) -> ForkRequest | None:
+    """The request of a fork job, as its run kept it; None for a run of another kind."""
+    if text is None:
+        return None
+    fields = from_json(text)
+    del fields["hash"]
+    return ForkRequest(**fields | {"cut": Cut(**fields["cut"])})
+
+
+NewRequest = tuple[str, str, bytes, Any, float | None, bytes | None]
+
+
+def new_request(request: HitlRequest) -> NewRequest:
+    """A ``runyard.new_request``."""
+    body = {"payload": request.payload, "answer_schema": request.answer_schema, "on_deadline": request.on_deadline}
+    choice = request.on_deadline or {}
+    otherwise = pack(choice["answer"]) if "answer" in choice else None
+    return request.request_id, request.kind, pack(_without_none(body)), request.deadline_at, request.timeout, otherwise
+
+
+def request(row: Row) -> HitlRequest:
+    """A HITL request from its row joined with its thread's id."""
+    return HitlRequest(
+        request_id=row["request_id"],
+        kind=row["kind"],
+        **unpack(row["body"]),
+        deadline_at=row["deadline_at"],
+        thread_id=row["thread_id"],
+        run_id=row["run_id"],
+        created_at=row["created_at"],
+        answer=unpack(row["answer"]) if row["answer"] is not None else None,
+        response_id=row["response_id"],
+        answered_by=row["answered_by"],
+        answered_at=row["answered_at"],
+    )
+
+
+def job(fields: dict[str, Any]) -> Job:
+    """A job from the JSON of a ``runyard.job``."""
+    queued = fields.pop("queued")
+    return Job(**fields, queued=queued_event(run_id=fields["run_id"], **queued) if queued else None)
+
+
+def effects(text: str | None) -> Effects:
+    """Effects from the JSON that a verb returned."""
+    if text is None:
+        return Effects()
+    found = json.loads(text)
+    return Effects(
+        jobs=[job(fields) for fields in found.get("jobs", ())],
+        events=[
+            OutsideEvent(
+                *(RunRef(e["thread_key"], e["run_id"]), e["thread_id"], e["event_id"], e["type"], e["data"]),
+                *(e["agent"], e["queue"]),
+            )
+            for e in found.get("events", ())
+        ],
+        cancels=[RunRef(c["thread_key"], c["run_id"]) for c in found.get("cancels", ())],
+    )
+
+
+def attempt_write(write: Write) -> tuple[Any, ...]:
+    """A ``runyard.attempt_write``."""
+    attempt: Attempt = write.attempt
+    return (
+        attempt.thread_key,
+        attempt.run_id,
+        attempt.fence,
+        [new_message(message) for message in write.messages],
+        to_json(write.extra) if write.extra is not None else None,
+        to_json(write.usage.__dict__) if write.usage is not None else None,
+        pack(write.result) if write.result is not None else None,
+        write.first_event,
+    )
+
+
+def ended(row: Row) -> Ended:
+    """How an attempt ended, from a ``runyard.ended``."""
+    return Ended(
+        status=RunStatus(row["status"]),
+        event_id=row["event_id"],
+        error=error_info(row["error"]),
+        effects=effects(row["effects"]),
+    )
+
+
+def many(items: Sequence[Message]) -> list[NewMessage]:
+    """Several ``runyard.new_message``."""
+    return [new_message(message) for message in items]

@@ -1,0 +1,42 @@
+"""Why a run is not running, in one sentence (semantics: R12)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.models import Run
+from runner.states import MAX_CRASHES
+
+_SENTENCES = {
+    "suspended": "waiting for an answer to request {request_id} since {since}",
+    "not_due": "due at {due_at}",
+    "retrying": "retrying after error {error_code} at {at}",
+    "paused": "queue {queue} is paused since {since}",
+    "waiting": "waiting for run {run_id} to end",
+    "behind": "behind run {run_id} ({status}) of its lane",
+    "limited": "waiting for a slot of {slot} (limit {most})",
+    "no_worker": "no live worker serves queue {queue}",
+    "no_agent": "no live worker of queue {queue} serves agent {agent}",
+    "next": "waiting for a free worker",
+    "running": "running on worker {worker_id}",
+    "external": "running outside any worker",
+    "orphaned": "lost its worker {worker_id}; another is to take it over",
+}
+
+
+def sentence(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
+    """The sentence for a reason that the store found."""
+    error = facts.get("error") or {}
+    text = _SENTENCES.get(reason, f"{reason} at {run.finished_at}").format(**facts, error_code=error.get("code"))
+    if run.ended and run.error:
+        text += f": {run.error.message}"
+    if reason == "running" and run.crash_count >= MAX_CRASHES - 1:
+        text += ", alone" if facts.get("isolated") else ", waiting there to run alone"
+        text += f", after {run.crash_count} crashes without progress"
+    if reason == "running" and run.cancel_requested_at:
+        text += "; a cancel was requested"
+    workers = [version for version in facts.get("workers") or () if version]
+    if (run.status == "queued" or reason == "orphaned") and run.app_version and workers and run.app_version not in workers:
+        text += f"; accepted by version {run.app_version}, workers run {', '.join(workers)}"
+    return text

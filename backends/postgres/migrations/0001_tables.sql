@@ -1,0 +1,315 @@
+-- Tables, types and indexes. Everything lives in the schema "runyard"; names are those of docs/concepts.md.
+
+CREATE SEQUENCE runyard.branch_numbers;
+CREATE SEQUENCE runyard.accept_numbers;
+CREATE SEQUENCE runyard.lane_numbers;
+CREATE SEQUENCE runyard.fences;
+
+CREATE TABLE runyard.threads (
+    thread_key          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant              text NOT NULL,
+    thread_id           text NOT NULL,
+    parent_thread_id    text,
+    forked_after_run_id text,
+    forked_at_seq       bigint,
+    fork_hash           text,
+    head_branch         bigint NOT NULL,
+    next_seq            bigint NOT NULL DEFAULT 1,
+    next_completion_seq bigint NOT NULL DEFAULT 1,
+    agent               text,
+    title               text,
+    tags                jsonb NOT NULL DEFAULT '{}',
+    base_extra          jsonb NOT NULL DEFAULT '{}',
+    extra               jsonb NOT NULL DEFAULT '{}',
+    extra_changed       boolean NOT NULL DEFAULT false,
+    config              jsonb NOT NULL DEFAULT '{}',
+    usage               jsonb NOT NULL DEFAULT '{}',
+    created_at          timestamptz NOT NULL DEFAULT now(),
+    updated_at          timestamptz NOT NULL DEFAULT now(),
+    deleted_at          timestamptz
+) WITH (fillfactor = 70);
+CREATE UNIQUE INDEX threads_id ON runyard.threads (tenant, thread_id) WHERE deleted_at IS NULL;
+CREATE INDEX threads_parent ON runyard.threads (tenant, parent_thread_id) WHERE parent_thread_id IS NOT NULL;
+
+-- leaf: the last visible message of the branch, its own or inherited. base: the message at which it was opened.
+CREATE TABLE runyard.branches (
+    branch_id      bigint PRIMARY KEY DEFAULT nextval('runyard.branch_numbers'),
+    thread_key     bigint NOT NULL,
+    lane           text NOT NULL,
+    base_id        uuid,
+    leaf_id        uuid,
+    leaf_seq       bigint NOT NULL DEFAULT 0,
+    high_water_seq bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 70);
+CREATE INDEX branches_thread ON runyard.branches (thread_key);
+
+CREATE TABLE runyard.levels (
+    branch_id      bigint NOT NULL,
+    ancestor_id    bigint NOT NULL,
+    high_water_seq bigint NOT NULL,
+    cutoff         bigint NOT NULL,
+    open_run_id    text,
+    PRIMARY KEY (branch_id, ancestor_id)
+);
+CREATE INDEX levels_ancestor ON runyard.levels (ancestor_id);
+
+-- payload NULL marks a tool result that the store wrote itself to close open calls; note is its text.
+CREATE TABLE runyard.messages (
+    branch_id  bigint NOT NULL,
+    seq        bigint NOT NULL,
+    message_id uuid NOT NULL,
+    parent_id  uuid,
+    run_id     text,
+    role       text NOT NULL,
+    payload    bytea,
+    note       text,
+    calls      text[],
+    results    text[],
+    event_id   text,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (branch_id, seq)
+);
+CREATE INDEX messages_id ON runyard.messages (message_id);
+CREATE INDEX messages_tools ON runyard.messages (branch_id, seq) WHERE calls IS NOT NULL OR results IS NOT NULL;
+
+-- A status and its timestamps belong together. A function, because a constraint's expression is read anew for every statement.
+CREATE FUNCTION runyard.run_is_sound(
+    status text, kind text, finished_at timestamptz, suspended_at timestamptz, started_at timestamptz, fence bigint, lane_seq bigint,
+    admitted_at timestamptz, completion_seq bigint, priority text, multitask_strategy text
+) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN (status IN ('completed', 'failed', 'cancelled', 'dead')) = (finished_at IS NOT NULL)
+       AND (status = 'suspended') = (suspended_at IS NOT NULL)
+       AND (status <> 'running' OR (started_at IS NOT NULL AND fence IS NOT NULL))
+       AND (lane_seq IS NULL) = (admitted_at IS NULL)
+       AND (status = 'queued' OR lane_seq IS NOT NULL)
+       AND (status <> 'completed' OR completion_seq IS NOT NULL OR kind IN ('fork', 'fork_once', 'fork_many'))
+       AND status IN ('queued', 'running', 'suspended', 'completed', 'failed', 'cancelled', 'dead')
+       AND kind IN ('prompt', 'fork', 'fork_once', 'fork_many', 'external')
+       AND priority IN ('high', 'normal', 'low') AND multitask_strategy IN ('enqueue', 'reject', 'interrupt', 'rollback');
+END $$;
+
+CREATE TABLE runyard.runs (
+    accept_no           bigint PRIMARY KEY DEFAULT nextval('runyard.accept_numbers'),
+    tenant              text NOT NULL,
+    thread_id           text NOT NULL,
+    run_id              text NOT NULL,
+    thread_key          bigint,
+    kind                text NOT NULL,
+    status              text NOT NULL,
+    lane                text,
+    lane_seq            bigint,
+    agent               text,
+    queue               text NOT NULL,
+    priority            text NOT NULL,
+    input               bytea,
+    input_id            uuid,
+    input_role          text,
+    input_calls         text[],
+    input_results       text[],
+    request_hash        text NOT NULL,
+    options             jsonb NOT NULL DEFAULT '{}',
+    metadata            jsonb NOT NULL DEFAULT '{}',
+    multitask_strategy  text NOT NULL DEFAULT 'enqueue',
+    parallel            boolean NOT NULL DEFAULT false,
+    parent_id           uuid,
+    after_run_id        text,
+    fork                jsonb,
+    run_at              timestamptz,
+    not_before          timestamptz,
+    branch_id           bigint,
+    base_id             uuid,
+    snapshot_tip        bigint,
+    snapshot_cutoff     bigint,
+    first_seq           bigint,
+    last_seq            bigint,
+    last_message_id     uuid,
+    has_tools           boolean NOT NULL DEFAULT false,
+    queued_fence        bigint NOT NULL DEFAULT nextval('runyard.fences'),
+    fence               bigint,
+    worker_id           text,
+    attempt             integer NOT NULL DEFAULT 0,
+    error_count         integer NOT NULL DEFAULT 0,
+    crash_count         integer NOT NULL DEFAULT 0,
+    progressed          boolean NOT NULL DEFAULT false,
+    isolated            boolean NOT NULL DEFAULT false,
+    cancel_requested_at timestamptz,
+    cancel_keep         boolean NOT NULL DEFAULT false,
+    completion_seq      bigint,
+    high_water_seq      bigint,
+    extra               jsonb,
+    usage               jsonb,
+    result              bytea,
+    error               jsonb,
+    event_id            text,
+    app_version         text,
+    trace_context       text,
+    accepted_at         timestamptz NOT NULL DEFAULT now(),
+    admitted_at         timestamptz,
+    started_at          timestamptz,
+    suspended_at        timestamptz,
+    finished_at         timestamptz,
+    changed_at          timestamptz NOT NULL DEFAULT now(),
+    waits_for_slot      text,
+    turn                bigint,
+    deleted             boolean NOT NULL DEFAULT false,
+    CHECK (runyard.run_is_sound(status, kind, finished_at, suspended_at, started_at, fence, lane_seq, admitted_at, completion_seq,
+                               priority, multitask_strategy))
+) WITH (fillfactor = 70);
+CREATE UNIQUE INDEX runs_id ON runyard.runs (tenant, thread_id, run_id) WHERE NOT deleted;
+CREATE UNIQUE INDEX runs_key ON runyard.runs (thread_key, run_id);
+CREATE UNIQUE INDEX runs_lane ON runyard.runs (thread_key, lane, lane_seq) WHERE finished_at IS NULL;
+CREATE UNIQUE INDEX runs_active ON runyard.runs (thread_key, lane)
+    WHERE finished_at IS NULL AND (worker_id IS NOT NULL OR suspended_at IS NOT NULL);
+CREATE INDEX runs_unadmitted ON runyard.runs (tenant, thread_id) WHERE lane_seq IS NULL;
+CREATE INDEX runs_due ON runyard.runs (coalesce(run_at, accepted_at)) WHERE lane_seq IS NULL;
+CREATE INDEX runs_completed ON runyard.runs (branch_id, completion_seq) WHERE completion_seq IS NOT NULL;
+CREATE INDEX runs_extra ON runyard.runs (thread_key, completion_seq) WHERE extra IS NOT NULL;
+CREATE INDEX runs_waiting ON runyard.runs (thread_key, after_run_id) WHERE after_run_id IS NOT NULL;
+CREATE INDEX runs_worker ON runyard.runs (worker_id) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX runs_queued ON runyard.runs (tenant, accept_no) WHERE finished_at IS NULL AND worker_id IS NULL AND suspended_at IS NULL;
+CREATE INDEX runs_of_agent ON runyard.runs (agent) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX runs_of_tenant ON runyard.runs (tenant) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX runs_line ON runyard.runs (waits_for_slot, turn, lane_seq) WHERE waits_for_slot IS NOT NULL;
+CREATE INDEX runs_line_of_tenant ON runyard.runs (waits_for_slot, tenant, turn) WHERE waits_for_slot IS NOT NULL;
+CREATE INDEX runs_results ON runyard.runs (finished_at) WHERE fork IS NOT NULL AND result IS NOT NULL;
+CREATE INDEX runs_unsuccessful ON runyard.runs (thread_key)
+    WHERE finished_at IS NOT NULL AND completion_seq IS NULL AND last_seq IS NOT NULL;
+
+-- Messages appended under a run id that nobody has claimed: where they are, for the claim that may come.
+CREATE TABLE runyard.unclaimed (
+    thread_key      bigint NOT NULL,
+    run_id          text NOT NULL,
+    branch_id       bigint NOT NULL,
+    first_seq       bigint NOT NULL,
+    last_seq        bigint NOT NULL,
+    last_message_id uuid NOT NULL,
+    has_tools       boolean NOT NULL,
+    PRIMARY KEY (thread_key, run_id)
+);
+
+-- Attempts that ended otherwise than by completing; the run itself tells of that one.
+CREATE TABLE runyard.attempts (
+    accept_no   bigint NOT NULL,
+    fence       bigint NOT NULL,
+    worker_id   text,
+    started_at  timestamptz,
+    ended_at    timestamptz NOT NULL DEFAULT now(),
+    outcome     text NOT NULL,
+    error       jsonb,
+    PRIMARY KEY (accept_no, fence)
+);
+
+CREATE TABLE runyard.steps (
+    accept_no bigint NOT NULL,
+    step_key  text NOT NULL,
+    done      boolean NOT NULL DEFAULT false,
+    fence     bigint NOT NULL,
+    result    bytea,
+    PRIMARY KEY (accept_no, step_key)
+);
+
+-- body: msgpack of payload, answer_schema and on_deadline. otherwise: the answer that applies at the deadline; NULL fails the run.
+-- A request whose run ended without an answer is closed.
+CREATE TABLE runyard.hitl_requests (
+    tenant      text NOT NULL,
+    request_id  text NOT NULL,
+    thread_key  bigint NOT NULL,
+    run_id      text,
+    kind        text NOT NULL,
+    body        bytea NOT NULL,
+    deadline_at timestamptz,
+    otherwise   bytea,
+    answer      bytea,
+    response_id text,
+    answered_by text,
+    answered_at timestamptz,
+    closed_at   timestamptz,
+    event_id    text,
+    created_at  timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant, request_id)
+);
+CREATE UNIQUE INDEX hitl_responses ON runyard.hitl_requests (thread_key, response_id) WHERE response_id IS NOT NULL;
+CREATE INDEX hitl_run ON runyard.hitl_requests (thread_key, run_id);
+CREATE INDEX hitl_deadlines ON runyard.hitl_requests (deadline_at) WHERE answered_at IS NULL AND closed_at IS NULL;
+CREATE INDEX hitl_pending ON runyard.hitl_requests (tenant, created_at, request_id)
+    WHERE answered_at IS NULL AND closed_at IS NULL;
+
+CREATE TABLE runyard.workers (
+    worker_id    text PRIMARY KEY,
+    queues       text[] NOT NULL,
+    agents       jsonb NOT NULL DEFAULT '{}',
+    app_version  text,
+    on_version_mismatch text NOT NULL DEFAULT 'run',
+    slots        integer NOT NULL DEFAULT 0,
+    address      text,
+    draining     boolean NOT NULL DEFAULT false,
+    started_at   timestamptz NOT NULL DEFAULT now(),
+    heartbeat_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    dead_at      timestamptz
+) WITH (fillfactor = 50);
+
+CREATE TABLE runyard.paused_queues (
+    queue     text PRIMARY KEY,
+    paused_at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE runyard.agents (
+    agent       text PRIMARY KEY,
+    queue       text NOT NULL,
+    app_version text,
+    updated_at  timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE runyard.leases (
+    name       text PRIMARY KEY,
+    holder     text NOT NULL,
+    expires_at timestamptz NOT NULL
+);
+
+-- subject: the tenant or agent of which a limit speaks; NULL: each, or all.
+CREATE TABLE runyard.limits (
+    limit_name text NOT NULL,
+    subject    text,
+    most       bigint NOT NULL,
+    UNIQUE NULLS NOT DISTINCT (limit_name, subject)
+);
+
+-- How many runs waited when it was measured, of those that were accepted by then. name: "all" or "tenant …".
+CREATE TABLE runyard.queue_sizes (
+    name        text PRIMARY KEY,
+    queued      bigint NOT NULL,
+    newest      bigint NOT NULL,
+    measured_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- The feed. Read in the order of (transaction, position), never past the oldest open transaction.
+CREATE TABLE runyard.outbox (
+    tenant      text NOT NULL,
+    transaction xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    position    bigint GENERATED ALWAYS AS IDENTITY,
+    thread_key  bigint,
+    thread_id   text NOT NULL,
+    run_id      text,
+    type        text NOT NULL,
+    created_at  timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant, transaction, position)
+);
+
+-- Up to where a tenant's feed was pruned.
+CREATE TABLE runyard.pruned (
+    tenant      text PRIMARY KEY,
+    transaction xid8 NOT NULL,
+    position    bigint NOT NULL
+);
+
+CREATE TYPE runyard.level AS (branch_id bigint, high_water_seq bigint, cutoff bigint, open_run_id text);
+CREATE TYPE runyard.new_message AS (message_id uuid, role text, payload bytea, calls text[], results text[]);
+CREATE TYPE runyard.attempt_write AS (
+    thread_key bigint, run_id text, fence bigint, messages runyard.new_message[],
+    extra jsonb, usage jsonb, result bytea, first_event integer
+);
+-- timeout: seconds from now on to the deadline, where no deadline_at is given.
+CREATE TYPE runyard.new_request AS (
+    request_id text, kind text, body bytea, deadline_at timestamptz, timeout double precision, otherwise bytea
+);

@@ -1,0 +1,119 @@
+-- Deletion: a thread goes at once, what others see of it stays until the last of them goes.
+
+-- Delete what no live thread sees of a deleted thread's branch.
+CREATE FUNCTION runyard.sweep_branch(branch bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    owner bigint := (SELECT b.thread_key FROM runyard.branches b WHERE b.branch_id = branch);
+    seen runyard.level[] := ARRAY(
+        SELECT DISTINCT (branch, l.high_water_seq, l.cutoff, l.open_run_id)::runyard.level
+        FROM runyard.levels l JOIN runyard.branches b USING (branch_id) JOIN runyard.threads t USING (thread_key)
+        WHERE l.ancestor_id = branch AND t.deleted_at IS NULL);
+    -- A cut carries the latest extra of its thread, from whatever branch: those up to the last cut that is still seen stay.
+    last_cut bigint := (
+        SELECT max(l.cutoff) FROM runyard.branches own JOIN runyard.levels l ON l.ancestor_id = own.branch_id
+        JOIN runyard.branches b ON b.branch_id = l.branch_id JOIN runyard.threads t ON t.thread_key = b.thread_key
+        WHERE own.thread_key = owner AND t.deleted_at IS NULL);
+BEGIN
+    DELETE FROM runyard.messages m
+    WHERE m.branch_id = branch AND NOT EXISTS (
+        SELECT 1 FROM unnest(seen) l
+        WHERE m.seq <= l.high_water_seq AND (m.run_id IS NULL OR m.run_id = l.open_run_id
+            OR (SELECT r.completion_seq <= l.cutoff FROM runyard.runs r WHERE r.thread_key = owner AND r.run_id = m.run_id)));
+    DELETE FROM runyard.runs r
+    WHERE r.thread_key = owner AND r.branch_id = branch
+      AND NOT coalesce(r.extra IS NOT NULL AND r.completion_seq <= last_cut, false) AND NOT EXISTS (
+        SELECT 1 FROM unnest(seen) l
+        WHERE r.run_id = l.open_run_id OR (r.completion_seq <= l.cutoff AND coalesce(r.first_seq, 0) <= l.high_water_seq));
+    IF seen = '{}' THEN
+        DELETE FROM runyard.levels l WHERE l.branch_id = branch;
+        DELETE FROM runyard.branches b WHERE b.branch_id = branch;
+    END IF;
+END $$;
+
+CREATE FUNCTION runyard.delete_thread(for_tenant text, in_thread text, cancel_first boolean, OUT effects jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    t runyard.threads;
+    r runyard.runs;
+    kin bigint[];
+    swept bigint;
+BEGIN
+    t := runyard.find_family(for_tenant, in_thread);
+    kin := ARRAY(SELECT DISTINCT a.thread_key FROM runyard.branches b JOIN runyard.levels l USING (branch_id)
+                 JOIN runyard.branches a ON a.branch_id = l.ancestor_id WHERE b.thread_key = t.thread_key);
+    got := runyard.admit_thread(t);
+    t := got.t; effects := got.effects;
+    FOR r IN
+        SELECT y.* FROM runyard.runs y
+        WHERE y.tenant = t.tenant AND y.thread_id = t.thread_id AND NOT y.deleted AND y.kind <> 'external'
+          AND y.finished_at IS NULL ORDER BY y.lane_seq NULLS LAST
+    LOOP
+        IF NOT cancel_first THEN
+            PERFORM runyard.refuse('thread_busy', format('run %s of thread %s is %s; cancel it first, or delete with cancel', r.run_id, in_thread, r.status),
+                                   jsonb_build_object('thread_id', in_thread, 'run_id', r.run_id));
+        END IF;
+        IF r.lane_seq IS NULL THEN
+            r.thread_key := t.thread_key; r.lane := r.run_id; r.lane_seq := nextval('runyard.lane_numbers'); r.admitted_at := now();
+        END IF;
+        r.cancel_keep := false;
+        IF r.status = 'running' THEN
+            r.fence := nextval('runyard.fences');
+            UPDATE runyard.runs SET fence = r.fence WHERE accept_no = r.accept_no;
+            effects := runyard.merge_effects(effects, jsonb_build_object('cancels', jsonb_build_array(
+                jsonb_build_object('thread_key', r.thread_key, 'run_id', r.run_id))));
+        END IF;
+        r.event_id := nextval('runyard.fences') || '-1';
+        got := runyard.end_run(t, r, 'cancelled', NULL, r.event_id);
+        t := got.t;
+        effects := runyard.merge_effects(effects, runyard.outside_event(t, r, r.event_id, 'run.cancelled', '{}'));
+    END LOOP;
+    UPDATE runyard.threads SET deleted_at = now(), title = NULL, tags = '{}', config = '{}' WHERE thread_key = t.thread_key;
+    DELETE FROM runyard.hitl_requests h WHERE h.thread_key = t.thread_key;
+    DELETE FROM runyard.unclaimed v WHERE v.thread_key = t.thread_key;
+    DELETE FROM runyard.steps s USING runyard.runs y WHERE y.thread_key = t.thread_key AND s.accept_no = y.accept_no;
+    DELETE FROM runyard.attempts s USING runyard.runs y WHERE y.thread_key = t.thread_key AND s.accept_no = y.accept_no;
+    UPDATE runyard.runs y SET deleted = true, input = NULL, result = NULL, error = NULL, metadata = '{}'
+    WHERE y.thread_key = t.thread_key;
+    INSERT INTO runyard.outbox (tenant, thread_key, thread_id, type) VALUES (t.tenant, t.thread_key, t.thread_id, 'thread.deleted');
+    FOR swept IN
+        SELECT b.branch_id FROM runyard.branches b JOIN runyard.threads y USING (thread_key)
+        WHERE b.thread_key = t.thread_key OR (b.thread_key = ANY (kin) AND y.deleted_at IS NOT NULL)
+        ORDER BY b.branch_id DESC
+    LOOP
+        PERFORM runyard.sweep_branch(swept);
+    END LOOP;
+    DELETE FROM runyard.runs y USING runyard.threads z
+    WHERE z.thread_key = y.thread_key AND z.deleted_at IS NOT NULL AND z.thread_key = ANY (kin || t.thread_key)
+      AND NOT EXISTS (SELECT 1 FROM runyard.branches b WHERE b.thread_key = z.thread_key);
+    DELETE FROM runyard.threads z
+    WHERE z.deleted_at IS NOT NULL AND z.thread_key = ANY (kin || t.thread_key)
+      AND NOT EXISTS (SELECT 1 FROM runyard.branches b WHERE b.thread_key = z.thread_key);
+END $$;
+
+-- The thread, with its ancestors locked first: their keys are smaller, and every verb that locks several threads goes upwards.
+CREATE FUNCTION runyard.find_family(for_tenant text, in_thread text) RETURNS runyard.threads
+LANGUAGE plpgsql AS $$
+DECLARE
+    key bigint := (SELECT t.thread_key FROM runyard.threads t
+                   WHERE t.tenant = for_tenant AND t.thread_id = in_thread AND t.deleted_at IS NULL);
+BEGIN
+    PERFORM 1 FROM runyard.threads a
+    WHERE a.thread_key IN (SELECT anc.thread_key FROM runyard.branches b JOIN runyard.levels l USING (branch_id)
+                           JOIN runyard.branches anc ON anc.branch_id = l.ancestor_id WHERE b.thread_key = key)
+    ORDER BY a.thread_key FOR UPDATE;
+    RETURN runyard.known_thread(for_tenant, in_thread);
+END $$;
+
+-- Replace the content of the thread's own messages wherever they are seen.
+CREATE FUNCTION runyard.erase_content(for_tenant text, in_thread text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    t runyard.threads := runyard.find_family(for_tenant, in_thread); -- the deletion that follows needs them all
+BEGIN
+    UPDATE runyard.messages m SET payload = NULL, note = '[erased]' FROM runyard.branches b
+    WHERE b.branch_id = m.branch_id AND b.thread_key = t.thread_key;
+    UPDATE runyard.runs SET extra = CASE WHEN extra IS NULL THEN NULL ELSE '{}'::jsonb END WHERE thread_key = t.thread_key;
+    UPDATE runyard.threads SET base_extra = '{}', extra = '{}' WHERE thread_key = t.thread_key;
+END $$;

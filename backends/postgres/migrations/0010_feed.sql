@@ -1,0 +1,77 @@
+-- The feed: reading the outbox in order, and pruning what was kept for its time.
+
+-- Entries after a place, in the order of (transaction, position), of transactions that are older than every open one, so that nothing can
+-- appear behind a reader. Each row carries the horizon below which all was read; without entries there is one row that has only that.
+CREATE FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
+RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
+DECLARE
+    seen xid8 := coalesce(after_transaction, 0)::text::xid8;
+    oldest_open xid8 := pg_snapshot_xmin(pg_current_snapshot());
+BEGIN
+    IF seen > pg_snapshot_xmax(pg_current_snapshot()) THEN
+        PERFORM runyard.refuse('invalid_cursor', 'the cursor is ahead of this database; it was issued by another one');
+    END IF;
+    IF after_transaction IS NOT NULL AND EXISTS (
+        SELECT 1 FROM runyard.pruned p WHERE p.tenant = for_tenant AND (p.transaction, p.position) > (seen, after_position))
+    THEN
+        PERFORM runyard.refuse('cursor_expired',
+            'entries after this cursor were kept for their time and are gone; read what your copy shows anew, then the feed without a cursor');
+    END IF;
+    RETURN QUERY
+        SELECT oldest_open::text::bigint, o.transaction::text::bigint, o.position, o.thread_id, o.run_id, o.type, o.created_at
+        FROM (SELECT 1) one LEFT JOIN LATERAL (
+            SELECT x.* FROM runyard.outbox x
+            WHERE x.tenant = for_tenant AND x.transaction < oldest_open AND (x.transaction, x.position) > (seen, coalesce(after_position, 0))
+            ORDER BY x.transaction, x.position LIMIT most) o ON true
+        ORDER BY o.transaction, o.position;
+END $$;
+
+-- Delete up to `most` entries that are older than `kept`, tenant by tenant, and remember up to where.
+CREATE FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    whose text := (SELECT min(o.tenant) FROM runyard.outbox o);
+    gone integer := 0;
+    last record;
+BEGIN
+    WHILE whose IS NOT NULL AND gone < most LOOP
+        WITH old AS (
+            DELETE FROM runyard.outbox o USING (
+                SELECT x.transaction, x.position, x.created_at FROM runyard.outbox x
+                WHERE x.tenant = whose AND x.transaction < pg_snapshot_xmin(pg_current_snapshot())
+                ORDER BY x.transaction, x.position LIMIT most - gone) first
+            WHERE o.tenant = whose AND o.transaction = first.transaction AND o.position = first.position
+              AND first.created_at < clock_timestamp() - kept
+            RETURNING o.transaction, o.position)
+        SELECT y.transaction, y.position, count(*) OVER () AS many INTO last FROM old y ORDER BY y.transaction DESC, y.position DESC LIMIT 1;
+        IF FOUND THEN
+            gone := gone + last.many;
+            INSERT INTO runyard.pruned AS p (tenant, transaction, position) VALUES (whose, last.transaction, last.position)
+            ON CONFLICT (tenant) DO UPDATE SET transaction = excluded.transaction, position = excluded.position
+            WHERE (excluded.transaction, excluded.position) > (p.transaction, p.position);
+        END IF;
+        whose := (SELECT min(o.tenant) FROM runyard.outbox o WHERE o.tenant > whose);
+    END LOOP;
+    RETURN gone;
+END $$;
+
+-- Delete what was kept for its time, up to `most` of each: entries of the feed, results of fork jobs, rows of dead workers. The leader's;
+-- returns the largest of the three counts.
+CREATE FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    gone integer := runyard.prune_feed(feed, most);
+    further integer;
+BEGIN
+    UPDATE runyard.runs r SET result = NULL FROM (
+        SELECT x.accept_no FROM runyard.runs x
+        WHERE x.fork IS NOT NULL AND x.result IS NOT NULL AND x.finished_at < clock_timestamp() - results
+        ORDER BY x.finished_at LIMIT most FOR UPDATE SKIP LOCKED) old
+    WHERE r.accept_no = old.accept_no;
+    GET DIAGNOSTICS further = ROW_COUNT;
+    gone := greatest(gone, further);
+    DELETE FROM runyard.workers w WHERE w.dead_at < clock_timestamp() - workers;
+    GET DIAGNOSTICS further = ROW_COUNT;
+    RETURN greatest(gone, further);
+END $$;

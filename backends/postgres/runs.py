@@ -1,0 +1,266 @@
+"""The run store on Postgres: each verb is one call of a stored function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from backends import cursors
+from backends.answers import check_answer
+from runner.batching import Batcher
+from runner.errors import BackendUnavailableError, HitlAlreadyAnsweredError, RunNotFoundError, from_dict
+from runner.exchange import (
+    Accepted,
+    AcceptRequest,
+    Admitted,
+    Attempt,
+    Changed,
+    Claim,
+    Ended,
+    Ledger,
+    Page,
+    Responded,
+    RunRef,
+    Step,
+    Write,
+)
+from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message, Run
+from runner.states import RunStatus
+
+from . import codec
+from .database import Database, refusal
+from .explain import sentence
+from .trail import RunTrail
+
+ACCEPTS: Final = 32
+"""Accepts that may share a transaction."""
+
+_LAST: Final = 2**63 - 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class PostgresRunStore(RunTrail):
+    """Bound to one tenant; the verbs of an attempt work for the run's own."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        super().__init__(db)
+        self.tenant = tenant
+        self._accepts: Batcher[AcceptRequest, Accepted] = Batcher(self._accept_many, limit=ACCEPTS, in_flight=2)
+
+    async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
+        """Accept a run. With ``connection`` (asyncpg, in the host's transaction) workers admit it after the commit."""
+        if connection is None:
+            return await self._accepts(request)
+        inserted = await self.db.one("accept_request", self.tenant, codec.run_request(request), connection=connection)
+        found = await self.db.one("run", self.tenant, request.thread_id, request.run_id, connection=connection)
+        return Accepted(codec.run(found), inserted["created"])
+
+    async def _accept_many(self, requests: Sequence[AcceptRequest]) -> list[Accepted | Exception]:
+        """Calls that meet share a transaction; what one of them breaks is tried again one by one."""
+        try:
+            rows = await self.db.rows("accept", self.tenant, [codec.run_request(request) for request in requests])
+        except BackendUnavailableError:
+            raise
+        except Exception as error:
+            if len(requests) == 1:
+                return [error]
+            return [answer for request in requests for answer in await self._accept_many([request])]
+        return [await self._accepted(request, row) for request, row in zip(requests, rows, strict=True)]
+
+    async def _accepted(self, request: AcceptRequest, row: codec.Row) -> Accepted | Exception:
+        if row["refused"] is not None:
+            return refusal(**codec.from_json(row["refused"]))
+        effects = codec.effects(row["effects"])
+        if row["created"]:
+            return Accepted(codec.accepted_run(request, row), True, effects)
+        return Accepted(codec.run(await self.db.one("run", self.tenant, request.thread_id, request.run_id)), False, effects)
+
+    async def admit(self, limit: int = 100) -> Admitted:
+        """Admit what is committed and due, over all tenants, on up to ``limit`` threads."""
+        row = await self.db.one("admit", limit)
+        return Admitted(codec.effects(row["effects"]), row["next_due"])
+
+    async def claim(self, worker_id: str, refs: Sequence[RunRef]) -> list[Claim]:
+        """Claim runs in one transaction. Raises WorkerDeadError."""
+        rows = await self.db.rows("claim", worker_id, [ref.thread_key for ref in refs], [ref.run_id for ref in refs])
+        return [self._claim(row) for row in rows]
+
+    def _claim(self, row: codec.Row) -> Claim:
+        ref = RunRef(row["key"], row["id"])
+        claim = Claim(ref, row["outcome"], retry_in=row["retry_in"], effects=codec.effects(row["effects"]))
+        if claim.outcome == "claimed":
+            claim.attempt = Attempt(ref.thread_key, ref.run_id, row["fence"])
+            claim.tenant = row["tenant"]
+            claim.run = codec.run(row)
+            claim.extra = codec.from_json(row["thread_extra"]) | (codec.from_json(row["extra"]) or {})
+            claim.fork = codec.fork_request(row["fork"])
+            claim.leaf_id = row["leaf_id"]
+            claim.takeover = row["takeover"]
+            claim.version_before = row["version_before"]
+        return claim
+
+    async def context(self, attempt: Attempt) -> list[Message]:
+        """What the run sees (design: its snapshot and its own messages). Raises StaleFenceError."""
+        rows = await self.db.rows("context", attempt.thread_key, attempt.run_id, attempt.fence)
+        return codec.by_run(codec.messages(rows))
+
+    async def ledger(self, attempt: Attempt) -> Ledger:
+        """Steps and requests of the run so far."""
+        steps = await self.db.rows("steps", attempt.thread_key, attempt.run_id)
+        requests = await self.db.rows("run_requests", attempt.thread_key, attempt.run_id)
+        return Ledger(
+            steps={row["step_key"]: codec.step(row) for row in steps},
+            requests={row["request_id"]: codec.request(row) for row in requests},
+        )
+
+    async def append(self, attempt: Attempt, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
+        """Append under the fence. Raises StaleFenceError, CancelRequestedError."""
+        rows = await self.db.rows(
+            "append", attempt.thread_key, attempt.run_id, attempt.fence, codec.many(list(messages)), first_event
+        )
+        return [
+            message.model_copy(update={"run_id": attempt.run_id, **row}) for message, row in zip(messages, rows, strict=True)
+        ]
+
+    async def start_step(self, attempt: Attempt, key: str) -> Step | None:
+        """Note that a step starts; the step as it was before if it is done or another attempt started it, else None."""
+        row = await self.db.row("start_step", attempt.thread_key, attempt.run_id, attempt.fence, key)
+        return codec.step(row) if row else None
+
+    async def finish_step(self, attempt: Attempt, key: str, result: Any) -> None:
+        """Record a step's result."""
+        packed = codec.pack(result)
+        await self.db.row("finish_step", attempt.thread_key, attempt.run_id, attempt.fence, key, packed)
+
+    async def complete(self, writes: Sequence[Write]) -> list[Ended | Exception]:
+        """Complete runs in one transaction; a refused one is an error in its place."""
+        rows = await self.db.rows("complete", [codec.attempt_write(write) for write in writes])
+        found = {(row["thread_key"], row["run_id"]): row for row in rows}
+        return [_ended_or_error(found[w.attempt.thread_key, w.attempt.run_id], w.attempt) for w in writes]
+
+    async def suspend(self, write: Write, requests: Sequence[HitlRequest]) -> Ended:
+        """Park the run until one of ``requests`` is answered; RUNNING if one is already."""
+        row = await self.db.one("suspend", codec.attempt_write(write), [codec.new_request(r) for r in requests])
+        return _ended(row, write.attempt)
+
+    async def fail(self, write: Write, error: ErrorInfo) -> Ended:
+        """End the run with an error; what it wrote is kept and stays out of every context."""
+        return _ended(await self.db.one("fail", codec.attempt_write(write), error.model_dump_json()), write.attempt)
+
+    async def release(
+        self, attempt: Attempt, *, delay: float = 0.0, error: ErrorInfo | None = None, first_event: int | None = 1
+    ) -> Ended:
+        """Back to the queue in ``delay`` seconds; an ``error`` counts as a retry. ``first_event`` None: not the attempt itself
+        says so, but somebody who does not know how many events it sent."""
+        why = error.model_dump_json() if error else None
+        row = await self.db.one("release", attempt.thread_key, attempt.run_id, attempt.fence, delay, why, first_event)
+        return _ended(row, attempt)
+
+    async def isolate(self, attempt: Attempt) -> None:
+        """Note that the attempt begins to run alone. Raises StaleFenceError."""
+        await self.db.row("isolate", attempt.thread_key, attempt.run_id, attempt.fence)
+
+    async def bury(self, attempt: Attempt, how: str) -> Ended:
+        """End a run whose process died while it ran alone; ``how`` becomes part of its error. Raises StaleFenceError."""
+        return _ended(await self.db.one("bury", attempt.thread_key, attempt.run_id, attempt.fence, how), attempt)
+
+    async def respond(
+        self,
+        answer: Any,
+        *,
+        thread_id: str | None = None,
+        request_id: str | None = None,
+        response_id: str | None = None,
+        answered_by: str | None = None,
+    ) -> Responded:
+        """Answer a request once (semantics: H3, H4)."""
+        asked = (self.tenant, thread_id, request_id, response_id)
+        packed = codec.pack(answer)
+        codec.to_json(answer)
+        while True:
+            request = codec.request(await self.db.one("request_for", *asked))
+            if request.answered_at is None:
+                check_answer(request, answer)
+            row = await self.db.one("respond", *asked, request.request_id, packed, answered_by)
+            if row["created"] is not None:
+                break
+        request = codec.request(row)
+        if not row["created"] and (request.answer != answer or (response_id and request.response_id != response_id)):
+            raise HitlAlreadyAnsweredError(
+                f"request {request.request_id} was answered before, differently",
+                request_id=request.request_id,
+                answered_by=request.answered_by,
+            )
+        return Responded(request, row["created"], codec.effects(row["effects"]))
+
+    async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
+        """Cancel durably (semantics: R10). Raises RunEndedError, RunNotFoundError, ThreadNotFoundError."""
+        row = await self.db.one("cancel", self.tenant, thread_id, run_id, keep)
+        return Changed(codec.run(row), codec.effects(row["effects"]))
+
+    async def redrive(self, thread_id: str, run_id: str) -> Changed:
+        """Queue a failed or dead run again, at the end of its lane."""
+        row = await self.db.one("redrive", self.tenant, thread_id, run_id)
+        return Changed(codec.run(row), codec.effects(row["effects"]))
+
+    async def run(self, thread_id: str, run_id: str) -> Run | None:
+        """The run, or None."""
+        row = await self.db.row("run", self.tenant, thread_id, run_id)
+        return codec.run(row) if row else None
+
+    async def runs(
+        self,
+        *,
+        thread_id: str | None = None,
+        status: RunStatus | None = None,
+        agent: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Run]:
+        """Runs, the newest first."""
+        before = cursors.decode(cursor) if cursor else _LAST
+        rows = await self.db.rows("runs", self.tenant, thread_id, status, agent, before, limit + 1)
+        more = cursors.encode(rows[limit - 1]["accept_no"]) if len(rows) > limit else None
+        return Page([codec.run(row) for row in rows[:limit]], more)
+
+    async def explain(self, thread_id: str, run_id: str) -> str:
+        """Why the run is not running, in one sentence. Raises RunNotFoundError."""
+        row = await self.db.one("explain", self.tenant, thread_id, run_id)
+        if row["reason"] == "unknown":
+            raise RunNotFoundError(f"thread {thread_id} has no run {run_id}", thread_id=thread_id, run_id=run_id)
+        return sentence(codec.run(row), row["reason"], codec.from_json(row["facts"]))
+
+    async def attempts(self, thread_id: str, run_id: str) -> list[AttemptInfo]:
+        """What workers made of the run, in order. Raises RunNotFoundError."""
+        rows = await self.db.rows("attempts", self.tenant, thread_id, run_id)
+        if not rows and await self.run(thread_id, run_id) is None:
+            raise RunNotFoundError(f"thread {thread_id} has no run {run_id}", thread_id=thread_id, run_id=run_id)
+        return [AttemptInfo(**dict(row) | {"error": codec.error_info(row["error"])}) for row in rows]
+
+    async def requests(
+        self, *, thread_id: str | None = None, pending: bool = True, limit: int = 100, cursor: str | None = None
+    ) -> Page[HitlRequest]:
+        """HITL requests, the oldest first."""
+        after, last = cursors.decode(cursor) if cursor else (_EPOCH.isoformat(), "")
+        since = datetime.fromisoformat(after)
+        rows = await self.db.rows("requests", self.tenant, thread_id, pending, since, last, limit + 1)
+        found = [codec.request(row) for row in rows[:limit]]
+        if len(rows) <= limit:
+            return Page(found)
+        assert found[-1].created_at is not None
+        return Page(found, cursors.encode([found[-1].created_at.isoformat(), found[-1].request_id]))
+
+
+def _ended_or_error(row: codec.Row, attempt: Attempt) -> Ended | Exception:
+    if row["refused"]:
+        message = f"the attempt with fence {attempt.fence} no longer holds run {attempt.run_id}; stop it"
+        return from_dict({"code": row["refused"], "message": message, "details": {"fence": attempt.fence}})
+    return codec.ended(row)
+
+
+def _ended(row: codec.Row, attempt: Attempt) -> Ended:
+    outcome = _ended_or_error(row, attempt)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

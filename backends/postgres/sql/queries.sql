@@ -1,0 +1,259 @@
+-- Every statement that Python sends, by name. `-- name:` starts one. Those that return messages begin with the same ten columns.
+
+-- name: accept
+SELECT * FROM runyard.accept_many($1, $2::runyard.request[]) ORDER BY n
+
+-- name: accept_request
+SELECT runyard.accept_request($1, $2::runyard.request) AS created
+
+-- name: admit
+SELECT effects, next_due FROM runyard.admit($1)
+
+-- name: claim
+SELECT c.thread_key AS key, c.run_id AS id, c.outcome, c.retry_in, c.takeover, c.leaf_id::text AS leaf_id, c.version_before, c.thread_extra, c.effects, (c.run).*
+FROM runyard.claim($1, $2, $3) c
+
+-- name: context
+SELECT c.seq, c.message_id::text AS id, c.parent_id::text AS parent_id, c.run_id, c.role, c.payload, c.note, c.calls, c.results, c.created_at
+FROM runyard.context($1, $2, $3) c
+
+-- name: steps
+SELECT s.step_key, s.done, s.result, s.fence FROM runyard.steps s JOIN runyard.runs r USING (accept_no) WHERE r.thread_key = $1 AND r.run_id = $2
+
+-- name: run_requests
+SELECT h.*, t.thread_id FROM runyard.hitl_requests h JOIN runyard.threads t USING (thread_key)
+WHERE h.thread_key = $1 AND h.run_id = $2
+
+-- name: append
+SELECT seq, parent_id::text AS parent_id, created_at FROM runyard.append($1, $2, $3, $4::runyard.new_message[], $5)
+
+-- name: start_step
+SELECT step_key, done, result, fence FROM runyard.start_step($1, $2, $3, $4)
+
+-- name: finish_step
+SELECT runyard.finish_step($1, $2, $3, $4, $5)
+
+-- name: complete
+SELECT * FROM runyard.complete($1::runyard.attempt_write[])
+
+-- name: suspend
+SELECT * FROM runyard.suspend($1::runyard.attempt_write, $2::runyard.new_request[])
+
+-- name: fail
+SELECT * FROM runyard.fail($1::runyard.attempt_write, $2::jsonb)
+
+-- name: release
+SELECT * FROM runyard.release($1, $2, $3, $4, $5::jsonb, $6)
+
+-- name: request_for
+SELECT h.*, t.thread_id FROM runyard.request_for($1, $2, $3, $4) h JOIN runyard.threads t USING (thread_key)
+
+-- name: isolate
+SELECT runyard.isolate($1, $2, $3)
+
+-- name: bury
+SELECT * FROM runyard.bury($1, $2, $3, $4)
+
+-- name: respond
+SELECT (r.request).*, t.thread_id, r.created, r.effects
+FROM runyard.respond($1, $2, $3, $4, $5, $6, $7) r JOIN runyard.threads t ON t.thread_key = (r.request).thread_key
+
+-- name: cancel
+SELECT (c.run).*, c.effects FROM runyard.cancel($1, $2, $3, $4) c
+
+-- name: redrive
+SELECT (c.run).*, c.effects FROM runyard.redrive($1, $2, $3) c
+
+-- name: run
+SELECT r.* FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
+
+-- name: runs
+SELECT r.* FROM runyard.runs r
+WHERE r.tenant = $1 AND NOT r.deleted AND ($2::text IS NULL OR r.thread_id = $2) AND ($3::text IS NULL OR r.status = $3)
+  AND ($4::text IS NULL OR r.agent = $4) AND r.accept_no < $5
+ORDER BY r.accept_no DESC LIMIT $6
+
+-- name: explain
+SELECT (e.run).*, e.reason, e.facts FROM runyard.explain($1, $2, $3) e
+
+-- name: attempts
+SELECT a.fence, a.worker_id, a.started_at, a.ended_at, a.outcome, a.error FROM runyard.runs r JOIN runyard.attempts a USING (accept_no)
+WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
+UNION ALL
+SELECT r.fence, r.worker_id, r.started_at, r.finished_at, r.status, NULL FROM runyard.runs r
+WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted AND r.status IN ('running', 'completed') AND r.kind <> 'external'
+ORDER BY fence
+
+-- name: requests
+SELECT h.*, t.thread_id FROM runyard.hitl_requests h JOIN runyard.threads t USING (thread_key)
+WHERE h.tenant = $1 AND ($2::text IS NULL OR t.thread_id = $2) AND t.deleted_at IS NULL
+  AND (NOT $3::boolean OR (h.answered_at IS NULL AND h.closed_at IS NULL)) AND (h.created_at, h.request_id) > ($4, $5)
+ORDER BY h.created_at, h.request_id LIMIT $6
+
+-- name: run_facts
+SELECT r.*, t.thread_id AS in_thread FROM runyard.runs r JOIN runyard.threads t USING (thread_key) WHERE r.thread_key = $1 AND r.run_id = $2
+
+-- name: run_messages
+SELECT m.seq, m.message_id::text AS id, m.parent_id::text AS parent_id, m.run_id, m.role, m.payload, m.note, m.calls, m.results, m.created_at,
+       m.event_id
+FROM runyard.runs r JOIN runyard.messages m ON m.branch_id = r.branch_id AND m.run_id = r.run_id AND m.seq >= r.first_seq
+WHERE r.thread_key = $1 AND r.run_id = $2 ORDER BY m.seq
+
+-- name: thread
+SELECT t.* FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
+
+-- name: threads
+SELECT t.* FROM runyard.threads t
+WHERE t.tenant = $1 AND t.deleted_at IS NULL AND ($2::text IS NULL OR t.parent_thread_id = $2) AND t.thread_key > $3
+ORDER BY t.thread_key LIMIT $4
+
+-- name: update_thread
+SELECT t.* FROM runyard.update_thread($1, $2, $3, $4::jsonb, $5::jsonb) t
+
+-- name: page
+SELECT p.seq, p.message_id::text AS id, p.parent_id::text AS parent_id, p.run_id, p.role, p.payload, p.note, p.calls, p.results, p.created_at,
+       coalesce($8, (SELECT t.head_branch FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL)) AS branch
+FROM runyard.page($1, $2, $3, $4, $5, $6, $7, $8) p
+
+-- name: cut
+SELECT c.view, runyard.extra_at(c.view) AS extra
+FROM runyard.known_snapshot($1, $2) t, runyard.cut(t, $3::jsonb) c
+
+-- name: cut_messages
+SELECT v.seq, v.message_id::text AS id, v.parent_id::text AS parent_id, v.run_id, v.role, v.payload, v.note, v.calls, v.results, v.created_at
+FROM runyard.known_snapshot($1, $2) t, runyard.cut(t, $3::jsonb) c, runyard.visible(c.view) v
+ORDER BY v.seq
+
+-- name: branches
+SELECT l.message_id::text AS message_id, l.depth, l.created_at, l.run_id, l.run_status
+FROM runyard.known_snapshot($1, $2) t, runyard.leaves(t) l
+
+-- name: store_message
+SELECT seq, parent_id::text AS parent_id, created_at FROM runyard.store_message($1, $2, $3::runyard.new_message, $4, $5)
+
+-- name: fork
+SELECT (f.thread).*, f.created FROM runyard.fork($1, $2::jsonb, $3) f
+
+-- name: delete_thread
+SELECT runyard.delete_thread($1, $2, $3)
+
+-- name: erase_content
+SELECT runyard.erase_content($1, $2)
+
+-- name: load
+SELECT m.seq, m.message_id::text AS id, m.parent_id::text AS parent_id, m.run_id, m.role, m.payload, m.note, m.calls, m.results, m.created_at
+FROM runyard.threads t, runyard.loaded(t) m WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
+ORDER BY m.seq
+
+-- name: checkpoint_append
+SELECT runyard.checkpoint_append($1, $2, $3::runyard.new_message[], $4)
+
+-- name: save_extra
+SELECT runyard.save_extra($1, $2, $3::jsonb)
+
+-- name: save_pending
+SELECT runyard.save_pending($1, $2, $3::runyard.new_request, $4)
+
+-- name: pending
+SELECT h.*, t.thread_id FROM runyard.hitl_requests h JOIN runyard.threads t USING (thread_key)
+WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL AND h.answered_at IS NULL AND h.closed_at IS NULL
+ORDER BY h.created_at DESC, h.request_id DESC LIMIT 1
+
+-- name: claim_external
+SELECT runyard.claim_external($1, $2, $3)
+
+-- name: complete_external
+SELECT runyard.complete_external($1, $2, $3)
+
+-- name: register
+SELECT runyard.register($1, $2, $3::jsonb, $4, $5, $6, $7)
+
+-- name: beat
+SELECT draining, paused, oldest_code FROM runyard.beat($1)
+
+-- name: leave
+DELETE FROM runyard.workers WHERE worker_id = $1
+
+-- name: drain
+UPDATE runyard.workers SET draining = true WHERE worker_id = $1 AND dead_at IS NULL RETURNING worker_id
+
+-- name: workers
+SELECT w.*, extract(epoch FROM clock_timestamp() - w.heartbeat_at)::float8 AS silent_for FROM runyard.workers w ORDER BY w.started_at, w.worker_id
+
+-- name: lead
+SELECT runyard.lead('reconciler', $1, $2)
+
+-- name: mark_dead
+UPDATE runyard.workers SET dead_at = clock_timestamp() WHERE worker_id = $1 AND heartbeat_at = $2 AND dead_at IS NULL
+RETURNING worker_id
+
+-- name: running
+SELECT r.thread_key, r.run_id, r.fence FROM runyard.runs r WHERE r.worker_id = $1 AND r.finished_at IS NULL AND r.status = 'running'
+
+-- name: cancelling
+SELECT r.thread_key, r.run_id FROM runyard.runs r
+WHERE r.worker_id = $1 AND r.finished_at IS NULL AND r.status = 'running' AND r.cancel_requested_at IS NOT NULL
+
+-- name: heads
+SELECT runyard.job(h) AS job, h.status FROM runyard.heads($1, $2, $3, $4) h
+
+-- name: limits
+SELECT l.limit_name AS name, l.subject, l.most FROM runyard.limits l ORDER BY l.limit_name, l.subject NULLS FIRST
+
+-- name: set_limit
+INSERT INTO runyard.limits (limit_name, subject, most) VALUES ($1, $2, $3)
+ON CONFLICT (limit_name, subject) DO UPDATE SET most = excluded.most
+
+-- name: clear_limit
+DELETE FROM runyard.limits WHERE limit_name = $1 AND subject IS NOT DISTINCT FROM $2 RETURNING limit_name
+
+-- name: review_limits
+SELECT runyard.review_limits()
+
+-- name: feed
+SELECT * FROM runyard.feed($1, $2, $3, $4)
+
+-- name: prune
+SELECT runyard.prune($1, $2, $3, $4)
+
+-- name: queues
+SELECT q.* FROM runyard.queues() q
+
+-- name: pause
+INSERT INTO runyard.paused_queues AS p (queue) VALUES ($1) ON CONFLICT (queue) DO UPDATE SET queue = excluded.queue RETURNING p.paused_at
+
+-- name: resume
+DELETE FROM runyard.paused_queues WHERE queue = $1 RETURNING queue
+
+-- name: schema_version
+SELECT max(version) FROM runyard.schema_versions
+
+-- name: schema_exists
+SELECT to_regclass('runyard.schema_versions') IS NOT NULL
+
+-- name: schema_start
+CREATE SCHEMA IF NOT EXISTS runyard
+
+-- name: schema_table
+CREATE TABLE IF NOT EXISTS runyard.schema_versions (
+    version integer PRIMARY KEY, name text NOT NULL, oldest_code integer NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
+)
+
+-- name: schema_lock
+SELECT pg_advisory_xact_lock(hashtext('runyard.migrate'))
+
+-- name: schema_applied
+INSERT INTO runyard.schema_versions (version, name, oldest_code) VALUES ($1, $2, $3)
+
+-- name: schema_state
+SELECT max(version) AS version, max(oldest_code) AS oldest_code
+FROM runyard.schema_versions
+
+-- name: server_facts
+SELECT current_setting('server_version') AS version, clock_timestamp() AS now, pg_is_in_recovery() AS in_recovery,
+       current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS max_connections,
+       (SELECT count(*) FROM pg_stat_activity a WHERE a.backend_type = 'client backend') AS connections
+
+-- name: leader
+SELECT l.holder FROM runyard.leases l WHERE l.name = 'reconciler' AND l.expires_at > clock_timestamp()

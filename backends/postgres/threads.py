@@ -1,0 +1,128 @@
+"""The thread store on Postgres: message trees, forks, deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from backends import cursors
+from runner.exchange import Cut, Effects, Forked, ForkRequest, Page
+from runner.models import Branch, JsonObject, Message, Thread, ToolResultPart, check_id, check_tags, open_tool_calls
+from runner.states import RunStatus
+
+from . import codec
+from .database import Database
+
+_LAST: Final = 2**63 - 1
+
+
+class PostgresThreadStore:
+    """Bound to one tenant."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+
+    async def thread(self, thread_id: str) -> Thread | None:
+        """The thread, or None."""
+        row = await self.db.row("thread", self.tenant, thread_id)
+        return codec.thread(row) if row else None
+
+    async def thread_key(self, thread_id: str) -> int | None:
+        """The thread's surrogate key, or None."""
+        row = await self.db.row("thread", self.tenant, thread_id)
+        return row["thread_key"] if row else None
+
+    async def threads(
+        self, *, parent_thread_id: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> Page[Thread]:
+        """Threads in the order in which they were made."""
+        after = cursors.decode(cursor) if cursor else 0
+        rows = await self.db.rows("threads", self.tenant, parent_thread_id, after, limit + 1)
+        more = cursors.encode(rows[limit - 1]["thread_key"]) if len(rows) > limit else None
+        return Page([codec.thread(row) for row in rows[:limit]], more)
+
+    async def update_thread(
+        self,
+        thread_id: str,
+        *,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        extra: JsonObject | None = None,
+    ) -> Thread:
+        """Set the title, replace the tags, merge into extra. Raises ThreadNotFoundError."""
+        new_tags = codec.to_json(check_tags(tags)) if tags is not None else None
+        more = codec.to_json(extra) if extra is not None else None
+        return codec.thread(await self.db.one("update_thread", self.tenant, thread_id, title, new_tags, more))
+
+    async def messages(
+        self,
+        thread_id: str,
+        leaf_id: str | None = None,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        newest_first: bool = False,
+    ) -> Page[Message]:
+        """The path to ``leaf_id``; without it, everything that counts on the head's path (semantics: B2)."""
+        if leaf_id is not None:
+            codec.check_uuid(leaf_id, "leaf_id")
+        branch, last = cursors.decode(cursor) if cursor else (None, None)
+        after, before = (-1 if last is None or newest_first else last), (last if newest_first and last is not None else _LAST)
+        most = None if limit is None and not newest_first else (limit or _LAST - 1) + 1
+        rows = await self.db.rows("page", self.tenant, thread_id, leaf_id, after, before, most, newest_first, branch)
+        shown = rows if limit is None else rows[:limit]
+        more = cursors.encode([shown[-1]["branch"], shown[-1]["seq"]]) if len(shown) < len(rows) else None
+        return Page(codec.messages(shown), more)
+
+    async def cut_messages(self, thread_id: str, cut: Cut) -> tuple[list[Message], JsonObject]:
+        """What a fork at ``cut`` would see, and its extra."""
+        asked = codec.to_json(codec.cut_json(cut))
+        async with self.db.snapshot() as db:
+            extra = (await db.one("cut", self.tenant, thread_id, asked))["extra"]
+            messages = codec.messages(await db.rows("cut_messages", self.tenant, thread_id, asked))
+        if cut.repair and (calls := open_tool_calls(messages)):
+            messages.append(Message.tool(*[ToolResultPart(call_id=c, content="aborted by fork", is_error=True) for c in calls]))
+        return messages, codec.from_json(extra)
+
+    async def branches(self, thread_id: str) -> list[Branch]:
+        """Every leaf of the tree, by age (semantics: B3)."""
+        rows = await self.db.rows("branches", self.tenant, thread_id)
+        return [
+            Branch(
+                message_id=row["message_id"],
+                depth=row["depth"],
+                created_at=row["created_at"],
+                run_id=row["run_id"],
+                run_status=RunStatus(row["run_status"]) if row["run_status"] else None,
+            )
+            for row in rows
+        ]
+
+    async def store_message(
+        self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None
+    ) -> Message:
+        """Store a message without a run, creating the thread if need be (semantics: B1)."""
+        check_id(thread_id, "thread_id")
+        for name, value in (("parent_id", parent_id), ("expected_leaf", expected_leaf)):
+            if value is not None:
+                codec.check_uuid(value, name)
+        new = codec.new_message(message)
+        row = await self.db.one("store_message", self.tenant, thread_id, new, parent_id, expected_leaf)
+        return message.model_copy(update={"run_id": None, **row})
+
+    async def fork(self, request: ForkRequest) -> Forked:
+        """Fork in constant time (semantics: F1 to F8)."""
+        check_id(request.new, "new thread id")
+        asked = codec.fork_json(request) | {"tags": check_tags(request.tags, request.title)}
+        row = await self.db.one("fork", self.tenant, codec.to_json(asked), request.fork_hash)
+        return Forked(codec.thread(row), row["created"])
+
+    async def delete_thread(self, thread_id: str, *, cancel: bool = False) -> Effects:
+        """Delete; what forks see of the thread stays. Raises ThreadBusyError unless ``cancel``."""
+        return codec.effects(await self.db.value("delete_thread", self.tenant, thread_id, cancel))
+
+    async def erase_thread(self, thread_id: str, *, cancel: bool = False) -> Effects:
+        """Replace the content of the thread's messages wherever they are seen, then delete it."""
+        async with self.db.transaction() as db:
+            await db.row("erase_content", self.tenant, thread_id)
+            return codec.effects(await db.value("delete_thread", self.tenant, thread_id, cancel))

@@ -1,0 +1,175 @@
+"""The EventLog port on Redis: one bounded stream per run, followed over one connection per process.
+
+Event ids are ``fence-n``; every attempt counts n from 1 without holes, so that a follower can prove that it missed nothing and
+says ``gap`` where it cannot (semantics: E1).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from runner.exchange import RunRef
+from runner.models import STREAM_ENDS, Event
+
+from .connection import Call, RedisServer, script
+from .jobs import packb, unpackb
+from .keys import events_suffix
+
+PAGE: Final = 500
+DAY: Final = 86_400.0
+
+
+class EventId(NamedTuple):
+    """An event's place in its stream; ids compare as their events follow each other."""
+
+    fence: int
+    n: int
+
+    @classmethod
+    def parse(cls, text: str) -> EventId | None:
+        """The id that ``text`` is; None if it is none that this log could have issued."""
+        fence, _, n = text.partition("-")
+        if not all(part.isascii() and part.isdigit() and len(part) <= 18 for part in (fence, n)):
+            return None
+        return cls(int(fence), int(n))
+
+    def __str__(self) -> str:
+        return f"{self.fence}-{self.n}"
+
+    def follows(self, last: EventId | None) -> bool:
+        """Whether nothing can lie between ``last`` (None: the start) and this, judged by the ids alone."""
+        if last is not None and last.fence == self.fence:
+            return self.n == last.n + 1
+        return self.n == 1
+
+
+class RedisEventLog:
+    """Implements :class:`runner.ports.EventLog`.
+
+    max_events: about how many events a run's stream keeps. ttl: seconds that a stream lives after its last event (semantics:
+    E4). backlog: how many live events a follower may leave unread before it has to read the stream again.
+    Raises BackendUnavailableError when Redis does not answer.
+    """
+
+    def __init__(self, server: RedisServer, *, max_events: int = 5000, ttl: float = DAY, backlog: int = 1000) -> None:
+        self._server = server
+        self._keys = server.keys
+        self._max_events = max_events
+        self._ttl_ms = int(ttl * 1000)
+        self._backlog = backlog
+
+    async def append(self, thread_key: int, events: Sequence[Event]) -> None:
+        """Add events of runs of one thread, in order. An event that is not above its stream's last one is dropped silently."""
+        await self.append_many([(RunRef(thread_key, event.run_id), [event]) for event in events])
+
+    async def append_many(self, items: Sequence[tuple[RunRef, Sequence[Event]]]) -> None:
+        """Add the events of many runs in one round trip; those of one run in the order given."""
+        await self._server.call(*self.appends(items))
+
+    def appends(self, items: Sequence[tuple[RunRef, Sequence[Event]]]) -> list[Call]:
+        """The calls of :meth:`append_many`, to be made together with others."""
+        runs: defaultdict[RunRef, list[Event]] = defaultdict(list)
+        for ref, events in items:
+            runs[ref] += events
+        shards: defaultdict[int, list[Any]] = defaultdict(list)
+        for ref, events in runs.items():
+            if events:
+                args = shards[self._keys.events_shard(ref)]
+                args += (events_suffix(ref), len(events))
+                for event in events:
+                    args += (event.id, packb((event.type, event.thread_id, event.data)))
+        return [
+            Call(script("append"), self._keys.prefix(shard), (self._max_events, self._ttl_ms, *args))
+            for shard, args in shards.items()
+        ]
+
+    async def read(self, ref: RunRef, after: str | None = None) -> list[Event]:
+        """The events after the id ``after`` that the stream holds, a ``gap`` wherever some may be missing."""
+        position = _Position(ref, after)
+        return [event async for event in self._stored(position)]
+
+    async def follow(self, ref: RunRef, after: str | None = None) -> AsyncGenerator[Event, None]:
+        """The events after the id ``after``, then those to come, each once; a ``gap`` wherever some may be missing.
+
+        Ends after an event of STREAM_ENDS that nothing follows (a stored ``run.suspended`` that was answered is followed by
+        more). Raises BackendUnavailableError when the connection is lost: follow again after the last id that came. Close the
+        generator (``contextlib.aclosing``) to leave it early.
+        """
+        async with self._server.subscribe(self._keys.events(ref), self._backlog) as live:
+            position = _Position(ref, after)
+            ended = False
+            async for event in self._stored(position):
+                ended = event.type in STREAM_ENDS
+                yield event
+            while not ended:
+                message = await live.get()
+                if message is None:  # this reader was slow; the stream still has what its queue dropped
+                    events = [event async for event in self._stored(position)]
+                else:
+                    text, _, payload = message.partition(b" ")
+                    id_ = EventId.parse(text.decode())
+                    assert id_ is not None  # the append script takes no other
+                    events = []
+                    if position.is_ahead(id_) and not id_.follows(position.last):
+                        events = [event async for event in self._stored(position)]
+                    events += position.advance(id_, payload)
+                for event in events:
+                    ended = event.type in STREAM_ENDS
+                    yield event
+
+    async def _stored(self, position: _Position) -> AsyncGenerator[Event, None]:
+        """Page through what the stream holds after ``position``, and move it."""
+        read, key = script("read"), self._keys.events(position.ref)
+        while True:
+            after = "" if position.last is None else str(position.last)
+            [(whole, *entries)] = await self._server.call(Call(read, key, (after, PAGE)))
+            for event in position.turn_page(bool(whole), entries):
+                yield event
+            if len(entries) < 2 * PAGE:
+                return
+
+
+class _Position:
+    """Where a reader of one stream stands, and whether it can be sure to have missed nothing."""
+
+    def __init__(self, ref: RunRef, after: str | None) -> None:
+        self.ref = ref
+        self.last = EventId.parse(after) if after is not None else None
+        # An id that no stream can hold: start over, but say so.
+        self._gap_due = after is not None and self.last is None
+        self._started = False
+
+    def is_ahead(self, id_: EventId) -> bool:
+        return self.last is None or id_ > self.last
+
+    def turn_page(self, whole: bool, entries: list[Any]) -> Iterator[Event]:
+        """The events of a page of ``read.lua``; ``whole``: it starts directly after this position."""
+        if not whole:
+            # The id itself was trimmed or never was there, yet its direct successor proves that nothing lies between.
+            first = EventId.parse(entries[0].decode()) if entries else None
+            direct = first is not None and self.last is not None and first.fence == self.last.fence and first.follows(self.last)
+            self._gap_due |= not direct and (first is not None or not self._started)
+        self._started = True
+        if self._gap_due and not entries:
+            yield self._gap("")
+        for i in range(0, len(entries), 2):
+            id_ = EventId.parse(entries[i].decode())
+            assert id_ is not None
+            yield from self.advance(id_, entries[i + 1])
+
+    def advance(self, id_: EventId, payload: bytes) -> Iterator[Event]:
+        """The event with this id unless it was seen before, after a gap if something may be missing."""
+        if not self.is_ahead(id_):
+            return
+        type_, thread_id, data = unpackb(payload)
+        if self._gap_due or not id_.follows(self.last):
+            yield self._gap(thread_id)
+        self.last = id_
+        # Written by append from a validated event.
+        yield Event.model_construct(id=str(id_), type=type_, thread_id=thread_id, run_id=self.ref.run_id, data=data)
+
+    def _gap(self, thread_id: str) -> Event:
+        self._gap_due = False
+        return Event(id=None, type="gap", thread_id=thread_id, run_id=self.ref.run_id)

@@ -1,0 +1,204 @@
+"""All channels that a process listens to, over one connection.
+
+A :class:`Hub` connects with the first subscription. When the connection is lost every subscription fails with
+:class:`~runner.errors.BackendUnavailableError`: what was published meanwhile is gone, and only the subscriber knows what to
+read again. The next subscription connects anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeAlias
+
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import RedisError
+
+from runner.errors import BackendUnavailableError
+
+PING_AFTER = 5.0
+"""Seconds of silence after which the connection is tested; it is lost after as many more."""
+
+
+class Subscription:
+    """The messages of one channel since the subscription began."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._messages: deque[bytes] = deque()
+        self._ready = asyncio.Event()
+        self._dropped = False
+        self._lost = False
+
+    async def get(self) -> bytes | None:
+        """The next message. None: some were dropped, since more than ``limit`` were unread.
+
+        Raises BackendUnavailableError once the connection was lost and everything that came before was taken.
+        """
+        await self._ready.wait()
+        if self._dropped:
+            self._dropped = False
+            self._settle()
+            return None
+        if not self._messages:
+            raise BackendUnavailableError("the connection to Redis was lost; subscribe again and read what was missed")
+        message = self._messages.popleft()
+        self._settle()
+        return message
+
+    def put(self, message: bytes) -> None:
+        if len(self._messages) >= self._limit:
+            self._messages.clear()
+            self._dropped = True
+        else:
+            self._messages.append(message)
+        self._ready.set()
+
+    def lose(self) -> None:
+        self._lost = True
+        self._ready.set()
+
+    def _settle(self) -> None:
+        if not (self._messages or self._dropped or self._lost):
+            self._ready.clear()
+
+
+Subscribing: TypeAlias = AbstractAsyncContextManager[Subscription]
+
+
+class _Channel:
+    def __init__(self, confirmed: asyncio.Future[None]) -> None:
+        self.confirmed = confirmed
+        self.subscriptions: set[Subscription] = set()
+
+
+class _Link:
+    """One connection in subscribed mode and the task that reads it."""
+
+    def __init__(self, connection: AbstractConnection, timeout: float) -> None:
+        self.connection = connection
+        self.alive = True
+        self._timeout = timeout
+        self._channels: dict[bytes, _Channel] = {}
+        # Confirmations arrive in the order of the commands; a channel may have been left and joined again in between.
+        self._unconfirmed: defaultdict[bytes, deque[asyncio.Future[None]]] = defaultdict(deque)
+        self._reader = asyncio.create_task(self._read(), name="runyard-redis-hub")
+
+    async def join(self, name: bytes, subscription: Subscription) -> None:
+        channel = self._channels.get(name)
+        if channel is None:
+            channel = self._channels[name] = _Channel(asyncio.get_running_loop().create_future())
+            self._unconfirmed[name].append(channel.confirmed)
+            channel.subscriptions.add(subscription)
+            await self._send("SUBSCRIBE", name)
+        else:
+            channel.subscriptions.add(subscription)
+        # Shielded: the future is shared with others who join.
+        await asyncio.shield(channel.confirmed)
+
+    async def leave(self, name: bytes, subscription: Subscription) -> None:
+        channel = self._channels.get(name)
+        if channel is None or subscription not in channel.subscriptions:
+            return
+        channel.subscriptions.discard(subscription)
+        if not channel.subscriptions:
+            del self._channels[name]
+            if self.alive:
+                await self._send("UNSUBSCRIBE", name)
+
+    async def close(self) -> None:
+        self._fail()
+        self._reader.cancel()
+        await asyncio.wait([self._reader])
+        await self.connection.disconnect()
+
+    async def _send(self, *command: str | bytes) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self.connection.send_command(*command, check_health=False)
+        except (RedisError, OSError):
+            self._fail()
+
+    async def _read(self) -> None:
+        asked = False
+        try:
+            while self.alive:
+                reply = await self.connection.read_response(timeout=PING_AFTER, disconnect_on_error=False)
+                if reply is None:
+                    if asked:
+                        break
+                    asked = True
+                    await self._send("PING")
+                    continue
+                asked = False
+                if isinstance(reply, list):
+                    self._dispatch(reply)
+        except (RedisError, OSError):
+            pass  # _fail tells every subscriber
+        finally:
+            self._fail()
+            await self.connection.disconnect(nowait=True)
+
+    def _dispatch(self, reply: list[bytes]) -> None:
+        kind, name = reply[0], reply[1]
+        if kind == b"message":
+            if channel := self._channels.get(name):
+                for subscription in channel.subscriptions:
+                    subscription.put(reply[2])
+        elif kind == b"subscribe":
+            confirmed = self._unconfirmed[name].popleft()
+            if not self._unconfirmed[name]:
+                del self._unconfirmed[name]
+            if not confirmed.done():
+                confirmed.set_result(None)
+
+    def _fail(self) -> None:
+        self.alive = False
+        for channel in self._channels.values():
+            if not channel.confirmed.done():
+                channel.confirmed.set_exception(BackendUnavailableError("the connection to Redis was lost"))
+                channel.confirmed.exception()  # nobody may be left to fetch it
+            for subscription in channel.subscriptions:
+                subscription.lose()
+
+
+class Hub:
+    """Hands out subscriptions. ``connect`` opens a connection; ``timeout``: seconds for connecting and for joining a
+    channel."""
+
+    def __init__(self, connect: Callable[[], Awaitable[AbstractConnection]], timeout: float) -> None:
+        self._connect = connect
+        self._timeout = timeout
+        self._connecting = asyncio.Lock()
+        self._link: _Link | None = None
+
+    @asynccontextmanager
+    async def subscribe(self, channel: str, limit: int) -> AsyncIterator[Subscription]:
+        """A subscription that the server has confirmed: nothing that is published inside the block is missed."""
+        name, subscription, link = channel.encode(), Subscription(limit), None
+        try:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    link = await self._alive()
+                    await link.join(name, subscription)
+            except (RedisError, OSError) as error:
+                raise BackendUnavailableError(f"Redis is unreachable ({str(error) or 'no answer in time'})") from error
+            yield subscription
+        finally:
+            if link is not None:
+                await link.leave(name, subscription)
+
+    async def close(self) -> None:
+        if self._link is not None:
+            await self._link.close()
+
+    async def _alive(self) -> _Link:
+        async with self._connecting:
+            if self._link is None or not self._link.alive:
+                if self._link is not None:
+                    await self._link.close()
+                self._link = None
+                self._link = _Link(await self._connect(), self._timeout)
+            return self._link

@@ -1,0 +1,41 @@
+--[[
+Add events to the streams of runs of one shard and tell whoever follows them.
+
+An id "fence-n" that is not above the stream's last one is dropped without a word: it is a repetition, or the writer is an attempt
+that was superseded and must not speak.
+
+KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
+ARGV     length to trim to (about), time to live in ms, then per run: "thread key:run id", count, and count times: id, payload
+Returns  how many events were added
+]]
+local prefix, maxlen, ttl = KEYS[1], ARGV[1], ARGV[2]
+local added, i = 0, 3
+
+local function parts(id)
+  local fence, n = string.match(id, '^(%d+)-(%d+)$')
+  return tonumber(fence), tonumber(n)
+end
+
+while i <= #ARGV do
+  local stream, count = prefix .. 'events:' .. ARGV[i], tonumber(ARGV[i + 1])
+  local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+  local fence, n = 0, 0
+  if last then
+    fence, n = parts(last[1])
+  end
+  local before = added
+  for j = i + 2, i + 2 * count, 2 do
+    local id, payload = ARGV[j], ARGV[j + 1]
+    local id_fence, id_n = parts(id)
+    if id_fence > fence or (id_fence == fence and id_n > n) then
+      redis.call('XADD', stream, 'MAXLEN', '~', maxlen, id, 'e', payload)
+      redis.call('PUBLISH', stream, id .. ' ' .. payload)
+      fence, n, added = id_fence, id_n, added + 1
+    end
+  end
+  if added > before then
+    redis.call('PEXPIRE', stream, ttl)
+  end
+  i = i + 2 + 2 * count
+end
+return added

@@ -1,0 +1,39 @@
+--[[
+Give jobs back. A lock goes only with its token, and with it go the notes of the jobs that waited for the lane: they are due now.
+Repeating a call changes nothing; neither does a worker whose lock has passed to another.
+
+KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
+ARGV     per job: lane key, "worker|run|token"
+Returns  nothing
+]]
+-- include turns.lua
+local TOKENS = 100 -- see submit.lua
+
+local prefix = KEYS[1]
+
+local function hand_on(wait)
+  local waiting = redis.call('HGETALL', wait)
+  for i = 1, #waiting, 2 do
+    local zset = prefix .. 'queue:' .. waiting[i + 1]
+    local score = redis.call('ZSCORE', zset, waiting[i])
+    if score then
+      if tonumber(score) >= TIMES then
+        local tenant = tenant_of(redis.call('GET', prefix .. 'job:' .. waiting[i]))
+        redis.call('ZADD', zset, turn(zset, prefix .. 'turns:' .. waiting[i + 1], tenant), waiting[i])
+      end
+      local wake = prefix .. 'wake:' .. string.match(waiting[i + 1], '^(.*):[^:]*$')
+      if redis.call('LLEN', wake) < TOKENS then
+        redis.call('RPUSH', wake, '1')
+      end
+    end
+  end
+  redis.call('DEL', wait)
+end
+
+for i = 1, #ARGV, 2 do
+  local lock = prefix .. 'lock:' .. ARGV[i]
+  if redis.call('GET', lock) == ARGV[i + 1] then
+    redis.call('DEL', lock)
+    hand_on(prefix .. 'wait:' .. ARGV[i])
+  end
+end

@@ -1,0 +1,55 @@
+"""Time stamps shared by the benchmark and a worker process.
+
+A job's body must say when it began without disturbing what is measured: no log line, no reply
+through Redis. So both processes map one file of 64-bit slots; the body of job ``n`` writes
+``time.monotonic_ns()`` to slot ``n``. CLOCK_MONOTONIC has one origin for all processes of a
+machine, so the benchmark may subtract its own readings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import mmap
+import os
+import time
+from pathlib import Path
+
+ENVIRONMENT = "RUNYARD_BENCH_BOARD"
+READY = 0
+"""The slot in which a worker may say that it is up."""
+POLL = 0.001
+"""How often, in seconds, the benchmark looks at the board."""
+
+
+class Board:
+    """``slots`` time stamps in ``path``, all zero until they are written."""
+
+    def __init__(self, path: Path, slots: int) -> None:
+        self.path = path
+        path.write_bytes(bytes(8 * slots))
+        self._slots = _map(path)
+
+    def __getitem__(self, slot: int) -> int:
+        return self._slots[slot]
+
+    async def wait(self, slots: range) -> None:
+        """Returns when every one of ``slots`` is stamped; the caller bounds it in time."""
+        for slot in slots:
+            while not self._slots[slot]:  # noqa: ASYNC110 -- the stamp comes from another process
+                await asyncio.sleep(POLL)
+
+
+def stamp(slot: int) -> None:
+    """Called in a worker: records that the body of job ``slot`` runs now."""
+    _worker_slots()[slot] = time.monotonic_ns()
+
+
+@functools.cache
+def _worker_slots() -> memoryview[int]:
+    return _map(Path(os.environ[ENVIRONMENT]))
+
+
+def _map(path: Path) -> memoryview[int]:
+    with path.open("r+b") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0)).cast("q")

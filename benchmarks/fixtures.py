@@ -1,0 +1,25 @@
+"""The conversation that every store is filled with: short prompts, answers of a paragraph."""
+
+from __future__ import annotations
+
+PROMPT = "Which of the three proposals fits the budget, and what would we lose by choosing it?"
+ANSWER = (
+    "The second proposal fits. It keeps the rollout in two regions and moves the third to spring, "
+    "so the fixed cost stays under the limit. What you would lose is the early feedback from the "
+    "southern offices, and about four weeks on the reporting work that depends on it. "
+)
+
+
+def prompt(number: int) -> str:
+    """The text of user message ``number``."""
+    return f"{number}: {PROMPT}"
+
+
+def answer(number: int) -> str:
+    """The text of assistant message ``number``, about 280 characters."""
+    return f"{number}: {ANSWER}"
+
+
+def run_id(number: int) -> str:
+    """The id of run ``number`` of a thread."""
+    return f"run-{number}"

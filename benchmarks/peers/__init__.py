@@ -1,0 +1,75 @@
+"""The contestants from PyPI. Each module is imported only when its contestant starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from benchmarks.board import Board
+from benchmarks.lab import Lab
+from benchmarks.ports import Queue, Store
+
+SLOTS = 100
+"""Jobs that a worker process may run at once, the same for every contestant."""
+
+
+@dataclass(frozen=True)
+class QueueContestant:
+    """A queue with the settings it competes with.
+
+    ``poll`` (seconds) spreads the pick-up samples over all phases of the polling; ``jobs`` is the size
+    of the batch that a throughput turn enqueues; ``ordered`` says that jobs of a key run one by one;
+    ``main_connection`` is the Redis client name of a worker's main connection, where it has one.
+    """
+
+    name: str
+    open: Callable[[Lab, Board], AbstractAsyncContextManager[Queue]]
+    poll: float
+    jobs: int
+    ordered: bool = False
+    main_connection: str | None = None
+
+
+def _arq(poll: float) -> Callable[[Lab, Board], AbstractAsyncContextManager[Queue]]:
+    def start(lab: Lab, board: Board) -> AbstractAsyncContextManager[Queue]:
+        from benchmarks.peers import arq_peer
+
+        return arq_peer.start(lab, board, poll=poll, slots=SLOTS)
+
+    return start
+
+
+def _saq(lab: Lab, board: Board) -> AbstractAsyncContextManager[Queue]:
+    from benchmarks.peers import saq_peer
+
+    return saq_peer.start(lab, board, slots=SLOTS)
+
+
+def _dbos(
+    poll: float, *, workflow: str = "noop", ordered: bool = False
+) -> Callable[[Lab, Board], AbstractAsyncContextManager[Queue]]:
+    def start(lab: Lab, board: Board) -> AbstractAsyncContextManager[Queue]:
+        from benchmarks.peers import dbos_peer
+
+        return dbos_peer.start(lab, board, poll=poll, workflow=workflow, ordered=ordered, slots=SLOTS)
+
+    return start
+
+
+def cubeloop_store(lab: Lab) -> AbstractAsyncContextManager[Store]:
+    """cubeloop's Postgres checkpointer."""
+    from benchmarks.peers import cubeloop_peer
+
+    return cubeloop_peer.connect(lab)
+
+
+ARQ = QueueContestant("arq, 10 ms polling", _arq(0.01), poll=0.01, jobs=3000)
+ARQ_DEFAULT = QueueContestant("arq, default polling", _arq(0.5), poll=0.5, jobs=2000)
+SAQ = QueueContestant("SAQ", _saq, poll=0.02, jobs=3000)
+DBOS = QueueContestant("DBOS, 10 ms polling", _dbos(0.01), poll=0.01, jobs=600)
+DBOS_DEFAULT = QueueContestant("DBOS, default polling", _dbos(1.0), poll=1.0, jobs=300)
+DBOS_ORDERED = QueueContestant("DBOS, serial per key", _dbos(0.01, ordered=True), poll=0.01, jobs=600, ordered=True)
+DBOS_STEPS = QueueContestant(
+    "DBOS, a step per message", _dbos(0.01, workflow="turn", ordered=True), poll=0.01, jobs=600, ordered=True
+)

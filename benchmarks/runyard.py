@@ -1,0 +1,38 @@
+"""Where runyard enters: the contestants of ``benchmarks.runyard_side``, if that module is there.
+
+A checkout of the peers alone still runs; a broken ``runyard_side`` fails loudly.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from contextlib import AbstractAsyncContextManager
+from typing import cast
+
+from benchmarks.board import Board
+from benchmarks.lab import Lab
+from benchmarks.peers import SLOTS, QueueContestant
+from benchmarks.ports import Queue, RunyardSide
+
+NAME = "runyard"
+SIDE = "benchmarks.runyard_side"
+
+
+def side() -> RunyardSide | None:
+    """The module that drives runyard through its public client, or None where there is none."""
+    if importlib.util.find_spec(SIDE) is None:
+        return None
+    return cast(RunyardSide, importlib.import_module(SIDE))
+
+
+def queues() -> list[QueueContestant]:
+    """runyard as a queue contestant: one or none."""
+    module = side()
+    if module is None:
+        return []
+
+    def start(lab: Lab, board: Board) -> AbstractAsyncContextManager[Queue]:
+        return module.queue(lab, board, slots=SLOTS)
+
+    return [QueueContestant(NAME, start, poll=0.02, jobs=2000, ordered=True, main_connection=module.MAIN_CONNECTION)]

@@ -1,0 +1,252 @@
+"""runyard through its public client, with one worker process that runs a trivial agent."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+
+import asyncpg
+from prometheus_client.parser import text_string_to_metric_families
+
+from backends.postgres.backend import connect
+from backends.postgres.codec import new_message
+from backends.postgres.migrate import migrate
+from backends.redis.arq_worker import MAIN_CONNECTION, run_worker
+from benchmarks import fixtures
+from benchmarks.board import Board, stamp
+from benchmarks.lab import Lab
+from benchmarks.ports import Facts
+from benchmarks.process import exit_with_parent, worker_process
+from runner import App, Client, Message, RunContext
+from runner.exchange import Cut, ForkRequest
+from runner.models import ToolCallPart
+from runner.ports import Backend
+from runner.settings import Settings
+
+__all__ = ["MAIN_CONNECTION", "queue", "store"]
+
+LOOK = 0.02
+"""How often, in seconds, the benchmark asks Postgres whether the runs are finished."""
+
+PROGRESS = """
+SELECT thread_id, count(*) FILTER (WHERE status = 'completed') AS completed
+FROM runyard.runs WHERE thread_id = ANY ($1) GROUP BY thread_id
+"""
+ORDER = """
+SELECT count(*) FILTER (WHERE messages <> 2) AS missing, count(*) FILTER (WHERE started < before) AS out_of_order
+FROM (SELECT (SELECT count(*) FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.run_id = r.run_id) AS messages,
+             r.first_seq AS started, lag(r.last_seq) OVER (PARTITION BY r.thread_key ORDER BY r.lane_seq) AS before
+      FROM runyard.runs r WHERE r.thread_id = ANY ($1)) runs
+"""
+ROW_BYTES = """
+WITH t AS (SELECT thread_key FROM runyard.threads WHERE thread_id = $1),
+     b AS (SELECT * FROM runyard.branches WHERE thread_key = (SELECT thread_key FROM t))
+SELECT (SELECT coalesce(sum(pg_column_size(x.*)), 0) FROM runyard.threads x WHERE thread_id = $1)
+     + (SELECT coalesce(sum(pg_column_size(b.*)), 0) FROM b)
+     + (SELECT coalesce(sum(pg_column_size(l.*)), 0) FROM runyard.levels l JOIN b USING (branch_id))
+     + (SELECT coalesce(sum(pg_column_size(m.*)), 0) FROM runyard.messages m JOIN b USING (branch_id))
+     + (SELECT coalesce(sum(pg_column_size(r.*)), 0) FROM runyard.runs r WHERE thread_key = (SELECT thread_key FROM t))
+     + (SELECT coalesce(sum(pg_column_size(o.*)), 0) FROM runyard.outbox o WHERE thread_key = (SELECT thread_key FROM t))
+"""
+
+FILL_RUNS = """
+INSERT INTO runyard.runs (tenant, thread_id, run_id, thread_key, kind, status, lane, lane_seq, queue, priority, request_hash,
+    branch_id, first_seq, last_seq, completion_seq, high_water_seq, fence, admitted_at, started_at, finished_at, snapshot_tip,
+    snapshot_cutoff)
+SELECT '', $1, 'run-' || n, $2, 'prompt', 'completed', '', nextval('runyard.lane_numbers'), 'default', 'normal', '{}', $3,
+    $4 + 2 * n, $4 + 2 * n + 1, n, $4 + 2 * n + 1, n, now(), now(), now(), $4 + 2 * n - 1, n - 1
+FROM generate_series($5::int, $6::int) n
+"""
+MOVE_THREAD = "UPDATE runyard.threads SET next_seq = $2, next_completion_seq = $3 WHERE thread_key = $1"
+MOVE_BRANCH = """
+UPDATE runyard.branches b SET high_water_seq = $2, leaf_seq = $2, leaf_id = m.message_id
+FROM runyard.messages m WHERE b.branch_id = $1 AND m.branch_id = $1 AND m.seq = $2
+"""
+
+app = App(version="bench")
+
+
+@app.agent
+async def noop(ctx: RunContext) -> None:
+    stamp(int(ctx.run_id))
+    await ctx.append(Message.assistant("done"))
+
+
+@app.agent
+async def asks(ctx: RunContext) -> None:
+    slot = int(ctx.run_id)
+    if ctx.attempt == 1:
+        stamp(slot)
+    await ctx.approve(ToolCallPart(id=ctx.run_id, name="go"))
+    stamp(slot + 1)
+    await ctx.append(Message.assistant("done"))
+
+
+class RunyardQueue:
+    """Threads are prefixed, so that a turn never meets the runs of another."""
+
+    def __init__(self, client: Client, database: asyncpg.Pool, prefix: str, metrics: str) -> None:
+        self._client, self._database, self._prefix, self._metrics = client, database, prefix, metrics
+
+    def _thread(self, key: str) -> str:
+        return f"{self._prefix}-{key}"
+
+    async def enqueue(self, slot: int, key: str) -> None:
+        await self._client.enqueue(self._thread(key), "go", run_id=str(slot), agent="noop")
+
+    async def settle(self, keys: Mapping[str, int]) -> Facts:
+        threads = [self._thread(key) for key in keys]
+        while await self._completed(threads) != {self._thread(key): count for key, count in keys.items()}:  # noqa: ASYNC110 -- the runs are another process's
+            await asyncio.sleep(LOOK)
+        order = await self._database.fetchrow(ORDER, threads)
+        assert order is not None
+        rescues = await asyncio.to_thread(_metric, self._metrics, "runyard_rescues_total")
+        return {"rescues_total": rescues, "missing_total": order["missing"], "out_of_order_total": order["out_of_order"]}
+
+    async def _completed(self, threads: list[str]) -> dict[str, int]:
+        return {row["thread_id"]: row["completed"] for row in await self._database.fetch(PROGRESS, threads)}
+
+    async def ask(self, slot: int, key: str) -> None:
+        handle = await self._client.enqueue(self._thread(key), "go", run_id=str(slot), agent="asks")
+        async for event in handle.stream():
+            if event.type == "run.suspended":
+                return
+        raise RuntimeError("the run was not suspended")
+
+    async def answer(self, slot: int, key: str) -> None:
+        await self._client.respond(self._thread(key), True)
+
+    async def enqueue_in_transaction(self, slot: int, key: str) -> int:
+        async with self._database.acquire() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            await self._client.enqueue(self._thread(key), "go", run_id=str(slot), agent="noop", connection=connection)
+            before = time.monotonic_ns()
+            await transaction.commit()
+        return before
+
+
+def _metric(url: str, name: str) -> float:
+    with urllib.request.urlopen(url, timeout=5) as reply:
+        families = text_string_to_metric_families(reply.read().decode())
+        return sum(sample.value for family in families for sample in family.samples if sample.name == name)
+
+
+@asynccontextmanager
+async def queue(lab: Lab, board: Board, *, slots: int) -> AsyncIterator[RunyardQueue]:
+    """A worker process with ``slots`` slots, and a client."""
+    url = await lab.database("runyard")
+    await migrate(url)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    async with (
+        worker_process([__name__, url, lab.redis_url, str(slots), str(port)], board),
+        Client.connect(url, redis=lab.redis_url) as client,
+        asyncpg.create_pool(url, min_size=1, max_size=2) as database,
+    ):
+        yield RunyardQueue(client, database, board.path.stem, f"http://127.0.0.1:{port}/metrics")
+
+
+class RunyardStore:
+    """The checkpointer's calls; only the untimed fixture goes to the tables directly."""
+
+    def __init__(self, backend: Backend, url: str) -> None:
+        self._backend, self._url = backend, url
+
+    async def build(self, thread_id: str, messages: int, *, depth: int = 0) -> str:
+        runs = messages // 2
+        parts = depth + 1
+        last, source = 0, ""
+        for part in range(parts):
+            name = thread_id if part == parts - 1 else f"{thread_id}-{part}"
+            if part == 0:
+                await self._backend.checkpointer.save_extra(name, {})
+            else:
+                cut = Cut(after_run_id=fixtures.run_id(last))
+                await self._backend.threads.fork(ForkRequest(src=source, new=name, cut=cut))
+            upto = runs * (part + 1) // parts
+            await self._fill(name, last + 1, upto)
+            last, source = upto, name
+        return fixtures.run_id(runs)
+
+    async def _fill(self, thread_id: str, first: int, last: int) -> None:
+        connection = await asyncpg.connect(self._url)
+        try:
+            thread = await connection.fetchrow("SELECT * FROM runyard.threads WHERE thread_id = $1", thread_id)
+            assert thread is not None
+            branch, seq = thread["head_branch"], thread["next_seq"] - 2 * first
+            await connection.copy_records_to_table(
+                "messages", schema_name="runyard", records=_rows(branch, seq, first, last), columns=_COLUMNS
+            )
+            await connection.execute(FILL_RUNS, thread_id, thread["thread_key"], branch, seq, first, last)
+            end = seq + 2 * last + 1
+            await connection.execute(MOVE_THREAD, thread["thread_key"], end + 1, last + 1)
+            await connection.execute(MOVE_BRANCH, branch, end)
+            await connection.execute("VACUUM ANALYZE runyard.messages, runyard.runs, runyard.threads, runyard.branches")
+        finally:
+            await connection.close()
+
+    async def fork(self, source: str, new: str, *, after_run_id: str) -> None:
+        await self._backend.checkpointer.fork(source, new, after_run_id=after_run_id)
+
+    async def load(self, thread_id: str) -> int:
+        data = await self._backend.checkpointer.load(thread_id)
+        return len(data.messages) if data else 0
+
+    async def run(self, thread_id: str, run_id: str) -> None:
+        cp = self._backend.checkpointer
+        await cp.claim_run(thread_id, run_id)
+        await cp.load(thread_id)
+        await cp.append(thread_id, [Message.user(fixtures.prompt(1), run_id=run_id)])
+        await cp.append(thread_id, [Message.assistant(fixtures.answer(1), run_id=run_id)])
+        await cp.mark_run_complete(thread_id, run_id)
+
+    async def row_bytes(self, thread_id: str) -> int:
+        connection = await asyncpg.connect(self._url)
+        try:
+            return int(await connection.fetchval(ROW_BYTES, thread_id))
+        finally:
+            await connection.close()
+
+
+_COLUMNS = ["branch_id", "seq", "message_id", "parent_id", "run_id", "role", "payload"]
+
+
+def _rows(branch: int, seq: int, first: int, last: int) -> Iterator[tuple[object, ...]]:
+    parent: uuid.UUID | None = None
+    for number in range(first, last + 1):
+        turn = Message.user(fixtures.prompt(number)), Message.assistant(fixtures.answer(number))
+        for offset, message in enumerate(turn):
+            _, role, payload, _, _ = new_message(message)
+            id_ = uuid.UUID(message.id)
+            yield branch, seq + 2 * number + offset, id_, parent, fixtures.run_id(number), role, payload
+            parent = id_
+
+
+@asynccontextmanager
+async def store(lab: Lab) -> AsyncIterator[RunyardStore]:
+    """A store on a database of its own."""
+    url = await lab.database("runyard_store")
+    await migrate(url)
+    backend = await connect(url)
+    try:
+        yield RunyardStore(backend, url)
+    finally:
+        await backend.close()
+
+
+def main(url: str, redis_url: str, slots: str, port: str) -> None:
+    exit_with_parent()
+    run_worker(
+        app, Settings(postgres_url=url, redis_url=redis_url, slots=int(slots), metrics_port=int(port), log_level="warning")
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,90 @@
+"""What the queue scenarios share: the contestants, a started queue, its first jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import NamedTuple
+
+from benchmarks import peers, runyard
+from benchmarks.board import Board
+from benchmarks.harness import Contestant, Measure, Sample
+from benchmarks.lab import Lab
+from benchmarks.ports import Queue, RunyardQueue
+
+WARM_UP = range(1, 4)
+"""The jobs that are run, untimed, before a turn: connections, prepared statements, caches."""
+FIRST = WARM_UP.stop
+"""The first slot of a turn's own jobs."""
+START_LIMIT = 40.0
+"""Seconds within which a worker must have done its first jobs."""
+
+
+class Started(NamedTuple):
+    """A queue that has done its first jobs."""
+
+    queue: Queue
+    board: Board
+
+
+Turn = Callable[[Lab, peers.QueueContestant, str], Awaitable[Sample | None]]
+"""One turn of a queue contestant in a case."""
+RunyardTurn = Callable[[Lab, RunyardQueue, Board], Awaitable[Sample]]
+"""One turn of what only runyard does, on a queue that is warm."""
+
+
+@asynccontextmanager
+async def started(lab: Lab, contestant: peers.QueueContestant, slots: int) -> AsyncIterator[Started]:
+    """Starts the contestant's worker with a board for ``slots`` jobs and warms it up."""
+    board = lab.board(FIRST + slots)
+    async with contestant.open(lab, board) as queue:
+        await _warm_up(queue, board)
+        yield Started(queue, board)
+
+
+def contestants(turn: Turn, queues: Sequence[peers.QueueContestant]) -> list[Contestant]:
+    """Makes ``turn`` the measure of runyard, where it is there, and of every queue given.
+
+    A worker lives for one turn: nobody is measured beside another's idle worker.
+    """
+
+    def contestant(queue: peers.QueueContestant) -> Contestant:
+        async def measure(lab: Lab, case: str) -> Sample | None:
+            return await turn(lab, queue, case)
+
+        return Contestant(queue.name, _open(measure))
+
+    return [contestant(queue) for queue in [*runyard.queues(), *queues]]
+
+
+def runyard_alone(turn: RunyardTurn, slots: int) -> list[Contestant]:
+    """Makes ``turn`` the measure of runyard, with a board for ``slots`` jobs; no contestant without it."""
+    side = runyard.side()
+    if side is None:
+        return []
+
+    async def measure(lab: Lab, _case: str) -> Sample:
+        board = lab.board(FIRST + slots)
+        async with side.queue(lab, board, slots=peers.SLOTS) as queue:
+            await _warm_up(queue, board)
+            return await turn(lab, queue, board)
+
+    return [Contestant(runyard.NAME, _open(measure))]
+
+
+async def _warm_up(queue: Queue, board: Board) -> None:
+    async with asyncio.timeout(START_LIMIT):
+        for slot in WARM_UP:
+            await queue.enqueue(slot, f"warm-up-{board.path.stem}")
+        await board.wait(WARM_UP)
+
+
+def _open(
+    measure: Callable[[Lab, str], Awaitable[Sample | None]],
+) -> Callable[[Lab], AbstractAsyncContextManager[Measure]]:
+    @asynccontextmanager
+    async def open_turns(lab: Lab) -> AsyncIterator[Measure]:
+        yield lambda case: measure(lab, case)
+
+    return open_turns

@@ -1,0 +1,39 @@
+"""What the store scenarios share: the contestants, and a clock for one call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from benchmarks import peers, runyard
+from benchmarks.harness import Contestant, Measure
+from benchmarks.lab import Lab
+from benchmarks.ports import Store
+
+OpenStore = Callable[[Lab], AbstractAsyncContextManager[Store]]
+Measured = Callable[[Lab, Store], Measure]
+"""Given a store, how one turn on it is measured; closures may keep fixtures between turns."""
+
+
+def contestants(measured: Measured) -> list[Contestant]:
+    """runyard, where it is there, and cubeloop's checkpointer."""
+    side = runyard.side()
+    ours = [contestant(runyard.NAME, side.store, measured)] if side else []
+    return [*ours, contestant("cubeloop", peers.cubeloop_store, measured)]
+
+
+def contestant(name: str, open_store: OpenStore, measured: Measured) -> Contestant:
+    @asynccontextmanager
+    async def open_turns(lab: Lab) -> AsyncIterator[Measure]:
+        async with open_store(lab) as store:
+            yield measured(lab, store)
+
+    return Contestant(name, open_turns)
+
+
+async def milliseconds(call: Awaitable[object]) -> float:
+    """How long awaiting ``call`` takes."""
+    begin = time.perf_counter()
+    await call
+    return (time.perf_counter() - begin) * 1000

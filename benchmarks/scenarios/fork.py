@@ -1,0 +1,58 @@
+"""Forking a thread after its last run, at four lengths.
+
+Measured: the store's fork call, each into a new thread, one at a time. The source has completed runs
+of two messages; the first fork of a source is not counted. Beside: the bytes of the rows that the
+new thread needs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+from benchmarks.harness import Measure, Sample, Scenario
+from benchmarks.lab import Lab
+from benchmarks.ports import Store
+from benchmarks.scenarios._stores import contestants, milliseconds
+
+CASES = {"100 messages": 100, "1,000 messages": 1_000, "10,000 messages": 10_000, "100,000 messages": 100_000}
+SAMPLES = 60
+"""At most this many per turn …"""
+SECONDS = 2.0
+"""… and, after the first, no more than fit into this time."""
+
+
+def measured(lab: Lab, store: Store) -> Measure:
+    last_runs: dict[str, str] = {}
+    numbers = itertools.count()
+
+    async def measure(case: str) -> Sample:
+        source = f"fork-source-{lab.token}-{CASES[case]}"
+
+        def copy() -> str:
+            return f"{source}-copy-{next(numbers)}"
+
+        if source not in last_runs:
+            last_runs[source] = await store.build(source, CASES[case])
+            await store.fork(source, copy(), after_run_id=last_runs[source])
+        values: list[float] = []
+        end = time.monotonic() + SECONDS
+        while not values or (len(values) < SAMPLES and time.monotonic() < end):
+            new = copy()
+            values.append(await milliseconds(store.fork(source, new, after_run_id=last_runs[source])))
+        return Sample(values, {"row bytes": float(await store.row_bytes(new))})
+
+    return measure
+
+
+SCENARIO = Scenario(
+    name="fork",
+    title="Fork of a thread",
+    unit="ms",
+    better="lower",
+    cases=tuple(CASES),
+    quick_cases=tuple(CASES)[:3],
+    contestants=contestants(measured),
+    rounds=3,
+    seconds=60,
+)

@@ -1,0 +1,50 @@
+"""Pick-up latency on an idle queue.
+
+Measured: from the call that enqueues to the first statement of the job's body in the worker process.
+The next job is enqueued only after the last one ran and a random pause, which spreads the
+samples evenly over the phases of a poller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+from benchmarks import peers
+from benchmarks.harness import Sample, Scenario
+from benchmarks.lab import Lab
+from benchmarks.scenarios._queues import FIRST, contestants, started
+
+SAMPLES = 300
+"""At most this many per turn …"""
+SECONDS = 8.0
+"""… and no more than fit into this time."""
+
+
+async def turn(lab: Lab, contestant: peers.QueueContestant, _case: str) -> Sample:
+    values: list[float] = []
+    async with started(lab, contestant, SAMPLES) as (queue, board):
+        end = time.monotonic() + lab.scaled(SECONDS, SECONDS / 4)
+        for slot in range(FIRST, FIRST + SAMPLES):
+            await asyncio.sleep(0.005 + random.uniform(0, contestant.poll))
+            begin = time.monotonic_ns()
+            await queue.enqueue(slot, f"pickup-{slot}")
+            await board.wait(range(slot, slot + 1))
+            values.append((board[slot] - begin) / 1e6)
+            if time.monotonic() > end:
+                break
+        facts = await queue.settle({f"pickup-{FIRST + n}": 1 for n in range(len(values))})
+    return Sample(values, facts)
+
+
+SCENARIO = Scenario(
+    name="pickup",
+    title="Pick-up latency on an idle queue",
+    unit="ms",
+    better="lower",
+    cases=("idle queue",),
+    contestants=contestants(turn, (peers.ARQ, peers.ARQ_DEFAULT, peers.SAQ, peers.DBOS, peers.DBOS_DEFAULT)),
+    rounds=2,
+    seconds=100,
+)

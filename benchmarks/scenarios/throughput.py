@@ -1,0 +1,74 @@
+"""Jobs per second through one worker process.
+
+Measured: a batch enqueued as fast as one producer process can (16 calls in flight), from the first
+call to the moment when the last job is finished for good; the producer's and the worker's work both
+count. Beside: the pace of the producer.
+
+runyard accepts, claims, stores a user and an assistant message and completes; DBOS runs a durable
+workflow without steps, and one that stores the two messages as steps; arq and SAQ run a no-op that
+leaves nothing durable.
+
+The keys are threads in runyard and partitions in DBOS: 200 of them, then 5, on which nearly all
+runs queue behind one another. Queues without a notion of order take part in the first case only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from benchmarks import peers
+from benchmarks.harness import Sample, Scenario
+from benchmarks.lab import Lab
+from benchmarks.ports import Queue
+from benchmarks.scenarios._queues import FIRST, contestants, started
+
+IN_FLIGHT = 16
+CASES = {"200 threads": 200, "5 threads": 5}
+
+
+async def turn(lab: Lab, contestant: peers.QueueContestant, case: str) -> Sample | None:
+    threads = CASES[case]
+    if threads != 200 and not contestant.ordered:
+        return None
+    jobs = lab.scaled(contestant.jobs, contestant.jobs // 4)
+    slots = range(FIRST, FIRST + jobs)
+    keys = {slot: f"{threads}-{slot % threads}" for slot in slots}
+    async with started(lab, contestant, jobs) as (queue, board):
+        begin = time.monotonic()
+        await _enqueue_all(queue, keys)
+        accepted = time.monotonic() - begin
+        await board.wait(slots)
+        facts = await queue.settle(Counter(keys.values()))
+        seconds = time.monotonic() - begin
+    return Sample([jobs / seconds], {"accepted/s": jobs / accepted, **facts})
+
+
+async def _enqueue_all(queue: Queue, keys: dict[int, str]) -> None:
+    """Enqueues every slot under its key, IN_FLIGHT calls at a time, in order."""
+    remaining = iter(keys.items())
+
+    async def produce(items: Iterator[tuple[int, str]]) -> None:
+        for slot, key in items:
+            await queue.enqueue(slot, key)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(IN_FLIGHT):
+            group.create_task(produce(remaining))
+
+
+SCENARIO = Scenario(
+    name="throughput",
+    title="Throughput of one worker process",
+    unit="jobs/s",
+    better="higher",
+    cases=tuple(CASES),
+    contestants=contestants(
+        turn,
+        (peers.ARQ, peers.ARQ_DEFAULT, peers.SAQ, peers.DBOS, peers.DBOS_DEFAULT, peers.DBOS_ORDERED, peers.DBOS_STEPS),
+    ),
+    rounds=3,
+    seconds=110,
+)

@@ -1,0 +1,51 @@
+"""Order statistics of samples, and the ratio of two contestants that cancels machine drift."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The nearest-rank percentile: the smallest value that is >= ``share`` (0..1] of all values."""
+    if not values:
+        raise ValueError("a percentile needs at least one value")
+    rank = max(1, math.ceil(share * len(values)))
+    return sorted(values)[rank - 1]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is printed of a contestant's samples, in the scenario's unit."""
+
+    count: int
+    p50: float
+    p99: float
+    minimum: float
+    maximum: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Summary:
+        return cls(
+            count=len(values),
+            p50=statistics.median(values),
+            p99=percentile(values, 0.99),
+            minimum=min(values),
+            maximum=max(values),
+        )
+
+
+def paired_ratio(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> float:
+    """The median over rounds of ``median(ours) / median(theirs)``.
+
+    Only medians of the same round are divided. Contestants of a round run within seconds of each
+    other, so a machine that slows down half-way moves both sides and leaves the ratio alone.
+    """
+    ratios = [
+        statistics.median(mine) / statistics.median(other) for mine, other in zip(ours, theirs, strict=False) if mine and other
+    ]
+    if not ratios:
+        raise ValueError("no round has samples of both contestants")
+    return statistics.median(ratios)

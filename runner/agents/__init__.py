@@ -1,0 +1,1 @@
+"""Agents: the context they write through, and the ready-made ones."""

@@ -1,0 +1,371 @@
+"""RunContext: what an agent sees of its run, and the only way it writes."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final, Self, TypeVar
+
+from pydantic import JsonValue
+from pydantic_core import to_jsonable_python
+
+from ..errors import (
+    CancelRequestedError,
+    HitlNotAllowedError,
+    InvalidInputError,
+    RunyardError,
+    StaleFenceError,
+    StepUnknownError,
+)
+from ..eventwriter import EventStream
+from ..exchange import Ledger, Step
+from ..models import HitlRequest, JsonObject, Message, Run, ToolCallPart, Usage, new_id
+from .hitl import APPROVAL_SCHEMA, Approval, approval_key, digest, read_approval, request_id
+from .journal import Journal
+from .signals import AttemptLost, ControlSignal, Suspend
+from .steps import ANSWER_SCHEMA, CurrentStep, OnUnknown, checked, executing, name_of, takes
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """What a context holds that no commit has: the executor writes it with the attempt's end."""
+
+    messages: list[Message]
+    extra: JsonObject | None
+    usage: Usage | None
+    requests: list[HitlRequest]
+    signal: ControlSignal | None
+    result: JsonValue = None
+
+    @classmethod
+    def nothing(cls) -> Self:
+        return cls([], None, None, [], None)
+
+
+LONGEST_WAIT: Final = 10 * 365 * 86400
+"""Seconds that a question may wait, where it has a timeout at all."""
+FAIL: Final[JsonObject] = {"fail": True}
+EMITTED: Final = ("message.delta", "tool.started", "tool.completed")
+
+
+class RunContext:
+    """One attempt of one run, as its agent sees it.
+
+    ``thread_id``, ``run_id``; ``attempt`` (1 for the first execution); ``input`` (the prompt, or None to continue from the
+    leaf); ``deadline`` (when the attempt times out, or None); ``extra`` (the thread's dict: change it in place; it is saved at
+    a suspension and at the completion, semantics H11); ``result`` (a JSON value for whoever enqueued the run; None unless set).
+
+    A later attempt continues from the last committed message: an agent reads :meth:`history` and goes on from there.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        journal: Journal,
+        stream: EventStream,
+        *,
+        extra: JsonObject | None = None,
+        ledger: Ledger | None = None,
+        deadline: datetime | None = None,
+        on_lost: Callable[[RunyardError], None] | None = None,
+    ) -> None:
+        self.thread_id = run.thread_id
+        self.run_id = run.run_id
+        self.attempt = run.attempt
+        self.input = run.input
+        self.deadline = deadline
+        self.result: JsonValue = None
+        self.extra: JsonObject = copy.deepcopy(extra or {})
+        self._given_extra = copy.deepcopy(self.extra)
+        self._journal = journal
+        self._stream = stream
+        self._on_lost = on_lost
+        self._ledger = ledger or Ledger()
+        self._lock = asyncio.Lock()
+        self._committed: list[Message] | None = None
+        self._held: list[Message] = []
+        self._usage: Usage | None = None
+        self._requests: dict[str, HitlRequest] = {}
+        self._calls: Counter[str] = Counter()
+        self._asked = 0
+        self._open_message: str | None = None
+        self._cancelled = False
+        self._signal: ControlSignal | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """True once the run is to stop: it was cancelled, or its worker shuts down. The agent's task is cancelled as well."""
+        return self._cancelled
+
+    async def history(self) -> list[Message]:
+        """The messages that the model should see: what counted when the run was claimed, then the run's own, in order."""
+        async with self._lock:
+            if self._committed is None:
+                self._committed = await self._write(self._journal.context())
+            return [*self._committed, *self._held]
+
+    async def append(self, *messages: Message) -> list[Message]:
+        """Add messages to the run and return them as they are stored.
+
+        Durable when it returns, with one exception: an assistant message without tool calls closes a cycle and is held, to be
+        committed with the completion or with the next durable operation of the attempt (append, step, ask), whichever comes
+        first. So a simple run is three commits: accept, claim, complete. ``message.completed`` is emitted after the commit
+        only.
+
+        An assistant message that was streamed (:meth:`stream_text`) takes the id under which its text was sent.
+        """
+        self._check()
+        own = [self._own(message) for message in messages]
+        split = next((n for n in range(len(own), 0, -1) if not _closes_cycle(own[n - 1])), 0)
+        async with self._lock:
+            if split:
+                await self._commit([*self._held, *own[:split]])
+            self._held += own[split:]
+        return own
+
+    async def emit(self, delta: str | JsonObject, *, type: str = "message.delta") -> None:
+        """Send an event to whoever streams the run; it is not stored. Text is streamed text (:meth:`stream_text`).
+
+        ``type``: message.delta, tool.started or tool.completed; the others are runyard's own to send.
+        """
+        if type not in EMITTED:
+            raise InvalidInputError(f"an agent emits {', '.join(EMITTED)}, not {type!r}", field="type")
+        self._check()
+        if isinstance(delta, str):
+            await self.stream_text(delta)
+        else:
+            self._stream.emit(type, delta)
+
+    async def stream_text(self, text: str) -> None:
+        """Send a piece of the assistant message being made. The first piece emits ``message.started`` with the message's id."""
+        self._check()
+        if self._open_message is None:
+            self._open_message = new_id()
+            self._stream.emit("message.started", {"message_id": self._open_message, "role": "assistant"})
+        self._stream.delta(self._open_message, text)
+
+    async def step(self, fn: Callable[..., Any], *args: Any, key: str | None = None, on_unknown: OnUnknown = "retry") -> Any:
+        """Call ``fn(*args)`` once for the run: its result (a JSON value) is recorded, and a later attempt gets the record.
+
+        ``key`` names the step in its run; by default the function's name and how often it was called before in this attempt. An
+        agent that skips what its history shows as done gives keys of its own, such as a tool call's id.
+
+        The function learns its idempotency key, the same in every attempt, from :func:`runner.current_step` or from a parameter
+        ``idempotency_key``. ``on_unknown`` decides about a step that an earlier attempt started and never finished, be it that
+        the attempt died in it or that the function raised: ``retry`` calls it again; ``fail`` raises StepUnknownError, which no
+        other attempt would get past; ``ask`` suspends the run until a human says whether it was done
+        (:data:`~runner.agents.steps.ANSWER_SCHEMA`).
+
+        Raises what the function raises; InvalidInputError if its result is no JSON value, which is found out after the effect.
+        """
+        self._check()
+        checked(on_unknown)
+        if key is None:
+            name = name_of(fn)
+            key = f"{name}#{self._calls[name]}"
+            self._calls[name] += 1
+        known = self._ledger.steps.get(key)
+        if known is not None and not known.done:
+            known = await self._doubt(known, on_unknown)
+        if known is None:
+            await self._flush()
+            known = await self._write(self._journal.start_step(key))
+        if known is not None and known.done:
+            return known.result
+        value = await self._execute(fn, args, key)
+        await self._finish(key, value)
+        return value
+
+    async def _doubt(self, step: Step, on_unknown: OnUnknown) -> Step | None:
+        """Decide about a step that was started and whose end is unknown: None to call it again, else the step as done."""
+        answer: JsonValue = {"action": on_unknown}
+        if on_unknown == "ask":
+            question = f"Step {step.key!r} was started and never finished: was it done?"
+            payload: JsonObject = {"question": question, "step": step.key, "idempotency_key": self._id(f"step:{step.key}")}
+            request = HitlRequest(kind="step", payload=payload, answer_schema=ANSWER_SCHEMA)
+            # By the start that is in doubt: one that is called again and gets lost again is another question.
+            answer = await self._ask(f"doubt:{step.fence}:{step.key}", request, None, None)
+        match answer:
+            case {"action": "retry"}:
+                return None
+            case {"action": "done", "result": result}:
+                await self._finish(step.key, result)
+                return replace(step, done=True, result=result)
+        raise StepUnknownError(
+            f"step {step.key!r} was started by an earlier attempt; whether it took effect is unknown", step=step.key
+        )
+
+    async def _execute(self, fn: Callable[..., Any], args: Sequence[Any], key: str) -> JsonValue:
+        step = CurrentStep(self.thread_id, self.run_id, key, self.attempt, self._id(f"step:{key}"))
+        named = {"idempotency_key": step.idempotency_key} if takes(fn, "idempotency_key") else {}
+        token = executing.set(step)
+        try:
+            result = fn(*args, **named)
+            result = await result if inspect.isawaitable(result) else result
+        finally:
+            executing.reset(token)
+        try:
+            value: JsonValue = to_jsonable_python(result)
+        except ValueError as error:
+            raise InvalidInputError(f"step {key!r} returned what is no JSON value: {error}", step=key) from None
+        return value
+
+    async def _finish(self, key: str, value: JsonValue) -> None:
+        await _whole(self._write(self._journal.finish_step(key, value)))
+
+    async def ask(
+        self,
+        question: str | JsonObject,
+        schema: JsonObject | None = None,
+        *,
+        key: str | None = None,
+        timeout: float | None = None,
+        on_timeout: JsonObject | None = None,
+    ) -> JsonValue:
+        """Return the human's answer, or suspend the run until there is one.
+
+        ``schema``: JSON schema of valid answers. ``key`` names the question in its run; by default its number in this attempt
+        and its text, so that an answer never goes to another question. ``timeout``: seconds to wait; then ``on_timeout``
+        applies, ``{"fail": true}`` by default or ``{"answer": …}``. Questions of parallel tasks (a TaskGroup) are asked
+        together.
+
+        Raises HitlNotAllowedError in a probe.
+        """
+        payload: JsonObject = {"question": question} if isinstance(question, str) else question
+        if key is None:
+            key = f"{self._asked}:{digest([payload, schema])}"
+            self._asked += 1
+        return await self._ask(f"ask:{key}", HitlRequest(payload=payload, answer_schema=schema), timeout, on_timeout)
+
+    async def approve(
+        self,
+        call: ToolCallPart,
+        question: str | None = None,
+        *,
+        timeout: float | None = None,
+        on_timeout: JsonObject | None = None,
+    ) -> Approval:
+        """Return the human's decision on ``call``, or suspend the run until there is one.
+
+        The approval belongs to this call with these arguments; an answer is ``true``, ``false`` or an object with ``approved``
+        and optionally ``reason`` and edited ``arguments``. See :meth:`ask` for the rest.
+        """
+        payload: JsonObject = {"question": question or f"Allow {call.name}?", "tool_call": call.model_dump(mode="json")}
+        request = HitlRequest(kind="approval", payload=payload, answer_schema=APPROVAL_SCHEMA)
+        return read_approval(await self._ask(approval_key(call), request, timeout, on_timeout), call)
+
+    def add_usage(self, usage: Usage) -> None:
+        """Count tokens and cost that no appended message carries."""
+        self._usage = usage if self._usage is None else self._usage + usage
+
+    def stop(self) -> None:
+        """Say that the run is to stop; the executor then cancels the agent's task."""
+        self._cancelled = True
+
+    async def remainder(self) -> Remainder:
+        """What is left to write when the agent is through; nothing can be added after it."""
+        async with self._lock:
+            # Only what this attempt changed: the rest may have been changed by others since.
+            given = self._given_extra
+            extra = {key: value for key, value in self.extra.items() if key not in given or given[key] != value} or None
+            signal, self._signal = self._signal, self._signal or Suspend()
+            return Remainder(self._held, extra, self._usage, list(self._requests.values()), signal, self.result)
+
+    async def _ask(self, key: str, request: HitlRequest, timeout: float | None, on_timeout: JsonObject | None) -> JsonValue:
+        if not self._journal.durable:
+            raise HitlNotAllowedError("nobody can answer a probe; give it an agent that does not ask", thread_id=self.thread_id)
+        if isinstance(self._signal, AttemptLost):
+            raise self._signal
+        request = request.model_copy(update={"request_id": self._id(key), "thread_id": self.thread_id, "run_id": self.run_id})
+        known = self._ledger.requests.get(request.request_id)
+        if known is not None and known.answered_at is not None:
+            return known.answer
+        if timeout is not None:
+            if not 0 <= timeout <= LONGEST_WAIT:
+                raise InvalidInputError(f"a question waits 0 to {LONGEST_WAIT} seconds, got {timeout}", field="timeout")
+            request = request.model_copy(update={"timeout": timeout, "on_deadline": on_timeout or FAIL})
+        self._requests[request.request_id] = known or request
+        self._signal = Suspend()
+        await asyncio.sleep(0)  # sibling tasks ask now; the first signal to unwind cancels them
+        raise self._signal
+
+    def _id(self, key: str) -> str:
+        return request_id(self._stream.ref.thread_key, self.run_id, key)
+
+    def _own(self, message: Message) -> Message:
+        fields: dict[str, Any] = {"run_id": self.run_id}
+        if message.role == "assistant" and self._open_message is not None:
+            fields["id"], self._open_message = self._open_message, None
+        if message.usage is not None:
+            self.add_usage(message.usage)
+        return message.model_copy(update=fields)
+
+    async def _flush(self) -> None:
+        async with self._lock:
+            if self._held:
+                await self._commit(self._held)
+
+    async def _commit(self, messages: Sequence[Message]) -> None:
+        """Append ``messages``, the held ones among them, in one commit. The caller holds the lock."""
+        await _whole(self._append(list(messages)))
+
+    async def _append(self, messages: list[Message]) -> None:
+        reservation = self._stream.reserve(len(messages))
+        try:
+            stored = await self._write(self._journal.append(messages, first_event=reservation.first))
+        except BaseException:
+            reservation.drop()
+            raise
+        reservation.fill(completed_events(stored))
+        self._held = []
+        if self._committed is not None:
+            self._committed += stored
+
+    async def _write(self, operation: Awaitable[T]) -> T:
+        try:
+            return await operation
+        except (StaleFenceError, CancelRequestedError) as error:
+            self._signal = AttemptLost(error)
+            if self._on_lost is not None:
+                self._on_lost(error)
+            raise self._signal from None
+
+    def _check(self) -> None:
+        if self._signal is not None:
+            raise self._signal
+
+
+async def _whole(commit: Coroutine[Any, Any, None]) -> None:
+    """Await ``commit`` in a task of its own: a cancelled agent must not leave it half known. What it was refused for, the
+    context remembers as its signal, so nobody has to take the task's exception."""
+    task = asyncio.create_task(commit)
+    task.add_done_callback(_taken)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise
+
+
+def _taken(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def _closes_cycle(message: Message) -> bool:
+    return message.role == "assistant" and not message.tool_calls
+
+
+def completed_events(messages: Sequence[Message]) -> list[tuple[str, JsonObject]]:
+    """The events that announce stored messages."""
+    return [
+        ("message.completed", {"message_id": message.id, "message": message.model_dump(mode="json", exclude_none=True)})
+        for message in messages
+    ]

@@ -1,0 +1,78 @@
+"""Where a context writes: the store, under the attempt's fence, or for a probe nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from ..exchange import Attempt, Ledger, Step
+from ..models import Message, Run
+from ..patience import patiently
+from ..ports import RunStore
+
+
+class Journal(Protocol):
+    """What an attempt reads and writes. ``durable`` is False where nobody can answer a question."""
+
+    durable: bool
+
+    async def context(self) -> list[Message]: ...
+    async def ledger(self) -> Ledger: ...
+    async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]: ...
+    async def start_step(self, key: str) -> Step | None: ...
+    async def finish_step(self, key: str, result: Any) -> None: ...
+
+
+class StoreJournal:
+    """The journal of an attempt: every write carries its fence (invariant I2).
+
+    A store that does not answer is asked again: messages are known by their ids and steps by their keys, so a write whose
+    commit was not reported is not made twice.
+    """
+
+    durable = True
+
+    def __init__(self, runs: RunStore, attempt: Attempt) -> None:
+        self._runs = runs
+        self._attempt = attempt
+
+    async def context(self) -> list[Message]:
+        return await patiently(lambda: self._runs.context(self._attempt))
+
+    async def ledger(self) -> Ledger:
+        return await patiently(lambda: self._runs.ledger(self._attempt))
+
+    async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]:
+        return await patiently(lambda: self._runs.append(self._attempt, messages, first_event=first_event))
+
+    async def start_step(self, key: str) -> Step | None:
+        return await patiently(lambda: self._runs.start_step(self._attempt, key))
+
+    async def finish_step(self, key: str, result: Any) -> None:
+        await patiently(lambda: self._runs.finish_step(self._attempt, key, result))
+
+
+class ProbeJournal:
+    """The journal of a probe: it starts from a snapshot and writes to no thread (semantics: F9)."""
+
+    durable = False
+
+    def __init__(self, snapshot: Sequence[Message], run: Run) -> None:
+        self._snapshot = list(snapshot)
+        self.written = [run.input.model_copy(update={"run_id": run.run_id})] if run.input is not None else []
+
+    async def context(self) -> list[Message]:
+        return [*self._snapshot, *self.written]
+
+    async def ledger(self) -> Ledger:
+        return Ledger()
+
+    async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]:
+        self.written += messages
+        return list(messages)
+
+    async def start_step(self, key: str) -> Step | None:
+        return None
+
+    async def finish_step(self, key: str, result: Any) -> None:
+        return None

@@ -1,0 +1,1 @@
+"""The calls of :class:`runner.client.Client`, by subject: runs, forks, threads."""

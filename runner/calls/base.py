@@ -1,0 +1,64 @@
+"""What all calls share: a backend, and a commit followed by its effects."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..effects import apply
+from ..errors import InvalidInputError
+from ..exchange import Effects
+from ..models import PRIORITIES, Message, Priority, RunOptions
+from ..ports import Backend
+
+
+class Calls:
+    """Base of the calls; ``backend`` is bound to one tenant. ``app_version`` is recorded with accepted runs."""
+
+    backend: Backend
+    app_version: str | None
+
+    async def _apply(self, effects: Effects) -> None:
+        await apply(effects, self.backend)
+
+
+def as_message(message: str | Message | None) -> Message | None:
+    """A string is the words of the user."""
+    return Message.user(message) if isinstance(message, str) else message
+
+
+def options(**fields: Any) -> RunOptions:
+    """RunOptions, with a value out of range told as InvalidInputError."""
+    try:
+        return RunOptions(**fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise InvalidInputError(f"{name}: {first['msg'].lower()}, got {first['input']!r:.80}", field=name) from None
+
+
+def aware(moment: datetime | None) -> datetime | None:
+    """``moment`` if it names an instant: a naive one would mean another time on another host."""
+    if moment is not None and moment.tzinfo is None:
+        raise InvalidInputError(f"run_at needs a time zone, got {moment.isoformat()}; use datetime.now(UTC)", field="run_at")
+    return moment
+
+
+def due(delay: float | None, run_at: datetime | None) -> float | None:
+    """``delay`` in seconds if it makes sense beside ``run_at``."""
+    if delay is None:
+        return None
+    if run_at is not None:
+        raise InvalidInputError("give run_at or delay, not both", field="delay")
+    if not 0 <= delay < 10 * 365 * 86400:
+        raise InvalidInputError(f"delay is seconds from now on, at most ten years; got {delay}", field="delay")
+    return delay
+
+
+def urgency(priority: Priority) -> Priority:
+    """``priority`` if there is such a class: no worker would ever look at another one."""
+    if priority not in PRIORITIES:
+        raise InvalidInputError(f"priority is one of {', '.join(PRIORITIES)}, got {priority!r:.80}", field="priority")
+    return priority

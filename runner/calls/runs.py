@@ -1,0 +1,277 @@
+"""Prompts and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from pydantic import JsonValue
+
+from ..errors import InvalidInputError, MessageNotFoundError, ResultExpiredError, RunNotFoundError
+from ..exchange import AcceptRequest, Page, RunRef
+from ..handle import RunHandle, RunResult
+from ..models import (
+    AttemptInfo,
+    Event,
+    HitlRequest,
+    JsonObject,
+    Message,
+    MultitaskStrategy,
+    Priority,
+    RetryPolicy,
+    Run,
+    check_id,
+    new_id,
+)
+from ..states import RunStatus
+from ..streams import follow_run
+from .base import Calls, as_message, aware, due, options, urgency
+
+_PAGE: Final = 50
+
+
+class RunCalls(Calls):
+    """Enqueue, answer, cancel, watch."""
+
+    async def _accept(self, request: AcceptRequest, connection: Any = None) -> RunHandle:
+        request = replace(request, app_version=self.app_version)
+        accepted = await self.backend.runs.accept(request, connection=connection)
+        if accepted.created:
+            from .. import metrics  # prometheus-client: half of a light client's import time
+
+            metrics.RUNS_ACCEPTED.labels(kind=request.kind).inc()
+        await self._apply(accepted.effects)
+        return RunHandle(self, accepted.run.thread_id, accepted.run.run_id, created=accepted.created)
+
+    async def enqueue(
+        self,
+        thread_id: str,
+        message: str | Message | None,
+        run_id: str | None = None,
+        *,
+        agent: str | None = None,
+        queue: str | None = None,
+        parent_id: str | None = None,
+        parallel: bool = False,
+        priority: Priority = "normal",
+        run_at: datetime | None = None,
+        delay: float | None = None,
+        timeout: float | None = None,
+        max_attempts: int = 1,
+        retry: RetryPolicy | None = None,
+        multitask_strategy: MultitaskStrategy = "enqueue",
+        metadata: JsonObject | None = None,
+        connection: Any = None,
+    ) -> RunHandle:
+        """Accept a prompt on ``thread_id``, which is made if need be, and return at once (semantics: R1 to R4, R11).
+
+        ``message``: the user's words; None continues from the last message. ``run_id``: yours, or None for a uuid7; the same
+        id with the same content again is the same run. ``agent``: a name that a worker serves. ``parent_id``: branch at that
+        message. ``parallel``: on a branch and lane of its own. ``run_at`` (aware) or ``delay`` (seconds): due later.
+        ``timeout``: seconds per attempt. ``connection``: the caller's open database connection; the run exists once its
+        transaction commits.
+
+        Raises InvalidInputError, RunConflictError, ThreadBusyError, NothingToRunError, MessageNotFoundError, ForkBoundaryError,
+        QueueFullError, BackendUnavailableError.
+        """
+        request = AcceptRequest(
+            thread_id=check_id(thread_id, "thread_id"),
+            run_id=new_id() if run_id is None else check_id(run_id, "run_id"),
+            agent=agent,
+            queue=queue,
+            input=as_message(message),
+            parent_id=parent_id,
+            priority=urgency(priority),
+            run_at=aware(run_at),
+            delay=due(delay, run_at),
+            options=options(
+                timeout=timeout,
+                max_attempts=max_attempts,
+                retry=retry or RetryPolicy(),
+                multitask_strategy=multitask_strategy,
+                parallel=parallel,
+            ),
+            metadata=metadata or {},
+        )
+        return await self._accept(request, connection)
+
+    async def regenerate(
+        self,
+        /,
+        thread_id: str,
+        message_id: str | None = None,
+        run_id: str | None = None,
+        *,
+        message: str | Message | None = None,
+        **how: Any,
+    ) -> RunHandle:
+        """Answer a user message once more, on a new branch (semantics: B5).
+
+        ``message_id``: the answer to replace or the user message itself; None takes the newest. ``message``: edit and resend:
+        these words take the place of the user message. ``how``: as for :meth:`enqueue`.
+
+        Raises MessageNotFoundError if there is no user message to answer; InvalidInputError if the first message is to be
+        edited.
+        """
+        asked = await self._asked(thread_id, message_id)
+        if message is None:
+            return await self.enqueue(thread_id, None, run_id, parent_id=asked.id, **how)
+        if asked.parent_id is None:
+            raise InvalidInputError(
+                f"message {asked.id!r} is the first of its thread: nothing is before it to branch from; use a new thread",
+                thread_id=thread_id,
+                message_id=asked.id,
+            )
+        return await self.enqueue(thread_id, message, run_id, parent_id=asked.parent_id, **how)
+
+    async def respond(
+        self,
+        thread_id: str | None,
+        answer: JsonValue,
+        request_id: str | None = None,
+        response_id: str | None = None,
+        *,
+        answered_by: str | None = None,
+    ) -> HitlRequest:
+        """Answer a pending request; its run goes on (semantics: H3 to H5). Returns the request with its answer.
+
+        ``request_id``: None takes the thread's only pending one; with it ``thread_id`` may be None. ``response_id``: yours, to
+        make a repetition safe.
+
+        Raises ThreadNotFoundError, HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError, HitlInvalidAnswerError,
+        HitlAlreadyAnsweredError.
+        """
+        if thread_id is None and request_id is None:
+            raise InvalidInputError("name the thread or the request to answer", field="thread_id")
+        responded = await self.backend.runs.respond(
+            answer, thread_id=thread_id, request_id=request_id, response_id=response_id, answered_by=answered_by
+        )
+        await self._apply(responded.effects)
+        return responded.request
+
+    async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Run:
+        """Cancel durably: nothing is appended after this returned (semantics: R10). ``keep``: its messages stay in the context.
+
+        Raises RunNotFoundError, RunEndedError.
+        """
+        changed = await self.backend.runs.cancel(thread_id, run_id, keep=keep)
+        await self._apply(changed.effects)
+        return changed.run
+
+    async def redrive(self, thread_id: str, run_id: str) -> Run:
+        """Queue a failed or dead run again. Raises RunNotFoundError, RunEndedError."""
+        changed = await self.backend.runs.redrive(thread_id, run_id)
+        await self._apply(changed.effects)
+        return changed.run
+
+    def handle(self, thread_id: str, run_id: str) -> RunHandle:
+        """A handle of a run that was enqueued elsewhere; asks nothing."""
+        return RunHandle(self, thread_id, run_id)
+
+    async def run(self, thread_id: str, run_id: str) -> Run:
+        """One run. Raises RunNotFoundError."""
+        run = await self.backend.runs.run(thread_id, run_id)
+        if run is None:
+            raise RunNotFoundError(f"thread {thread_id!r} has no run {run_id!r}", thread_id=thread_id, run_id=run_id)
+        return run
+
+    async def runs(
+        self,
+        thread_id: str | None = None,
+        *,
+        status: RunStatus | None = None,
+        agent: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Run]:
+        """Runs, of one thread or of all, a page at a time. Raises InvalidCursorError."""
+        return await self.backend.runs.runs(thread_id=thread_id, status=status, agent=agent, limit=limit, cursor=cursor)
+
+    async def explain(self, thread_id: str, run_id: str) -> str:
+        """One sentence that says why the run is not running, or what it does (semantics: R12). Raises RunNotFoundError."""
+        return await self.backend.runs.explain(thread_id, run_id)
+
+    async def attempts(self, thread_id: str, run_id: str) -> list[AttemptInfo]:
+        """What workers made of the run, attempt by attempt. Raises RunNotFoundError, ThreadNotFoundError."""
+        return await self.backend.runs.attempts(thread_id, run_id)
+
+    async def requests(
+        self, thread_id: str | None = None, *, pending: bool = True, limit: int = 100, cursor: str | None = None
+    ) -> Page[HitlRequest]:
+        """The inbox: requests that wait for a human, of one thread or of all. ``pending=False``: the answered ones too."""
+        return await self.backend.runs.requests(thread_id=thread_id, pending=pending, limit=limit, cursor=cursor)
+
+    async def stream(self, thread_id: str, run_id: str, last_event_id: str | None = None) -> AsyncGenerator[Event]:
+        """A run's events after ``last_event_id``, live, until it ends or is suspended: :func:`runner.streams.follow_run`."""
+        async with aclosing(follow_run(self.backend, thread_id, run_id, last_event_id)) as events:
+            async for event in events:
+                yield event
+
+    async def result_of(self, run: Run) -> RunResult:
+        """What a run left that stopped: its messages in order, and the requests that it waits for. Raises ResultExpiredError
+        if it is a fork job whose result is kept no longer."""
+        if run.kind != "prompt" and run.kind != "external":
+            if run.status is RunStatus.COMPLETED and run.result is None:
+                message = f"the result of {run.kind} job {run.run_id!r} was kept for its time; ask again under another run id"
+                raise ResultExpiredError(message, thread_id=run.thread_id, run_id=run.run_id)
+            return RunResult(run)
+        requests: list[HitlRequest] = []
+        if run.status is RunStatus.SUSPENDED:
+            pending = await self.backend.runs.requests(thread_id=run.thread_id, pending=True)
+            requests = [request for request in pending.items if request.run_id == run.run_id]
+        return RunResult(run, await self._messages_of(run), requests)
+
+    async def _messages_of(self, run: Run) -> list[Message]:
+        """A run's messages stand together on one path: mostly at the head, else at a leaf, else where its events say."""
+        if found := await self._run_on_path(run, None, within=_PAGE):
+            return found
+        for branch in await self.backend.threads.branches(run.thread_id):
+            if branch.run_id == run.run_id:
+                return await self._run_on_path(run, branch.message_id)
+        key = await self.backend.threads.thread_key(run.thread_id)
+        events = await self.backend.runs.run_events(RunRef(key, run.run_id)) if key is not None else []
+        last = next((_message_id(event) for event in reversed(events) if event.type == "message.completed"), None)
+        return await self._run_on_path(run, last) if last else []
+
+    async def _run_on_path(self, run: Run, leaf_id: str | None, within: int | None = None) -> list[Message]:
+        """``within``: look for the run's last message among that many."""
+        found: list[Message] = []
+        seen = 0
+        async with aclosing(self._backwards(run.thread_id, leaf_id)) as path:
+            async for message in path:
+                seen += 1
+                if message.run_id == run.run_id:
+                    found.append(message)
+                elif found or seen == within:
+                    break
+        return found[::-1]
+
+    async def _asked(self, thread_id: str, message_id: str | None) -> Message:
+        """The user message that ``message_id`` answers or is."""
+        async with aclosing(self._backwards(thread_id, message_id)) as path:
+            async for message in path:
+                if message.role == "user":
+                    return message
+        raise MessageNotFoundError(
+            f"thread {thread_id!r} has no user message to answer", thread_id=thread_id, message_id=message_id
+        )
+
+    async def _backwards(self, thread_id: str, leaf_id: str | None) -> AsyncGenerator[Message]:
+        """The path from ``leaf_id`` to the root, read as far as it is asked for."""
+        cursor: str | None = None
+        while True:
+            page = await self.backend.threads.messages(thread_id, leaf_id, limit=_PAGE, cursor=cursor, newest_first=True)
+            for message in page.items:
+                yield message
+            if page.next is None:
+                return
+            cursor = page.next
+
+
+def _message_id(event: Event) -> str | None:
+    message = event.data.get("message")
+    found = message.get("id") if isinstance(message, dict) else event.data.get("message_id")
+    return found if isinstance(found, str) else None

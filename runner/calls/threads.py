@@ -1,0 +1,89 @@
+"""Threads and their message trees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..errors import ThreadNotFoundError
+from ..exchange import Page
+from ..models import Branch, JsonObject, Message, Thread, check_id
+from .base import Calls, as_message
+
+
+class ThreadCalls(Calls):
+    """Read conversations, store messages without a run, delete."""
+
+    async def thread(self, thread_id: str) -> Thread:
+        """One thread. Raises ThreadNotFoundError."""
+        thread = await self.backend.threads.thread(thread_id)
+        if thread is None:
+            raise ThreadNotFoundError(f"there is no thread {thread_id!r}", thread_id=thread_id)
+        return thread
+
+    async def threads(
+        self, *, parent_thread_id: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> Page[Thread]:
+        """Threads, or the forks of one, a page at a time. Raises InvalidCursorError."""
+        return await self.backend.threads.threads(parent_thread_id=parent_thread_id, limit=limit, cursor=cursor)
+
+    async def update_thread(
+        self,
+        thread_id: str,
+        *,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        extra: JsonObject | None = None,
+    ) -> Thread:
+        """Change what is given; ``extra`` is merged at its top level. Raises ThreadNotFoundError."""
+        return await self.backend.threads.update_thread(thread_id, title=title, tags=tags, extra=extra)
+
+    async def messages(
+        self,
+        thread_id: str,
+        leaf_id: str | None = None,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        newest_first: bool = False,
+    ) -> Page[Message]:
+        """The path from the root to ``leaf_id``, any message of the thread; None: to the newest leaf (semantics: B2).
+
+        ``limit``: messages per page; None: the whole path. ``newest_first`` pages from the leaf to the root.
+
+        Raises ThreadNotFoundError, MessageNotFoundError, InvalidInputError for a leaf that is no UUID, InvalidCursorError.
+        """
+        return await self.backend.threads.messages(thread_id, leaf_id, limit=limit, cursor=cursor, newest_first=newest_first)
+
+    async def branches(self, thread_id: str) -> list[Branch]:
+        """Every leaf of the thread's message tree, oldest first (semantics: B3). Raises ThreadNotFoundError."""
+        return await self.backend.threads.branches(thread_id)
+
+    async def store_message(
+        self, thread_id: str, message: str | Message, parent_id: str | None = None, *, expected_leaf: str | None = None
+    ) -> Message:
+        """Add a message without a run; the next run sees it (semantics: B1). A string is a message of the user.
+
+        ``parent_id``: None appends to the newest branch; another message opens a branch there. ``expected_leaf``: refuse if the
+        last message is another.
+
+        Raises MessageNotFoundError, InvalidInputError, ThreadBusyError, LeafMovedError, MessageTooLargeError.
+        """
+        stored = as_message(message)
+        assert stored is not None
+        return await self.backend.threads.store_message(
+            check_id(thread_id, "thread_id"), stored, parent_id, expected_leaf=expected_leaf
+        )
+
+    async def delete_thread(self, thread_id: str, *, cancel: bool = False) -> None:
+        """Delete a thread; its forks keep what they see. ``cancel``: end its live runs first.
+
+        Raises ThreadNotFoundError, ThreadBusyError.
+        """
+        await self._apply(await self.backend.threads.delete_thread(thread_id, cancel=cancel))
+
+    async def erase_thread(self, thread_id: str, *, cancel: bool = False) -> None:
+        """Delete a thread and blank its own messages wherever a fork still shows them.
+
+        Raises ThreadNotFoundError, ThreadBusyError.
+        """
+        await self._apply(await self.backend.threads.erase_thread(thread_id, cancel=cancel))

@@ -1,0 +1,247 @@
+"""Events on their way out: numbered per attempt, coalesced, and written for the whole worker in one call per tick.
+
+An :class:`EventStream` numbers the events of one attempt (``"<fence>-<n>"``, without holes: a reader takes a hole for a loss).
+A write to the store takes its numbers by :meth:`EventStream.reserve` before the commit; its events, and whatever comes after
+them, go out only when the commit is known. The :class:`EventWriter` drains all streams of a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from .errors import BackendUnavailableError, RunyardError
+from .exchange import Attempt, OutsideEvent, RunRef
+from .models import Event, JsonObject
+from .ports import EventLog
+
+TICK: Final = 0.02
+"""Seconds between two writes while only deltas wait."""
+BACKOFF: Final = 0.5
+"""Seconds between two tries while the event log is unreachable."""
+KEEP: Final = 20_000
+"""Events that a worker holds while the event log is unreachable; beyond it they are dropped, and readers are told by their
+numbers."""
+
+Batch = Sequence[tuple[RunRef, Sequence[Event]]]
+
+
+class ManyAppender(Protocol):
+    """An event log that writes the events of many runs in one round trip."""
+
+    async def append_many(self, batch: Batch) -> None: ...
+
+
+@dataclass(slots=True)
+class _Slot:
+    n: int
+    event: Event | None = None
+    text: list[str] | None = None
+
+
+@dataclass(slots=True)
+class Reservation:
+    """The numbers ``first`` … of a write that is under way. Ends with :meth:`fill` or :meth:`drop`."""
+
+    stream: EventStream
+    first: int
+    slots: list[_Slot] = field(default_factory=list)
+
+    def fill(self, events: Iterable[tuple[str, JsonObject]]) -> None:
+        """The write committed: its events, in order. Numbers that are left over are given back."""
+        slots = iter(self.slots)
+        for (kind, data), slot in zip(events, slots, strict=False):
+            slot.event = self.stream.event(slot.n, kind, data)
+        self.stream.withdraw(list(slots))
+        self.stream.changed(urgent=True)
+
+    def drop(self) -> None:
+        """The write did not happen."""
+        self.stream.withdraw(self.slots)
+        self.stream.changed()
+
+
+class EventStream:
+    """The events of one attempt, in order. At most one reservation may be open at a time.
+
+    ``spoke_at``: when the first streamed text came, on the monotonic clock; None before that.
+    """
+
+    def __init__(self, writer: EventWriter, attempt: Attempt, thread_id: str) -> None:
+        self._writer = writer
+        self._attempt = attempt
+        self._thread_id = thread_id
+        self._next = 1
+        self._slots: deque[_Slot] = deque()
+        self._closed = False
+        self.spoke_at: float | None = None
+
+    @property
+    def ref(self) -> RunRef:
+        return self._attempt.ref
+
+    def event(self, n: int, kind: str, data: JsonObject) -> Event:
+        # Not validated: every field is made here, and this is called for each event of each run.
+        return Event.model_construct(
+            id=f"{self._attempt.fence}-{n}", type=kind, thread_id=self._thread_id, run_id=self._attempt.run_id, data=data
+        )
+
+    def emit(self, kind: str, data: JsonObject | None = None, *, urgent: bool = False) -> None:
+        """Add one event."""
+        slot = self._add()
+        slot.event = self.event(slot.n, kind, data or {})
+        self.changed(urgent=urgent)
+
+    def delta(self, message_id: str, text: str) -> None:
+        """Add streamed text; what was not written yet of the same message grows instead of becoming another event."""
+        if self.spoke_at is None:
+            self.spoke_at = time.monotonic()
+        last = self._slots[-1] if self._slots else None
+        if (
+            last is not None
+            and last.text is not None
+            and last.event is not None
+            and last.event.data["message_id"] == message_id
+        ):
+            last.text.append(text)
+            return
+        slot = self._add()
+        slot.event = self.event(slot.n, "message.delta", {"message_id": message_id})
+        slot.text = [text]
+        self.changed()
+
+    def reserve(self, count: int) -> Reservation:
+        """Take ``count`` numbers for a write."""
+        first = self._next
+        return Reservation(self, first, [self._add() for _ in range(count)])
+
+    def withdraw(self, slots: list[_Slot]) -> None:
+        """Give back the numbers of ``slots``; the events after them move up."""
+        if not slots:
+            return
+        gone, first = {id(slot) for slot in slots}, slots[0].n
+        self._slots = deque(slot for slot in self._slots if id(slot) not in gone)
+        self._next -= len(slots)
+        for n, slot in enumerate((slot for slot in self._slots if slot.n > first), first):
+            slot.n = n
+            if slot.event is not None:
+                slot.event = self.event(n, slot.event.type, slot.event.data)
+
+    def close(self) -> None:
+        """Take no further events; those under way are still written."""
+        self._closed = True
+
+    def take(self) -> list[Event]:
+        """Remove and return the events up to the first one whose write is not known yet."""
+        ready = []
+        while self._slots and (event := self._slots[0].event) is not None:
+            slot = self._slots.popleft()
+            if slot.text is not None:
+                event.data["text"] = "".join(slot.text)
+            ready.append(event)
+        return ready
+
+    def changed(self, *, urgent: bool = False) -> None:
+        self._writer.pending(self, urgent=urgent)
+
+    def _add(self) -> _Slot:
+        slot = _Slot(self._next)
+        if not self._closed:
+            self._next += 1
+            self._slots.append(slot)
+        return slot
+
+
+class EventWriter:
+    """Writes the events of all attempts of a worker. ``run`` is its only task; ``close`` writes what is left."""
+
+    def __init__(self, log: EventLog, *, tick: float = TICK) -> None:
+        self._log = log
+        self._tick = tick
+        self._streams: dict[EventStream, None] = {}
+        self._outside: list[tuple[RunRef, Event]] = []
+        self._unwritten: list[tuple[RunRef, list[Event]]] = []
+        self._some = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._closing = False
+
+    def pending(self, stream: EventStream, *, urgent: bool = False) -> None:
+        """``stream`` has events to write, at the next tick or at once."""
+        self._streams[stream] = None
+        self._some.set()
+        if urgent:
+            self._urgent.set()
+
+    def outside(self, events: Iterable[OutsideEvent]) -> None:
+        """Write events of verbs that happened outside any attempt."""
+        for item in events:
+            event = Event(id=item.event_id, type=item.type, thread_id=item.thread_id, run_id=item.ref.run_id, data=item.data)
+            self._outside.append((item.ref, event))
+            self._some.set()
+            self._urgent.set()
+
+    async def run(self) -> None:
+        """Write until :meth:`close`."""
+        while True:
+            if not self._closing:
+                await self._some.wait()
+                await asyncio.sleep(0)  # an agent that has just been announced starts, and its first events go along
+            self._some.clear()
+            self._urgent.clear()
+            written = await self._flush()
+            if self._closing and not (written and self._some.is_set()):
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._tick if written else BACKOFF):
+                    await self._urgent.wait()
+
+    def close(self) -> None:
+        """Let :meth:`run` end after one more write."""
+        self._closing = True
+        self._some.set()
+        self._urgent.set()
+
+    def _collect(self) -> list[tuple[RunRef, list[Event]]]:
+        streams, self._streams = self._streams, {}
+        outside, self._outside = self._outside, []
+        batch = self._unwritten
+        batch += [(stream.ref, events) for stream in streams if (events := stream.take())]
+        batch += [(ref, [event]) for ref, event in outside]
+        return batch
+
+    async def _flush(self) -> bool:
+        batch = self._collect()
+        self._unwritten = []
+        if not batch:
+            return True
+        try:
+            await self._append(batch)
+        except BackendUnavailableError:
+            size = sum(len(events) for _, events in batch)
+            self._unwritten = batch if size <= KEEP else []
+            self._some.set()
+            return False
+        except Exception:
+            import structlog  # not at the top: agents import this module, and few ever get here
+
+            structlog.get_logger("runyard.events").exception("events dropped", events=sum(len(events) for _, events in batch))
+        return True
+
+    async def _append(self, batch: list[tuple[RunRef, list[Event]]]) -> None:
+        if hasattr(self._log, "append_many"):
+            await self._log.append_many(batch)
+            return
+        # A refused event (an older fence) concerns one run and must not keep the others from being written.
+        answers = await asyncio.gather(
+            *(self._log.append(ref.thread_key, events) for ref, events in batch), return_exceptions=True
+        )
+        for answer in answers:
+            if isinstance(answer, BackendUnavailableError) or (
+                isinstance(answer, BaseException) and not isinstance(answer, RunyardError)
+            ):
+                raise answer

@@ -1,0 +1,57 @@
+"""Runs that are not prompts: a fork made by a worker, and a probe (semantics: F5, F9)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
+
+from . import metrics
+from .errors import BackendUnavailableError, CapabilityMissingError, HitlNotAllowedError, RunyardError
+from .exchange import Claim, ForkRequest
+from .models import JsonObject, Message, StopReason
+from .ports import Backend
+
+if TYPE_CHECKING:
+    from .app import AgentSpec
+
+
+async def fork(backend: Backend, claim: Claim) -> JsonValue:
+    """Make the fork that a job asks for; made before, it is the same one. Returns the job's result."""
+    request = request_of(claim)
+    with metrics.FORK.time():
+        forked = await backend.for_tenant(claim.tenant).threads.fork(request)
+    return {"thread_id": forked.thread.thread_id}
+
+
+async def snapshot(backend: Backend, claim: Claim, spec: AgentSpec) -> tuple[list[Message], JsonObject]:
+    """What a probe starts from: messages and extra. An agent that may ask is refused before anything is read (F9)."""
+    if spec.hitl:
+        raise HitlNotAllowedError(f"agent {spec.name!r} asks humans; nobody can answer a probe", agent=spec.name)
+    request = request_of(claim)
+    return await backend.for_tenant(claim.tenant).threads.cut_messages(request.src, request.cut)
+
+
+def probe_result(written: list[Message], error: BaseException | None) -> JsonValue:
+    """A :class:`~runner.models.ForkOnceResult` as JSON. An error of the agent is its stop reason; refusals are raised again."""
+    if isinstance(error, BackendUnavailableError) or (isinstance(error, RunyardError) and error.http_status < 500):
+        raise error
+    last = next((message for message in reversed(written) if message.role == "assistant"), None)
+    reason: StopReason = "error" if error is not None else (last.stop_reason if last else None) or "stop"
+    return {
+        "text": last.text if last else "",
+        "messages": [message.model_dump(mode="json") for message in written],
+        "stop_reason": reason,
+    }
+
+
+def request_of(claim: Claim) -> ForkRequest:
+    """The fork that a job carries."""
+    if claim.fork is None:
+        raise CapabilityMissingError("the store handed out a fork job without its request", method="claim")
+    cut, run = claim.fork.cut, claim.run
+    if run is not None and cut.after_run_id is None and cut.at_message_id is None and cut.at_seq is None:
+        # "After the last completed run" was decided when the job was accepted.
+        return replace(claim.fork, cut=replace(cut, after_run_id=run.after_run_id))
+    return claim.fork

@@ -1,0 +1,175 @@
+"""What a process counts, for Prometheus. ``docs/reference/metrics.md`` lists it.
+
+Labels are closed sets: outcomes, kinds, and the agents and queues that this process serves (:func:`serve`); what goes by
+another name is counted under the empty one. Never ids, and never a text that somebody typed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final, get_args
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from .exchange import OutsideEvent
+from .models import HitlRequest, Run, RunKind
+from .states import ENDED, RunStatus
+
+_SHORT: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_LONG: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0)
+_HUMAN: Final = (1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0, 86400.0, 604800.0)
+
+OUTCOMES: Final = tuple(sorted(status.value for status in ENDED))
+"""How a run ends."""
+ATTEMPT_OUTCOMES: Final = (*OUTCOMES, RunStatus.SUSPENDED.value, "released", "lost")
+"""How an attempt ends: as its run, or the run goes on in another one."""
+
+RUNS_ACCEPTED: Final = Counter(
+    "runyard_runs_accepted_total", "Runs that a client in this process accepted; repeated requests are not counted.", ["kind"]
+)
+RUNS_FINISHED: Final = Counter("runyard_runs_finished_total", "Runs that ended.", ["outcome", "agent", "queue"])
+ATTEMPTS_STARTED: Final = Counter("runyard_attempts_started_total", "Attempts that began.", ["agent", "queue"])
+ATTEMPTS_ENDED: Final = Counter(
+    "runyard_attempts_ended_total",
+    "Attempts that ended. released: to be tried again or handed over; lost: somebody else has the run.",
+    ["outcome", "agent", "queue"],
+)
+
+PICKUP: Final = Histogram(
+    "runyard_pickup_seconds", "From the moment nothing but a worker is missing to the claim.", ["queue"], buckets=_SHORT
+)
+QUEUE_WAIT: Final = Histogram(
+    "runyard_queue_wait_seconds",
+    "From the moment a run is due to its first claim: it waits for its lane and for a worker.",
+    ["queue"],
+    buckets=_LONG,
+)
+RUN: Final = Histogram(
+    "runyard_run_seconds",
+    "From the moment a run is due to its end in an attempt, whatever it waited for.",
+    ["outcome", "agent"],
+    buckets=_LONG,
+)
+ATTEMPT: Final = Histogram("runyard_attempt_seconds", "Duration of an attempt.", ["outcome", "agent"], buckets=_LONG)
+FIRST_TOKEN: Final = Histogram(
+    "runyard_first_token_seconds",
+    "From the moment a run is due to its first streamed text; of first attempts.",
+    ["agent"],
+    buckets=_LONG,
+)
+SUSPENDED: Final = Histogram(
+    "runyard_suspended_seconds", "From a suspension to the answer that ended it.", ["agent"], buckets=_HUMAN
+)
+FORK: Final = Histogram("runyard_fork_seconds", "Duration of a fork in the store.", buckets=_SHORT)
+
+TAKEOVERS: Final = Counter("runyard_takeovers_total", "Runs taken over from a dead worker.")
+STALE_WRITES: Final = Counter("runyard_stale_writes_total", "Writes refused because another attempt holds the run.")
+LOCK_LOSSES: Final = Counter("runyard_lock_losses_total", "Locks in Redis that were lost while their run was in hand.")
+LOST_TASKS: Final = Counter("runyard_lost_tasks_total", "Runs released because this worker's task for them had vanished.")
+RESCUES: Final = Counter(
+    "runyard_rescues_total", "Lane heads that no queue knew and the reconciler submitted. 0 without faults."
+)
+WORKERS_DEAD: Final = Counter("runyard_workers_dead_total", "Workers that this one, as leader, declared dead.")
+
+SLOTS: Final = Gauge("runyard_slots", "Runs that this worker takes at once.")
+SLOTS_IN_USE: Final = Gauge("runyard_slots_in_use", "Runs that this worker has in hand.")
+
+SILENCE: Final = Gauge(
+    "runyard_main_loop_silence_seconds", "For how long the main loop has not turned: user code that blocks it."
+)
+
+LEADING: Final = Gauge("runyard_leading", "1 if this worker leads the reconciler.")
+QUEUED: Final = Gauge(
+    "runyard_queued_runs", "Runs that are due and wait for their lane or a worker. From the leader only.", ["queue"]
+)
+DEEPEST_LANE: Final = Gauge(
+    "runyard_deepest_lane_runs", "Most queued runs in one lane of the queue. From the leader only.", ["queue"]
+)
+OLDEST: Final = Gauge(
+    "runyard_oldest_queued_seconds", "For how long the queued run that waits longest has. From the leader only.", ["queue"]
+)
+SUSPENDED_RUNS: Final = Gauge("runyard_suspended_runs", "Runs that wait for a human. From the leader only.", ["queue"])
+SERVING: Final = Gauge(
+    "runyard_serving_workers", "Live workers that take runs from the queue. From the leader only.", ["queue"]
+)
+PAUSED: Final = Gauge("runyard_paused_queue", "1 if the queue is paused. From the leader only.", ["queue"])
+OF_QUEUES: Final = (QUEUED, DEEPEST_LANE, OLDEST, SUSPENDED_RUNS, SERVING, PAUSED)
+
+_agents: set[str] = set()
+_queues: set[str] = set()
+
+
+def serve(agents: Mapping[str, str], queues: Iterable[str]) -> None:
+    """Count under these agents (name → queue) and queues from here on, from zero, so that the first of each is an increase."""
+    _agents.update(agents)
+    _queues.update(queues)
+    for kind in get_args(RunKind):
+        RUNS_ACCEPTED.labels(kind=kind)
+    for queue in queues:
+        PICKUP.labels(queue=queue)
+        QUEUE_WAIT.labels(queue=queue)
+    for agent, queue in (*agents.items(), *(("", queue) for queue in queues)):
+        ATTEMPTS_STARTED.labels(agent=agent, queue=queue)
+        for outcome in OUTCOMES:
+            RUNS_FINISHED.labels(outcome=outcome, agent=agent, queue=queue)
+        for outcome in ATTEMPT_OUTCOMES:
+            ATTEMPTS_ENDED.labels(outcome=outcome, agent=agent, queue=queue)
+    for agent in (*agents, ""):
+        FIRST_TOKEN.labels(agent=agent)
+        SUSPENDED.labels(agent=agent)
+        for outcome in OUTCOMES:
+            RUN.labels(outcome=outcome, agent=agent)
+        for outcome in ATTEMPT_OUTCOMES:
+            ATTEMPT.labels(outcome=outcome, agent=agent)
+
+
+def labels(agent: str | None, queue: str) -> dict[str, str]:
+    """An agent and a queue as labels."""
+    return {"agent": agent if agent in _agents else "", "queue": queue if queue in _queues else ""}
+
+
+def count_ends(events: Iterable[OutsideEvent]) -> None:
+    """Count the runs that ended outside any attempt."""
+    for event in events:
+        outcome = event.type.removeprefix("run.")
+        if outcome in OUTCOMES:
+            RUNS_FINISHED.labels(outcome=outcome, **labels(event.agent, event.queue)).inc()
+
+
+class Meter:
+    """Measures one attempt of ``run`` by ``agent``, from its start."""
+
+    def __init__(self, run: Run, agent: str | None) -> None:
+        self._labels = labels(agent, run.queue)
+        self._agent = self._labels["agent"]
+        self._first = run.attempt == 1
+        self._waited = waited(run)
+        self._began = time.monotonic()
+        ATTEMPTS_STARTED.labels(**self._labels).inc()
+
+    def resumed(self, answered: Iterable[HitlRequest]) -> None:
+        """The attempt follows the answer to one of the requests."""
+        ages = [(r.created_at, r.answered_at - r.created_at) for r in answered if r.created_at and r.answered_at]
+        if ages:
+            SUSPENDED.labels(agent=self._agent).observe(max(ages)[1].total_seconds())
+
+    def ended(self, status: RunStatus | None, spoke_at: float | None) -> None:
+        """The attempt left the run in ``status``, None if it lost it. ``spoke_at``: its first streamed text, on the monotonic
+        clock."""
+        lasted = time.monotonic() - self._began
+        outcome = "lost" if status is None else "released" if status is RunStatus.QUEUED else status.value
+        ATTEMPTS_ENDED.labels(outcome=outcome, **self._labels).inc()
+        ATTEMPT.labels(outcome=outcome, agent=self._agent).observe(lasted)
+        if outcome in OUTCOMES:
+            RUNS_FINISHED.labels(outcome=outcome, **self._labels).inc()
+            RUN.labels(outcome=outcome, agent=self._agent).observe(self._waited + lasted)
+        if self._first and spoke_at is not None:
+            FIRST_TOKEN.labels(agent=self._agent).observe(self._waited + spoke_at - self._began)
+
+
+def waited(run: Run) -> float:
+    """Seconds from the moment a run was due to the start of its present attempt, by the store's clock."""
+    if run.started_at is None:
+        return 0.0
+    return max(0.0, (run.started_at - max(filter(None, (run.run_at, run.accepted_at)))).total_seconds())

@@ -1,0 +1,407 @@
+"""What users of runyard hold in their hands: messages, threads, runs, requests, branches. Every id is a string."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
+
+import uuid_utils
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
+
+from .errors import InvalidInputError
+from .states import ENDED, RunStatus
+
+JsonObject: TypeAlias = dict[str, JsonValue]
+
+Role = Literal["system", "user", "assistant", "tool"]
+StopReason = Literal["stop", "max_tokens", "tool_calls", "content_filter", "refusal", "error", "aborted", "cancelled"]
+RunKind = Literal["prompt", "fork", "fork_once", "fork_many", "external"]
+VersionPolicy = Literal["run", "wait", "fail"]
+MultitaskStrategy = Literal["enqueue", "reject", "interrupt", "rollback"]
+Priority = Literal["high", "normal", "low"]
+
+PRIORITIES: Final[tuple[Priority, ...]] = ("high", "normal", "low")
+MAX_ID_LENGTH: Final = 255
+MAX_TAG_LENGTH: Final = 64
+
+
+def new_id() -> str:
+    """A fresh uuid7 as text; ids made later sort later."""
+    return str(uuid_utils.uuid7())
+
+
+def check_id(value: Any, name: str) -> str:
+    """Return ``value`` if it is a valid id (1 to 255 printable characters), else raise :class:`InvalidInputError`."""
+    if not (isinstance(value, str) and 1 <= len(value) <= MAX_ID_LENGTH and value.isprintable()):
+        raise InvalidInputError(f"{name} must be 1 to {MAX_ID_LENGTH} printable characters, got {value!r:.80}", field=name)
+    return str(value)
+
+
+def check_tags(tags: Mapping[str, Any], title: str | None = None) -> dict[str, str]:
+    """A copy of ``tags`` (text under keys of 1 to 64 printable characters), with ``title`` mirrored in it (semantics: F7).
+
+    Raises InvalidInputError.
+    """
+    for key, value in tags.items():
+        if not (isinstance(value, str) and 1 <= len(key) <= MAX_TAG_LENGTH and key.isprintable()):
+            raise InvalidInputError(
+                f"tags are text under keys of 1 to {MAX_TAG_LENGTH} printable characters, got {key!r:.80}", field="tags"
+            )
+    return {**tags, "title": title} if title is not None else dict(tags)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class _Stored(BaseModel):
+    """What messages are made of. A field that a newer version stored is passed over, so that older processes can still read."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Usage(_Stored):
+    """Tokens and cost of model calls. ``cost`` is in US dollars."""
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            requests=self.requests + other.requests,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost=self.cost + other.cost,
+        )
+
+
+class TextPart(_Stored):
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ThinkingPart(_Stored):
+    """A model's reasoning; ``signature`` is the provider's proof that must be sent back unchanged."""
+
+    type: Literal["thinking"] = "thinking"
+    text: str
+    signature: str | None = None
+
+
+class ImagePart(_Stored):
+    """An image: either ``url`` or base64 ``data`` with its ``media_type``."""
+
+    type: Literal["image"] = "image"
+    url: str | None = None
+    data: str | None = None
+    media_type: str | None = None
+
+
+class ToolCallPart(_Stored):
+    """The model asks for a tool; ``id`` ties the result to the call."""
+
+    type: Literal["tool_call"] = "tool_call"
+    id: str
+    name: str
+    arguments: JsonObject = Field(default_factory=dict)
+
+
+class ToolResultPart(_Stored):
+    """What a tool answered to the call ``call_id``."""
+
+    type: Literal["tool_result"] = "tool_result"
+    call_id: str
+    content: JsonValue = None
+    is_error: bool = False
+
+
+Part = Annotated[TextPart | ThinkingPart | ImagePart | ToolCallPart | ToolResultPart, Field(discriminator="type")]
+
+
+def _parts(value: Any) -> Any:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+class Message(_Stored):
+    """One immutable entry of a thread.
+
+    ``content`` is a list of parts; a plain string becomes one text part. ``id`` is a uuid7, made here unless given. ``run_id``,
+    ``parent_id``, ``seq`` (the message's number in its thread) and ``created_at`` are set by the store.
+    """
+
+    id: str = Field(default_factory=new_id)
+    role: Role
+    content: Annotated[list[Part], BeforeValidator(_parts)]
+    run_id: str | None = None
+    parent_id: str | None = None
+    seq: int | None = None
+    created_at: datetime | None = None
+    stop_reason: StopReason | None = None
+    usage: Usage | None = None
+    metadata: JsonObject = Field(default_factory=dict)
+
+    @classmethod
+    def user(cls, content: str | list[Part], **fields: Any) -> Self:
+        """A message of the user."""
+        return cls(role="user", content=content, **fields)
+
+    @classmethod
+    def assistant(cls, content: str | Sequence[Part], **fields: Any) -> Self:
+        """A message of the model."""
+        return cls(role="assistant", content=content, **fields)
+
+    @classmethod
+    def tool(cls, *results: ToolResultPart, **fields: Any) -> Self:
+        """The results of tool calls, in one message."""
+        return cls(role="tool", content=list(results), **fields)
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined."""
+        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def tool_calls(self) -> list[ToolCallPart]:
+        """The tool calls in this message, in order."""
+        return [part for part in self.content if isinstance(part, ToolCallPart)]
+
+    @property
+    def tool_results(self) -> list[ToolResultPart]:
+        """The tool results in this message, in order."""
+        return [part for part in self.content if isinstance(part, ToolResultPart)]
+
+
+MESSAGES: Final = TypeAdapter(list[Message])
+"""Validates many messages in one call, which is several times faster than one by one."""
+
+
+def open_tool_calls(messages: Iterable[Message]) -> list[str]:
+    """Ids of the tool calls in ``messages`` that no later message answers, in order (semantics: R5, F6)."""
+    calls: dict[str, None] = {}
+    for message in messages:
+        for result in message.tool_results:
+            calls.pop(result.call_id, None)
+        calls.update(dict.fromkeys(call.id for call in message.tool_calls))
+    return list(calls)
+
+
+class ErrorInfo(_Model):
+    """Why a run failed: a stable ``code``, a sentence, and JSON details."""
+
+    code: str
+    message: str
+    details: JsonObject = Field(default_factory=dict)
+
+
+class RetryPolicy(_Model):
+    """Exponential backoff between attempts: ``min(initial * factor ** n, maximum)`` seconds, ± ``jitter`` as a fraction.
+
+    ``errors``: other policies for some classes of errors, by the name of the class or of one of its bases; the closest one
+    applies, and None means that such an error is not retried: ``RetryPolicy(errors={"RateLimitError": RetryPolicy(initial=30),
+    "ValueError": None})``.
+    """
+
+    initial: float = Field(1.0, ge=0)
+    factor: float = Field(2.0, ge=1)
+    maximum: float = Field(60.0, ge=0)
+    jitter: float = Field(0.2, ge=0, le=1)
+    errors: dict[str, RetryPolicy | None] = Field(default_factory=dict)
+
+    def of(self, error: BaseException) -> RetryPolicy | None:
+        """The policy for ``error``, or None if it is not to be retried."""
+        named = (cls.__name__ for cls in type(error).__mro__ if cls.__name__ in self.errors)
+        return self.errors[name] if (name := next(named, None)) is not None else self
+
+
+class RunOptions(_Model):
+    """How a run is executed. ``timeout`` (seconds) bounds one attempt; ``max_attempts`` bounds attempts that ended in an
+    error."""
+
+    timeout: float | None = Field(None, gt=0)
+    max_attempts: int = Field(1, ge=1, le=1000)
+    retry: RetryPolicy = Field(default_factory=RetryPolicy)
+    multitask_strategy: MultitaskStrategy = "enqueue"
+    parallel: bool = False
+
+
+class Run(_Model):
+    """One prompt → final assistant message cycle, or a fork job, as the store knows it."""
+
+    thread_id: str
+    run_id: str
+    kind: RunKind = "prompt"
+    status: RunStatus
+    agent: str | None = None
+    queue: str = "default"
+    priority: Priority = "normal"
+    lane: str | None = None
+    attempt: int = 0
+    error_count: int = 0
+    crash_count: int = 0
+    input: Message | None = None
+    parent_id: str | None = None
+    after_run_id: str | None = None
+    options: RunOptions = Field(default_factory=RunOptions)
+    run_at: datetime | None = None
+    accepted_at: datetime
+    admitted_at: datetime | None = None
+    started_at: datetime | None = None
+    suspended_at: datetime | None = None
+    finished_at: datetime | None = None
+    cancel_requested_at: datetime | None = None
+    completion_seq: int | None = None
+    fence: int | None = None
+    worker_id: str | None = None
+    app_version: str | None = None
+    error: ErrorInfo | None = None
+    result: JsonValue = None
+    usage: Usage = Field(default_factory=Usage)
+    metadata: JsonObject = Field(default_factory=dict)
+    event_id: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """True once nothing more can happen to the run but a redrive."""
+        return self.status in ENDED
+
+
+class AttemptInfo(_Model):
+    """One attempt of a run, for people. ``outcome``: ``running`` while it lasts; then how the run ended (``completed``,
+    ``failed``, ``cancelled``, ``dead``), or why it goes on in another one: ``suspended``, ``retried`` after an error,
+    ``released`` (a hand-over), ``lost`` with its worker."""
+
+    fence: int
+    worker_id: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    outcome: str
+    error: ErrorInfo | None = None
+
+
+class Thread(_Model):
+    """One conversation."""
+
+    thread_id: str
+    parent_thread_id: str | None = None
+    forked_after_run_id: str | None = None
+    forked_at_seq: int | None = None
+    agent: str | None = None
+    title: str | None = None
+    tags: dict[str, str] = Field(default_factory=dict)
+    extra: JsonObject = Field(default_factory=dict)
+    config: JsonObject = Field(default_factory=dict)
+    usage: Usage = Field(default_factory=Usage)
+    created_at: datetime
+    updated_at: datetime
+
+
+class Branch(_Model):
+    """One leaf of a thread's message tree: the end of a path. ``depth`` counts the messages root..leaf."""
+
+    message_id: str
+    depth: int
+    created_at: datetime
+    run_id: str | None = None
+    run_status: RunStatus | None = None
+
+
+class HitlRequest(_Model):
+    """What a run waits for: a question, an approval, or whether a step was done. ``answer_schema``: JSON schema of the answers.
+
+    ``deadline_at`` bounds the wait; ``on_deadline`` says what happens then: ``{"fail": true}`` or ``{"answer": …}``.
+    ``timeout``: seconds; the store turns it into ``deadline_at`` by its own clock when it keeps the request.
+    """
+
+    request_id: str = Field(default_factory=new_id)
+    kind: Literal["question", "approval", "step"] = "question"
+    payload: JsonObject = Field(default_factory=dict)
+    answer_schema: JsonObject | None = None
+    deadline_at: datetime | None = None
+    timeout: float | None = Field(None, ge=0)
+    on_deadline: JsonObject | None = None
+    thread_id: str | None = None
+    run_id: str | None = None
+    created_at: datetime | None = None
+    answer: JsonValue = None
+    response_id: str | None = None
+    answered_by: str | None = None
+    answered_at: datetime | None = None
+
+
+class Event(_Model):
+    """One event of a run's stream. ``id`` is ``"<fence>-<n>"``; a ``gap`` has none. ``type`` is one of EVENT_TYPES."""
+
+    id: str | None
+    type: str
+    thread_id: str
+    run_id: str
+    data: JsonObject = Field(default_factory=dict)
+
+
+LimitName = Literal[
+    "queued", "queued_per_tenant", "queued_per_lane", "message_bytes", "running_per_agent", "running_per_tenant"
+]  # fmt: skip
+LIMITS: Final = get_args(LimitName)
+
+
+class Limit(_Model):
+    """A limit of the deployment (semantics: R16). ``subject``: the tenant or agent of which a limit per tenant or per agent
+    speaks; None for each that has none of its own, and for limits without subjects."""
+
+    name: LimitName
+    subject: str | None = None
+    most: int = Field(ge=0, lt=2**48)
+
+    @model_validator(mode="after")
+    def _names_what_it_can(self) -> Self:
+        if self.subject is not None and not self.name.endswith(("_per_tenant", "_per_agent")):
+            raise ValueError(f"{self.name} has no subject, got {self.subject!r}")
+        return self
+
+
+FeedType = Literal[
+    "run.completed", "run.failed", "run.cancelled", "run.dead", "run.suspended",
+    "message.stored", "thread.forked", "thread.deleted",
+]  # fmt: skip
+
+
+class FeedEntry(_Model):
+    """Something that was committed (semantics: E5). ``cursor`` continues the feed after this entry; ``run_id`` is set where
+    ``type`` is a run's."""
+
+    cursor: str
+    type: FeedType
+    thread_id: str
+    run_id: str | None = None
+    created_at: datetime
+
+
+EVENT_TYPES: Final = (
+    *("run.queued", "run.started", "run.suspended", "run.resumed", "run.rewound"),
+    *("run.completed", "run.failed", "run.cancelled", "run.dead"),
+    *("message.started", "message.delta", "message.completed", "tool.started", "tool.completed"),
+    *("hitl.requested", "hitl.answered", "gap"),
+)
+STREAM_ENDS: Final = frozenset({"run.completed", "run.failed", "run.cancelled", "run.dead", "run.suspended"})
+
+
+@dataclass(frozen=True)
+class ForkOnceResult:
+    """What a probe answered: ``text`` of its last assistant message, only the ``messages`` it added, why it stopped (F9)."""
+
+    text: str
+    messages: list[Message]
+    stop_reason: StopReason
+
+
+@dataclass
+class CheckpointData:
+    """A thread as a checkpointer loads it (semantics: R15)."""
+
+    messages: list[Message] = field(default_factory=list)
+    extra: JsonObject = field(default_factory=dict)
+    parent_thread_id: str | None = None

@@ -1,0 +1,101 @@
+"""How attempts end: which errors are worth another one, how long until it, and the events that announce the end."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any, Final
+
+from .agents.context import Remainder, completed_events
+from .app import AgentSpec
+from .errors import BackendUnavailableError, RunyardError
+from .exchange import Ended
+from .models import ErrorInfo, JsonObject, RetryPolicy, RunOptions
+from .states import RunStatus
+
+END_EVENTS: Final = {
+    RunStatus.COMPLETED: "run.completed",
+    RunStatus.FAILED: "run.failed",
+    RunStatus.CANCELLED: "run.cancelled",
+    RunStatus.DEAD: "run.dead",
+    RunStatus.SUSPENDED: "run.suspended",
+}
+
+
+def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions:
+    """The run's options, with those of its agent where the run leaves the default."""
+    if spec is None:
+        return options
+    default = RunOptions()
+    fields = {
+        "timeout": options.timeout if options.timeout is not None else spec.timeout,
+        "max_attempts": options.max_attempts if options.max_attempts != default.max_attempts else spec.max_attempts,
+        "retry": spec.retry if spec.retry is not None and options.retry == default.retry else options.retry,
+    }
+    return options.model_copy(update=fields)
+
+
+def retryable(error: BaseException) -> bool:
+    """False for what another attempt would only repeat: refusals of runyard itself, and errors with ``retryable = False``."""
+    declared = getattr(error, "retryable", None)
+    if isinstance(declared, bool):
+        return declared
+    return not isinstance(error, RunyardError) or isinstance(error, BackendUnavailableError) or error.http_status >= 500
+
+
+def describe(error: BaseException) -> ErrorInfo:
+    """What a run records about the error that it ended with. Whatever the error says, the record can be stored."""
+    if isinstance(error, RunyardError):
+        told = error.to_dict()
+        return ErrorInfo(code=error.code, message=_storable(told["message"]), details=_storable(told["details"]))
+    name = type(error).__name__
+    return ErrorInfo(code="agent_error", message=_storable(_words(error)) or name, details={"type": name})
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # user code
+        return ""
+
+
+def _storable(value: Any) -> Any:
+    """``value`` as JSON that every store takes: NUL characters and lone surrogates are shown as escapes."""
+    match value:
+        case None | bool() | int():
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case str():
+            return value.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+        case dict():
+            return {_storable(str(key)): _storable(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_storable(item) for item in value]
+        case _:
+            return _storable(str(value))
+
+
+def backoff(policy: RetryPolicy, errors_before: int) -> float:
+    """Seconds until the next attempt (semantics: R11)."""
+    delay = min(policy.initial * policy.factor ** min(errors_before, 64), policy.maximum)
+    return max(0.0, delay * (1 + random.uniform(-policy.jitter, policy.jitter)))
+
+
+def end_events(ended: Ended, left: Remainder) -> list[tuple[str, JsonObject]]:
+    """The events of an attempt's last write, in order: its messages, its requests, the run's own.
+
+    A write that a cancel overtook stored none of its messages; the store then gives the run's event the first number.
+    """
+    events: list[tuple[str, JsonObject]] = []
+    if ended.status is not RunStatus.CANCELLED:
+        events += completed_events(left.messages)
+        events += [("hitl.requested", request.model_dump(mode="json", exclude_none=True)) for request in left.requests]
+    if ended.status not in END_EVENTS:
+        return events
+    data: JsonObject = {"status": ended.status.value}
+    if ended.error is not None:
+        data["error"] = ended.error.model_dump(mode="json")
+    if ended.status is RunStatus.SUSPENDED:
+        data["request_ids"] = [request.request_id for request in left.requests]
+    return [*events, (END_EVENTS[ended.status], data)]

@@ -1,0 +1,76 @@
+"""The states of a run and the verbs that move it, as data.
+
+The table is the whole truth about which verb is legal where; stores implement it and the conformance suite enumerates it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class RunStatus(StrEnum):
+    """Where a run stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    DEAD = "dead"
+
+
+class Verb(StrEnum):
+    """What can happen to a run."""
+
+    ACCEPT = "accept"
+    ADMIT = "admit"
+    CLAIM = "claim"
+    APPEND = "append"
+    SUSPEND = "suspend"
+    RESPOND = "respond"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    RELEASE = "release"
+    BURY = "bury"
+    CANCEL = "cancel"
+    REDRIVE = "redrive"
+
+
+_Q, _R, _S = RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.SUSPENDED
+_C, _F, _X, _D = RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.DEAD
+
+MAX_CRASHES: Final = 3
+"""Crashes without progress that make a run dead. The attempt after the last but one is executed alone, in its own process."""
+
+LIVE: Final = frozenset({_Q, _R, _S})
+ENDED: Final = frozenset({_C, _F, _X, _D})
+
+TRANSITIONS: Final[dict[tuple[RunStatus | None, Verb], frozenset[RunStatus]]] = {
+    (None, Verb.ACCEPT): frozenset({_Q}),
+    (_Q, Verb.ADMIT): frozenset({_Q, _F}),
+    (_Q, Verb.CLAIM): frozenset({_R}),
+    (_Q, Verb.RESPOND): frozenset({_Q}),
+    (_Q, Verb.CANCEL): frozenset({_X}),
+    (_R, Verb.CLAIM): frozenset({_R, _X, _D}),
+    (_R, Verb.APPEND): frozenset({_R}),
+    (_R, Verb.SUSPEND): frozenset({_S, _R, _X}),
+    (_R, Verb.RESPOND): frozenset({_R}),
+    (_R, Verb.COMPLETE): frozenset({_C, _F, _X}),
+    (_R, Verb.FAIL): frozenset({_F, _X}),
+    (_R, Verb.RELEASE): frozenset({_Q, _X}),
+    (_R, Verb.BURY): frozenset({_D, _Q, _X}),
+    (_R, Verb.CANCEL): frozenset({_R, _X}),
+    (_S, Verb.RESPOND): frozenset({_Q}),
+    (_S, Verb.FAIL): frozenset({_F}),
+    (_S, Verb.CANCEL): frozenset({_X}),
+    (_F, Verb.REDRIVE): frozenset({_Q}),
+    (_D, Verb.REDRIVE): frozenset({_Q}),
+}
+"""(status before, verb) → the statuses that it may lead to. A pair that is missing is refused and changes nothing."""
+
+
+def targets(status: RunStatus | None, verb: Verb) -> frozenset[RunStatus]:
+    """The statuses that ``verb`` may lead to from ``status`` (None: the run does not exist); empty if it is refused."""
+    return TRANSITIONS.get((status, verb), frozenset())

@@ -1,0 +1,184 @@
+"""The client for code without an event loop: Django views, scripts, a shell.
+
+One background thread runs one event loop with one :class:`~runner.client.Client`; every call is that client's call, waited
+for. The signatures are taken from it, so the two cannot drift apart. Safe to use from several threads at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import suppress
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from .client import Client
+from .handle import RunHandle
+from .models import Event, FeedEntry
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Portal:
+    """An event loop in a daemon thread, and a way in."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name="runyard-client", daemon=True)
+        self.thread.start()
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run ``coroutine`` there and return what it returns. An interrupt here cancels it there."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def iterate(self, items: AsyncGenerator[T]) -> Iterator[T]:
+        """Take the items one by one; leaving the loop early closes the generator."""
+        try:
+            while True:
+                try:
+                    item = self.wait(_next(items))
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            if self.loop.is_running():
+                self.wait(items.aclose())
+
+    def close(self) -> None:
+        if not self.thread.is_alive():
+            return
+        with suppress(asyncio.CancelledError):
+            self.wait(self.loop.shutdown_asyncgens())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+async def _next(items: AsyncGenerator[T]) -> T:
+    return await anext(items)
+
+
+def _client_call(method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[SyncClient, P], T]:
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.portal.wait(method(self.client, *args, **kwargs))
+
+    return _named_after(method, call)
+
+
+def _handle_call(
+    method: Callable[Concatenate[RunHandle, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncRunHandle, P], T]:
+    def call(self: SyncRunHandle, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.portal.wait(method(self.handle, *args, **kwargs))
+
+    return _named_after(method, call)
+
+
+def _enqueueing(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, RunHandle]],
+) -> Callable[Concatenate[SyncClient, P], SyncRunHandle]:
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> SyncRunHandle:
+        return SyncRunHandle(self.portal, self.portal.wait(method(self.client, *args, **kwargs)))
+
+    return _named_after(method, call)
+
+
+def _named_after(method: Callable[..., Any], call: Callable[P, T]) -> Callable[P, T]:
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
+class SyncRunHandle:
+    """A :class:`~runner.handle.RunHandle` whose calls wait for their answers."""
+
+    def __init__(self, portal: Portal, handle: RunHandle) -> None:
+        self.portal, self.handle = portal, handle
+        self.thread_id, self.id, self.created = handle.thread_id, handle.id, handle.created
+
+    run = _handle_call(RunHandle.run)
+    status = _handle_call(RunHandle.status)
+    result = _handle_call(RunHandle.result)
+    cancel = _handle_call(RunHandle.cancel)
+    explain = _handle_call(RunHandle.explain)
+
+    def stream(self, last_event_id: str | None = None) -> Iterator[Event]:
+        """Events after ``last_event_id``, live, until the run ends or is suspended."""
+        return self.portal.iterate(self.handle.stream(last_event_id))
+
+
+class SyncClient:
+    """``with Client.sync(url) as client:``. Connects when it is made; raises what :meth:`Client.connect` raises."""
+
+    def __init__(self, url: str, *, tenant: str = "", **options: Any) -> None:
+        self.portal = Portal()
+        try:
+            self.client: Client = self.portal.wait(_connect(url, tenant, options))
+        except BaseException:
+            self.portal.close()
+            raise
+
+    def close(self) -> None:
+        """Close every connection and end the thread. Runs go on."""
+        if self.portal.thread.is_alive():
+            self.portal.wait(self.client.close())
+            self.portal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    enqueue = _enqueueing(Client.enqueue)
+    regenerate = _enqueueing(Client.regenerate)
+    enqueue_fork = _enqueueing(Client.enqueue_fork)
+    respond = _client_call(Client.respond)
+    cancel = _client_call(Client.cancel)
+    redrive = _client_call(Client.redrive)
+    fork = _client_call(Client.fork)
+    fork_once = _client_call(Client.fork_once)
+    run = _client_call(Client.run)
+    runs = _client_call(Client.runs)
+    explain = _client_call(Client.explain)
+    attempts = _client_call(Client.attempts)
+    requests = _client_call(Client.requests)
+    thread = _client_call(Client.thread)
+    threads = _client_call(Client.threads)
+    update_thread = _client_call(Client.update_thread)
+    messages = _client_call(Client.messages)
+    branches = _client_call(Client.branches)
+    store_message = _client_call(Client.store_message)
+    delete_thread = _client_call(Client.delete_thread)
+    erase_thread = _client_call(Client.erase_thread)
+    feed = _client_call(Client.feed)
+    workers = _client_call(Client.workers)
+    worker = _client_call(Client.worker)
+    drain_worker = _client_call(Client.drain_worker)
+    queues = _client_call(Client.queues)
+    pause_queue = _client_call(Client.pause_queue)
+    resume_queue = _client_call(Client.resume_queue)
+    limits = _client_call(Client.limits)
+    set_limit = _client_call(Client.set_limit)
+    clear_limit = _client_call(Client.clear_limit)
+
+    def handle(self, thread_id: str, run_id: str) -> SyncRunHandle:
+        """A handle of a run that was enqueued elsewhere; asks nothing."""
+        return SyncRunHandle(self.portal, self.client.handle(thread_id, run_id))
+
+    def stream(self, thread_id: str, run_id: str, last_event_id: str | None = None) -> Iterator[Event]:
+        """A run's events after ``last_event_id``, live, until it ends or is suspended."""
+        return self.portal.iterate(self.client.stream(thread_id, run_id, last_event_id))
+
+    def follow_feed(self, cursor: str | None = None) -> Iterator[FeedEntry]:
+        """The feed's entries after ``cursor``, and those to come, without end."""
+        return self.portal.iterate(self.client.follow_feed(cursor))
+
+
+async def _connect(url: str, tenant: str, options: dict[str, Any]) -> Client:
+    return await Client.connect(url, tenant=tenant, **options)

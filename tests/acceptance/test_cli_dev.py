@@ -1,0 +1,166 @@
+"""What a new user does: make a project, start it, talk to it, change it. Real processes, real servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, Queue
+
+import pytest
+
+RUNYARD = [sys.executable, "-P", "-m", "api.cli"]
+BOUND = 60.0
+"""Seconds that any one step may take on a busy machine."""
+
+
+def environment() -> dict[str, str]:
+    """Nothing of the caller's deployment: these tests start their own servers."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RUNYARD_")}
+
+
+def runyard(folder: Path, *arguments: str, code: int = 0) -> str:
+    """Run a command in ``folder``, check its exit code, return its standard output."""
+    done = subprocess.run(
+        [*RUNYARD, *arguments], cwd=folder, env=environment(), capture_output=True, text=True, timeout=BOUND, check=False
+    )
+    assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
+    return done.stdout
+
+
+class Dev:
+    """A running ``runyard dev`` whose output is read as it comes."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [*RUNYARD, "dev", "app:app", *arguments],
+            cwd=folder,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.lines: Queue[str] = Queue()
+        self.said: list[str] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.lines.put(line)
+
+    def wait_for(self, words: str) -> str:
+        """The next line with ``words``."""
+        deadline = time.monotonic() + BOUND
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                line = self.lines.get(timeout=min(left, 0.5))
+            except Empty:
+                assert self.process.poll() is None, "".join(self.said)
+                continue
+            self.said.append(line)
+            if words in line:
+                return line
+        raise AssertionError(f"no {words!r} in: {''.join(self.said)}")
+
+    def interrupt(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(BOUND)
+
+
+@contextmanager
+def dev(folder: Path, *arguments: str) -> Iterator[Dev]:
+    running = Dev(folder, *arguments)
+    try:
+        running.wait_for("serving")
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.process.terminate()
+            try:
+                running.process.wait(BOUND)
+            except subprocess.TimeoutExpired:
+                running.process.kill()
+                running.process.wait()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    runyard(tmp_path, "init", "shop")
+    return tmp_path / "shop"
+
+
+def test_init_dev_prompt_edit_fork(project: Path) -> None:
+    with dev(project, "--reload") as running:
+        announced = project / ".runyard" / "dev.json"
+        assert stat.S_IMODE(announced.stat().st_mode) == 0o600
+        assert "hello" in runyard(project, "prompt", "t1", "hello", "--wait")
+        assert "turn 2" in runyard(project, "prompt", "t1", "again", "--stream")
+
+        source = project / "app.py"
+        source.write_text(source.read_text(encoding="utf-8").replace("You said", "I heard"), encoding="utf-8")
+        running.wait_for("app.py changed")
+        assert runyard(project, "prompt", "t1", "third", "--wait").startswith("I heard")
+
+        first = json.loads(runyard(project, "runs", "list", "--thread", "t1", "--json"))["items"][-1]["run_id"]
+        assert runyard(project, "fork", "t1", "t2", "--after", first).strip() == "t2"
+        assert "turn 2" in runyard(project, "prompt", "t2", "elsewhere", "--wait")
+        assert {"‹t1›", "‹t2›"} <= set(runyard(project, "threads", "tree", "t2").split())
+        probe = runyard(project, "fork-once", "t1", "what if?", "--after", first)
+        assert "what if?" in probe
+        runyard(project, "dev", "app:app", code=2)  # one at a time
+        assert running.interrupt() in (0, 130)
+    assert not announced.exists()
+    runyard(project, "threads", "list", code=2)
+
+
+def test_data_survives_a_restart_and_reset_clears_it(project: Path) -> None:
+    with dev(project):
+        assert "hello" in runyard(project, "prompt", "t1", "hello", "--wait")
+    with dev(project):
+        assert "turn 2" in runyard(project, "prompt", "t1", "again", "--wait")
+    with dev(project, "--reset"):
+        assert "turn 1" in runyard(project, "prompt", "t1", "anew", "--wait")
+
+
+def test_a_killed_dev_leaves_no_worker(project: Path) -> None:
+    with dev(project) as running:
+        workers = _children(running.process.pid)
+        assert workers
+        running.process.kill()
+        running.process.wait()
+        deadline = time.monotonic() + 30
+        while any(_alive(pid) for pid in workers):
+            assert time.monotonic() < deadline, workers
+            time.sleep(0.1)  # processes of others cannot be awaited
+
+
+def test_an_app_that_cannot_be_loaded_is_one_line(project: Path) -> None:
+    (project / "app.py").write_text("x = 1\n", encoding="utf-8")
+    done = subprocess.run(
+        [*RUNYARD, "dev", "app:app"], cwd=project, env=environment(), capture_output=True, text=True, timeout=BOUND, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert not (project / ".runyard").exists()
+
+
+def _children(pid: int) -> list[int]:
+    listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()]
+    return [int(row[0]) for row in rows if int(row[1]) == pid and "worker" in row[2]]
+
+
+def _alive(pid: int) -> bool:
+    listed = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout.strip()
+    return bool(listed) and not listed.startswith("Z")

@@ -1,0 +1,70 @@
+"""What an operator types against real workers and servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+
+import pytest
+
+from api.cli import exits
+from api.cli.main import main
+from tests.fleet import Fleet
+
+
+@pytest.fixture
+def deployment(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    """The fleet, named by the environment."""
+    for name in [name for name in os.environ if name.startswith("RUNYARD_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("RUNYARD_POSTGRES_URL", fleet.postgres)
+    monkeypatch.setenv("RUNYARD_REDIS_URL", fleet.redis)
+    return fleet
+
+
+async def runyard(*arguments: str) -> int:
+    return await asyncio.to_thread(main, arguments)
+
+
+async def test_stacks_show_the_code_that_blocks_a_worker(deployment: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    pid = await deployment.start()
+    handle = await deployment.client.enqueue("t", "say one | tool add 1 2 | spin 4")
+    await deployment.holder("t", handle.id, 3)
+    assert await runyard("workers", "stacks", f"{pid}-") == exits.Exit.OK
+    assert "in _spin" in capsys.readouterr().out
+
+
+async def test_drain_waits_for_the_end(deployment: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    pid = await deployment.start()
+    handle = await deployment.client.enqueue("t", "say one | tool add 1 2 | sleep 1")
+    await deployment.holder("t", handle.id, 3)
+    assert await runyard("workers", "drain", f"{pid}-", "--wait") == exits.Exit.OK
+    assert (await handle.result(5)).run.attempt == 1
+    assert await asyncio.wait_for(deployment.processes[pid].wait(), 10) == 0
+
+
+async def test_doctor(deployment: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every part is looked at; a server that does not answer fails, and the rest is told all the same."""
+    assert await runyard("doctor", "--json") == exits.Exit.FAILED_RUN
+    found = json.loads(capsys.readouterr().out)
+    assert {one["about"] for one in found["findings"] if one["level"] == "fail"} == {"workers"}
+    assert not any("@" in one["value"] and ":***@" not in one["value"] for one in found["settings"])
+    await deployment.start()
+    assert await runyard("doctor", "--json") == exits.Exit.OK
+    found = {one["about"] for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert found >= {"postgres", "schema", "durability", "redis", "eviction", "persistence", "clocks", "connections", "leader"}
+    monkeypatch.setenv("RUNYARD_REDIS_URL", "redis://127.0.0.1:1/0")
+    assert await runyard("doctor") == exits.Exit.FAILED_RUN
+    out = capsys.readouterr().out
+    assert "✗ redis" in out and "● leader" in out
+
+
+async def test_doctor_without_a_schema(
+    empty_postgres_url: str, redis_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNYARD_POSTGRES_URL", empty_postgres_url)
+    monkeypatch.setenv("RUNYARD_REDIS_URL", redis_url)
+    assert await runyard("doctor") == exits.Exit.FAILED_RUN
+    out = capsys.readouterr().out
+    assert "✗ schema" in out and "runyard migrate" in out and "● redis" in out

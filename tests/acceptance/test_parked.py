@@ -1,0 +1,94 @@
+"""What waits costs nothing: suspended runs hold no slot, no lock and no key; runs that wait for I/O hold a slot and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+from redis.asyncio import Redis
+
+from runner.states import RunStatus
+from tests.fleet import Fleet, until
+
+SUSPENDED, SLOTS = 1000, 100
+WAITING, IO_SECONDS = 2000, 10
+BOUND = 60.0
+
+
+@pytest.fixture
+async def database(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.close()
+
+
+async def count(database: asyncpg.Connection, status: RunStatus) -> int:
+    return int(await database.fetchval("SELECT count(*) FROM runyard.runs WHERE status = $1", status.value))
+
+
+async def scheduling_keys(url: str) -> set[str]:
+    """What is in Redis but event streams and the counter of lock tokens, which is one number for the whole deployment."""
+    async with Redis.from_url(url, decode_responses=True) as redis:
+        keys = {key async for key in redis.scan_iter(count=1000)}
+    return {key for key in keys if ":events:" not in key and not key.endswith(":token")}
+
+
+@pytest.mark.slow
+async def test_h1_a_thousand_suspended_runs_hold_nothing(fleet: Fleet, database: asyncpg.Connection) -> None:
+    """H1: no slot (there are ten times fewer), no lock, no scheduling key; an answer still finds its run."""
+    pid = await fleet.start(slots=SLOTS)
+    client = fleet.client
+    handles = await asyncio.gather(*(client.enqueue(f"t{n}", "say before | color? | say after", "r") for n in range(SUSPENDED)))
+
+    async def all_asked() -> bool:
+        return await count(database, RunStatus.SUSPENDED) == SUSPENDED
+
+    async def nothing_scheduled() -> bool:
+        return not await scheduling_keys(fleet.redis)
+
+    async def no_run_in_hand() -> bool:
+        return (await fleet.metric("runyard_slots_in_use"))[pid] == 0
+
+    await until(all_asked, BOUND)
+    await until(nothing_scheduled)
+    await until(no_run_in_hand)
+    assert (await (await client.enqueue("other", "hello")).result(BOUND)).text == "hello"
+
+    sample = handles[:: SUSPENDED // 20]
+    for handle in sample:
+        await client.respond(handle.thread_id, "blue")
+    for handle in sample:
+        result = await handle.result(BOUND)
+        assert result.text == "after"
+        assert result.run.attempt == 2
+        assert [message.text for message in result.messages][-2:] == ["color? blue", "after"]
+    assert await count(database, RunStatus.SUSPENDED) == SUSPENDED - len(sample)
+    await until(nothing_scheduled)
+    assert (await fleet.metric("runyard_rescues_total"))[pid] == 0
+
+
+@pytest.mark.slow
+async def test_two_thousand_runs_wait_for_io_in_one_process(fleet: Fleet, database: asyncpg.Connection) -> None:
+    """Design §7: one worker process holds them all at the same moment, and none is thought lost meanwhile."""
+    client = fleet.client
+    prompt = f"sleep {IO_SECONDS} | over"
+    handles = await asyncio.gather(*(client.enqueue(f"t{n}", prompt, "r") for n in range(WAITING)))
+    began = time.monotonic()
+    pid = await fleet.start(slots=WAITING + 500)
+
+    async def all_running() -> bool:
+        return await count(database, RunStatus.RUNNING) == WAITING
+
+    async def all_over() -> bool:
+        return await count(database, RunStatus.COMPLETED) == WAITING
+
+    await until(all_running, IO_SECONDS)
+    assert (await fleet.metric("runyard_slots_in_use"))[pid] == WAITING
+    await until(all_over, 40 - (time.monotonic() - began))
+    runs = await asyncio.gather(*(handle.run() for handle in handles))
+    assert {(run.attempt, run.crash_count, run.error_count) for run in runs} == {(1, 0, 0)}
+    for name in ("runyard_rescues_total", "runyard_lost_tasks_total", "runyard_stale_writes_total"):
+        assert (await fleet.metric(name))[pid] == 0

@@ -1,0 +1,41 @@
+"""A worker that is asked to leave (design §7): it drains, hands the rest over, and is gone in time."""
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from runner.states import RunStatus
+from tests.fleet import SLACK, Fleet, until
+
+GRACE = float(os.environ.get("RUNYARD_TEST_GRACE", "2"))
+"""Seconds that the worker lets its runs finish."""
+RUNS = 100
+
+
+@pytest.mark.timeout(90 + 2 * GRACE)
+async def test_sigterm_with_100_runs_in_flight(fleet: Fleet) -> None:
+    """R9, I1: gone within two seconds of its grace; no crash is counted, and every run finishes, there or elsewhere."""
+    leaver = await fleet.start(grace=GRACE)
+    quick = [await fleet.client.enqueue(f"q{n}", f"say half | sleep {GRACE / 2} | say end") for n in range(RUNS // 2)]
+    endless = [await fleet.client.enqueue(f"e{n}", "say half | hang | say end") for n in range(RUNS // 2)]
+
+    async def in_flight() -> bool:
+        return all([await handle.status() is RunStatus.RUNNING for handle in endless])
+
+    await until(in_flight)
+    await fleet.start()
+    began = time.monotonic()
+    fleet.processes[leaver].terminate()
+    assert await asyncio.wait_for(fleet.processes[leaver].wait(), GRACE + 30) == 0
+    took = time.monotonic() - began
+    results = await asyncio.gather(*(handle.result(30) for handle in (*quick, *endless)))
+    print(f"\nleft after {took:.2f} s with {GRACE:g} s of grace")
+    assert took <= GRACE + 2 + SLACK
+    assert {result.status for result in results} == {RunStatus.COMPLETED}
+    assert {(result.run.crash_count, result.run.error_count) for result in results} == {(0, 0)}
+    assert {result.run.attempt for result in results[: len(quick)]} == {1}
+    assert {result.run.attempt for result in results[len(quick) :]} == {2}
+    for result in results:
+        assert [message.text for message in result.messages if message.role == "assistant"] == ["half", "end"]

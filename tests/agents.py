@@ -1,0 +1,46 @@
+"""Agents that do what the scripted one cannot: ``tests.agents:app``."""
+
+import asyncio
+import os
+import signal
+
+from runner.agents.context import RunContext
+from runner.app import App
+from runner.models import Message
+
+app = App()
+beside = 0
+arrived = asyncio.Condition()
+
+
+@app.agent
+async def poison(ctx: RunContext) -> None:
+    """Kills the process in which ``input`` others are by then; alone, at once."""
+    assert ctx.input is not None
+    if ctx.attempt < 3:
+        async with arrived:
+            await arrived.wait_for(lambda: beside >= int(ctx.input.text))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.agent
+async def innocent(ctx: RunContext) -> None:
+    """Takes its time until it is alone."""
+    global beside
+    async with arrived:
+        beside += 1
+        arrived.notify_all()
+    if ctx.attempt < 3:
+        await asyncio.Event().wait()
+    await ctx.append(Message.assistant("done"))
+
+
+@app.agent
+async def vanish(ctx: RunContext) -> None:
+    """Ends the worker's task of its run from inside, in the first attempt, as no code should."""
+    if ctx.attempt == 1:
+        for task in asyncio.all_tasks():
+            if getattr(task.get_coro(), "__qualname__", "") == "Intake._execute":
+                task.cancel()
+        await asyncio.Event().wait()
+    await ctx.append(Message.assistant("done"))

@@ -1,0 +1,347 @@
+"""Judges a history: each function proves one rule and yields what breaks it. Pure, so that it can be tested itself."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Final
+
+from runner.models import Message
+from runner.states import ENDED, RunStatus
+from tests.chaos.agent import Note, digest
+from tests.chaos.history import Accept, History, Key, MessageRow, RunRow, Told
+
+ENOUGH_PAUSES: Final = 20
+"""So many paused workers that one of them must have tried to write when it woke up: mostly its next heartbeat is quicker to
+tell it that it is dead, and its attempts are stopped."""
+TAKEN: Final = frozenset({"lost", "cancelled", "dead"})
+"""Ends of an attempt that others may bring about while its agent still runs."""
+TERMINAL: Final = frozenset(f"run.{status}" for status in ENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken rule (design.md's invariants and semantics.md's rules by name), and by which run."""
+
+    rule: str
+    what: str
+    key: Key | None = None
+
+
+class Reading:
+    """A history, arranged for the questions that the rules ask."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+
+    @cached_property
+    def lanes(self) -> dict[tuple[str, str], list[RunRow]]:
+        """Admitted runs by lane, in the order of their admission."""
+        found: defaultdict[tuple[str, str], list[RunRow]] = defaultdict(list)
+        for run in self.history.runs.values():
+            if run.lane is not None and run.lane_seq is not None:
+                found[run.key[0], run.lane].append(run)
+        return {lane: sorted(runs, key=lambda run: run.lane_seq or 0) for lane, runs in found.items()}
+
+    @cached_property
+    def messages(self) -> dict[Key, list[MessageRow]]:
+        found: defaultdict[Key, list[MessageRow]] = defaultdict(list)
+        for thread, rows in self.history.messages.items():
+            for row in rows:
+                found[thread, row.run].append(row)
+        return found
+
+    @cached_property
+    def notes(self) -> dict[str, list[Note]]:
+        found: defaultdict[str, list[Note]] = defaultdict(list)
+        for note in self.history.notes:
+            found[note.what].append(note)
+        return found
+
+    @cached_property
+    def accepts(self) -> dict[Key, Accept]:
+        return {accept.key: accept for accept in self.history.seen.accepts}
+
+    def counted(self, thread: str, below: Callable[[RunRow], bool]) -> list[str]:
+        """Ids of the messages of a thread's own runs that count and satisfy ``below``."""
+        return [
+            row.id
+            for row in self.history.messages.get(thread, [])
+            if (run := self.history.runs.get((thread, row.run))) is not None and run.counts and below(run)
+        ]
+
+    @cached_property
+    def bases(self) -> dict[str, list[str]]:
+        """What each fork inherits, worked out from its source's rows: message ids."""
+        found: dict[str, list[str]] = {}
+        for fork in self.history.seen.forks:  # a fork of a fork was made after its source
+            at, inherited = fork.source, found.get(fork.source, [])
+            while (at, fork.after) not in self.history.runs:
+                at = next(one.source for one in self.history.seen.forks if one.new == at)
+                inherited = found.get(at, [])
+            cut = self.history.runs[at, fork.after].completion_seq or 0
+            found[fork.new] = inherited + self.counted(at, lambda run, cut=cut: (run.completion_seq or 0) <= cut)  # type: ignore[misc]
+        return found
+
+
+def accepted_runs_end(read: Reading) -> Iterator[Violation]:
+    """I1: an accepted run ends or waits for a human; a host's transaction and its run stand or fall together."""
+    for key in read.accepts:
+        run = read.history.runs.get(key)
+        if run is None:
+            yield Violation("I1", "accepted and gone", key)
+        elif run.status not in ENDED and run.status is not RunStatus.SUSPENDED:
+            yield Violation("I1", f"accepted and still {run.status}", key)
+    for key in read.history.host_rows - read.history.runs.keys():
+        yield Violation("I1", "the host's transaction committed without its run", key)
+    for key, accept in read.accepts.items():
+        if accept.host and key not in read.history.host_rows:
+            yield Violation("I1", "the run committed without the host's transaction", key)
+
+
+def one_writer_per_lane(read: Reading) -> Iterator[Violation]:
+    """I2: along a lane fences never fall, runs do not mix, and every fence that wrote was issued to an attempt."""
+    for (thread, _), runs in read.lanes.items():
+        members = {run.key[1] for run in runs}
+        rows = [row for row in read.history.messages.get(thread, []) if row.run in members]
+        ended: set[str] = set()
+        for before, after in pairwise(rows):
+            if before.fence and after.fence and after.fence < before.fence:
+                yield Violation("I2", f"fence {after.fence} wrote after {before.fence}", (thread, after.run))
+            if after.run != before.run:
+                ended.add(before.run)
+            if after.run in ended:
+                yield Violation("I2", f"wrote after {before.run} of its lane had begun", (thread, after.run))
+    issued: defaultdict[Key, set[int]] = defaultdict(set)
+    for key, fence in read.history.attempts:
+        issued[key].add(fence)
+    for run in read.history.runs.values():
+        fences = issued[run.key] | ({run.fence} if run.fence else set())
+        if len(fences) != run.attempt:
+            yield Violation("I2", f"{run.attempt} attempts, but fences {sorted(fences)}", run.key)
+        for row in read.messages.get(run.key, []):
+            if row.fence is not None and row.fence not in fences:
+                yield Violation("I2", f"message {row.id} was written under fence {row.fence}, which no attempt held", run.key)
+
+
+def attempts_do_not_overlap(read: Reading) -> Iterator[Violation]:
+    """I2: the code of a lane's attempts never runs at once, unless the earlier one was taken over."""
+    begins = {((note.thread, note.run), note.fence): note.at for note in read.notes.get("begin", [])}
+    ends = {((note.thread, note.run), note.fence): note.at for note in read.notes.get("end", [])}
+    lane_of = {run.key: (run.key[0], run.lane) for run in read.history.runs.values()}
+    lanes: defaultdict[tuple[str, str | None], list[tuple[int, Key]]] = defaultdict(list)
+    for key, fence in begins:
+        if key in lane_of:
+            lanes[lane_of[key]].append((fence, key))
+    for attempts in lanes.values():
+        for (fence, key), (later, other) in pairwise(sorted(attempts)):
+            end, begin = ends.get((key, fence)), begins[other, later]
+            if read.history.attempts.get((key, fence), "completed") not in TAKEN and (end is None or end > begin):
+                yield Violation("I2", f"attempt {later} of {other[1]} began before attempt {fence} had ended", key)
+
+
+def zombies_are_refused(read: Reading) -> Iterator[Violation]:
+    """I2: workers that were paused past the death limit did try to write, and were refused."""
+    if read.history.pauses >= ENOUGH_PAUSES and not read.history.stale_writes:
+        yield Violation("I2", f"{read.history.pauses} workers were paused, and no stale write was refused")
+
+
+def transcripts_are_whole(read: Reading) -> Iterator[Violation]:
+    """I3: a thread shows each message of each run that counts exactly once, nothing of others, and a completed run is whole."""
+    for thread, path in read.history.paths.items():
+        expected = read.bases.get(thread, []) + read.counted(thread, lambda run: True)
+        ids = [message.id for message in path]
+        if ids != expected:
+            yield Violation("I3", f"thread {thread} shows {_difference(expected, ids)}", (thread, ""))
+    for key, accept in read.accepts.items():
+        run = read.history.runs.get(key)
+        if run is None or run.status is not RunStatus.COMPLETED:
+            continue
+        marks = [message.metadata.get("mark") for message in _own(read, key)]
+        if marks != [None, *accept.plan.marks()]:
+            yield Violation("I3", f"a completed run said {marks}", key)
+
+
+def contexts_are_exact(read: Reading) -> Iterator[Violation]:
+    """R7: each attempt was shown what counted before its run, and nothing else."""
+    for note in read.notes.get("context", []):
+        run = read.history.runs.get((note.thread, note.run))
+        if run is None or run.lane_seq is None:
+            continue
+        before = read.counted(note.thread, lambda other, at=run.lane_seq: (other.lane_seq or 0) < at)  # type: ignore[misc]
+        if digest(read.bases.get(note.thread, []) + before) != note.data["of"]:
+            yield Violation("R7", f"attempt {note.fence} saw another history than what counted before", run.key)
+
+
+def effects_happen_once(read: Reading) -> Iterator[Violation]:
+    """I3: a recorded step is never repeated; before, it may be, once per attempt that did not live to record it."""
+    happened: defaultdict[tuple[Key, str], list[int]] = defaultdict(list)
+    for note in read.notes.get("effect", []):
+        happened[(note.thread, note.run), note.data["call"]].append(note.fence)
+    for (key, call), fences in happened.items():
+        recorded = read.history.steps.get((key, call))
+        if len(set(fences)) < len(fences):
+            yield Violation("I3", f"step {call} took effect twice in one attempt: {fences}", key)
+        if recorded is not None and max(fences) > recorded:
+            yield Violation("I3", f"step {call} was recorded under fence {recorded} and took effect under {fences}", key)
+    for (key, call), recorded in read.history.steps.items():
+        if recorded not in happened[key, call]:
+            yield Violation("I3", f"step {call} was recorded under fence {recorded} without taking effect", key)
+
+
+def starts_are_in_order(read: Reading) -> Iterator[Violation]:
+    """I4: runs of a lane start in the order of admission, and are admitted in the order in which they were acknowledged."""
+    started: dict[Key, float] = {}
+    for note in read.notes.get("begin", []):
+        started.setdefault((note.thread, note.run), note.at)
+    for runs in read.lanes.values():
+        first = [(run.key, rows[0].fence) for run in runs if (rows := read.messages.get(run.key)) and rows[0].fence]
+        for (one, fence), (two, later) in pairwise(first):
+            if fence is not None and later is not None and fence > later:
+                yield Violation("I4", f"started before {one[1]}, which was admitted earlier", two)
+        begun = [run.key for run in runs if run.key in started]
+        for one, two in pairwise(begun):
+            if started[one] > started[two]:
+                yield Violation("I4", f"its agent began before that of {one[1]}, which was admitted earlier", two)
+        yield from _overtakings([read.accepts[run.key] for run in runs if run.key in read.accepts])
+
+
+def _overtakings(admitted: Sequence[Accept]) -> Iterator[Violation]:
+    """``admitted``: a lane's runs as admitted. None may be ahead of one that was acknowledged before it was sent at all."""
+    earliest_ack = float("inf")
+    for accept in reversed([accept for accept in admitted if not accept.late]):
+        if accept.sent > earliest_ack:
+            yield Violation("I4", "was admitted before a run that had been acknowledged earlier", accept.key)
+        earliest_ack = min(earliest_ack, accept.acked)
+
+
+def forks_equal_their_snapshots(read: Reading) -> Iterator[Violation]:
+    """I5: a fork shows what its source's rows prove for the cut, at once and at the end."""
+    for fork in read.history.seen.forks:
+        expected = read.bases[fork.new]
+        now = [message.id for message in read.history.paths[fork.new]][: len(expected)]
+        for when, ids in (("at once", fork.ids), ("at the end", now)):
+            if ids != expected:
+                yield Violation("I5", f"fork {fork.new} showed {when} {_difference(expected, ids)}", (fork.source, fork.after))
+
+
+def answers_are_applied_once(read: Reading) -> Iterator[Violation]:
+    """I6: of several answers one is acknowledged, it is the one stored, and every attempt acts on it."""
+    acknowledged: defaultdict[str, set[str]] = defaultdict(set)
+    for answer in read.history.seen.answers:
+        if answer.refused is None:
+            acknowledged[answer.request].add(answer.response)
+    reasons = {answer.response: answer.reason for answer in read.history.seen.answers}
+    acted: defaultdict[Key, set[str]] = defaultdict(set)
+    for note in read.notes.get("answer", []):
+        acted[note.thread, note.run].add(note.data["reason"])
+    for request in read.history.requests:
+        told = acknowledged[request.id]
+        if len(told) > 1 or (told and told != {request.response}):
+            yield Violation("I6", f"acknowledged {sorted(told)}, stored {request.response}", request.key)
+        on = acted[request.key]
+        if on and on != {reasons.get(request.response or "")}:
+            yield Violation("I6", f"acted on {sorted(on)}, stored {request.response}", request.key)
+
+
+def tool_cycles_are_closed(read: Reading) -> Iterator[Violation]:
+    """I7: what counts has every call directly followed by exactly its results."""
+    for thread, path in read.history.paths.items():
+        for message, after in pairwise([*path, None]):
+            assert message is not None
+            calls = sorted(call.id for call in message.tool_calls)
+            results = sorted(result.call_id for result in after.tool_results) if after is not None else []
+            if calls != results:
+                yield Violation("I7", f"calls {calls} are followed by results {results}", (thread, message.run_id or ""))
+
+
+def cancelled_runs_are_silent(read: Reading) -> Iterator[Violation]:
+    """I8: after an acknowledged cancel the run ends cancelled and its attempts store nothing more."""
+    for cancel in read.history.seen.cancels:
+        run = read.history.runs[cancel.key]
+        if run.status is not RunStatus.CANCELLED:
+            yield Violation("I8", f"a cancel was acknowledged, and the run is {run.status}", cancel.key)
+        for row in read.messages.get(cancel.key, []):
+            if row.fence is not None and (row.at > cancel.acked or row.id not in cancel.messages):
+                yield Violation("I8", f"message {row.id} was stored after the cancel was acknowledged", cancel.key)
+
+
+def streams_have_no_silent_gap(read: Reading) -> Iterator[Violation]:
+    """I9, E1, E2: ids grow without unannounced holes, one terminal event is last, every stored message is told of once."""
+    for key, told in [*read.history.seen.followed, *read.history.streams.items()]:
+        for what in _stream_faults(told):
+            yield Violation("I9", what, key)
+        run = read.history.runs.get(key)
+        if run is not None and told and told[-1].type != f"run.{run.status}":
+            yield Violation("I9", f"the stream ends with {told[-1].type}, the run is {run.status}", key)
+        stored = [row.id for row in read.messages.get(key, []) if row.fence is not None]
+        said = [event.message for event in told if event.message is not None]
+        if sorted(said) != sorted(stored):
+            yield Violation("I9", f"of the stored messages the stream told {_difference(stored, said)}", key)
+
+
+def _stream_faults(told: Sequence[Told]) -> Iterator[str]:
+    at, excused = (-1, 0), False
+    for event in told:
+        if event.id is None:
+            excused = True
+            continue
+        fence, n = (int(part) for part in event.id.split("-"))
+        if (fence, n) <= at:
+            yield f"event {event.id} follows {at[0]}-{at[1]}"
+        elif n != (at[1] + 1 if fence == at[0] else 1) and not excused:
+            yield f"event {event.id} follows {at[0]}-{at[1]} without a gap announced"
+        at, excused = (fence, n), False
+    ends = [event.type for event in told if event.type in TERMINAL]
+    if len(ends) != 1 or told[-1].type not in TERMINAL:
+        yield f"terminal events are {ends}, the last event is {told[-1].type if told else None}"
+
+
+def nothing_is_left_in_redis(read: Reading) -> Iterator[Violation]:
+    """H1: no scheduling key of a run that ended or waits for a human."""
+    for name in read.history.leftovers:
+        yield Violation("H1", f"Redis still holds {name}")
+
+
+def nobody_complains(read: Reading) -> Iterator[Violation]:
+    """No client got an error, and no worker ended or logged a defect, that the faults do not explain."""
+    for what in read.history.seen.complaints:
+        yield Violation("unexpected", what)
+
+
+CHECKS: Final = (
+    accepted_runs_end,
+    one_writer_per_lane,
+    attempts_do_not_overlap,
+    zombies_are_refused,
+    transcripts_are_whole,
+    contexts_are_exact,
+    effects_happen_once,
+    starts_are_in_order,
+    forks_equal_their_snapshots,
+    answers_are_applied_once,
+    tool_cycles_are_closed,
+    cancelled_runs_are_silent,
+    streams_have_no_silent_gap,
+    nothing_is_left_in_redis,
+    nobody_complains,
+)
+
+
+def violations(history: History) -> list[Violation]:
+    """Everything that is wrong with the history; empty if every rule held."""
+    read = Reading(history)
+    return [violation for check in CHECKS for violation in check(read)]
+
+
+def _own(read: Reading, key: Key) -> list[Message]:
+    return [message for message in read.history.paths.get(key[0], []) if message.run_id == key[1]]
+
+
+def _difference(expected: Iterable[str], got: Sequence[str]) -> str:
+    wanted = [*expected]
+    missing, more = [x for x in wanted if x not in got], [x for x in got if x not in wanted]
+    return f"{len(got)} of {len(wanted)} messages: missing {missing[:5]}, too many {more[:5]}"

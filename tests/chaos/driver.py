@@ -1,0 +1,297 @@
+"""One run of chaos: servers, workers, clients and faults for a while, then calm, then the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+from redis.asyncio import Redis
+
+from backends.embedded import EmbeddedPostgres, EmbeddedRedis
+from backends.postgres.migrate import migrate
+from runner.client import Client
+from tests.chaos.agent import TRACE_VARIABLE
+from tests.chaos.checker import Violation, violations
+from tests.chaos.faults import CLIENTS, WORKERS, Fault, counts, schedule
+from tests.chaos.history import HOST_TABLE, History, collect, leftovers
+from tests.chaos.load import Load
+from tests.chaos.proxy import FaultProxy
+from tests.fleet import Fleet, scrape, total, until
+
+APP: Final = "tests.chaos.agent:app"
+GRACE: Final = 2.0
+"""Seconds that a replaced worker lets its runs finish."""
+WATCHDOG: Final = 5.0
+SETTLE: Final = 60.0
+"""Seconds within which everything that was accepted has to end once the faults have stopped."""
+STREAMS: Final = 1000
+"""Runs whose events are read again at the end, at most."""
+COUNTED: Final = (
+    "runyard_stale_writes_total",
+    "runyard_rescues_total",
+    "runyard_takeovers_total",
+    "runyard_workers_dead_total",
+)
+
+
+@dataclass(slots=True)
+class Report:
+    """The outcome. ``struck``: the faults, as they were carried out; ``totals``: what workers counted, by metric."""
+
+    seed: int
+    duration: float
+    history: History
+    struck: list[Fault]
+    totals: dict[str, int]
+    settled: float
+    violations: list[Violation]
+
+
+@dataclass
+class Servers:
+    """Both servers, and a proxy per owner (the clients, each worker) and server."""
+
+    postgres: EmbeddedPostgres
+    redis: EmbeddedRedis
+    proxies: dict[tuple[str, str], FaultProxy] = field(default_factory=dict)
+
+    def url(self, owner: str, server: str) -> str:
+        """Where ``owner`` reaches ``server``."""
+        parts = urlsplit(self.postgres.url if server == "postgres" else self.redis.url)
+        login, _, _ = parts.netloc.rpartition("@")
+        return urlunsplit(parts._replace(netloc=f"{login}@127.0.0.1:{self.proxies[owner, server].port}"))
+
+
+@asynccontextmanager
+async def servers() -> AsyncIterator[Servers]:
+    """Private servers with the schema, and a proxy for each link."""
+    async with AsyncExitStack() as stack:
+        sync = stack.enter_context(ExitStack())
+        # Durable: a crash must not lose what was acknowledged.
+        both = Servers(sync.enter_context(EmbeddedPostgres(max_connections=300)), sync.enter_context(EmbeddedRedis()))
+        await migrate(both.postgres.url)
+        connection = await asyncpg.connect(both.postgres.url)
+        await connection.execute(HOST_TABLE)
+        await connection.close()
+        for owner in (CLIENTS, *(str(n) for n in range(WORKERS))):
+            for server, port in (("postgres", both.postgres.port), ("redis", both.redis.port)):
+                both.proxies[owner, server] = await stack.enter_async_context(FaultProxy("127.0.0.1", port))
+        yield both
+
+
+@dataclass
+class Crew:
+    """The workers, each in its place. Who is killed or replaced has a successor."""
+
+    fleet: Fleet
+    servers: Servers
+    log: Path
+    complaints: list[str]
+    places: dict[int, asyncio.subprocess.Process] = field(default_factory=dict)
+    expected: set[int] = field(default_factory=set)
+    counted: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    async def fill(self, place: int) -> None:
+        """Start the worker of ``place``."""
+        with self.log.open("ab") as log:
+            self.places[place] = await self.fleet.spawn(
+                APP,
+                log=log.fileno(),
+                postgres_url=self.servers.url(str(place), "postgres"),
+                redis_url=self.servers.url(str(place), "redis"),
+                grace=GRACE,
+                watchdog=WATCHDOG,
+                slots=50,
+                max_pool_size=5,
+            )
+
+    def send(self, place: int, number: int) -> asyncio.subprocess.Process:
+        """Signal the worker of ``place``. One that may end of it is not missed."""
+        process = self.places[place]
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            self.expected.add(process.pid)
+        with suppress(ProcessLookupError):
+            process.send_signal(number)
+        return process
+
+    async def watch(self) -> None:
+        """Count what the workers count, while they live, and replace those that end by themselves, which none should."""
+        while True:
+            for place, process in [*self.places.items()]:
+                if process.returncode is not None and process.pid not in self.expected:
+                    self.expected.add(process.pid)
+                    self.complaints.append(f"worker {process.pid} ended by itself with {process.returncode}")
+                    await self.fill(place)
+            await asyncio.gather(*(self._count(process.pid) for process in self.places.values()))
+            await asyncio.sleep(0.5)
+
+    async def _count(self, pid: int) -> None:
+        with suppress(OSError, ValueError):
+            text = await asyncio.to_thread(scrape, self.fleet.metrics[pid], 1.0)
+            for name in (name for name in COUNTED if name in text):  # a worker that has just started counts nothing yet
+                self.counted[pid, name] = int(total(text, name, {}))
+
+    def totals(self) -> dict[str, int]:
+        """What all workers counted, those that died included, up to half a second before."""
+        return {name: sum(value for (_, one), value in self.counted.items() if one == name) for name in COUNTED}
+
+    def defects(self) -> list[str]:
+        """Tracebacks in the workers' log: that a server is unreachable is told in one line, so these are defects."""
+        found = {}
+        for line in self.log.read_text(errors="replace").splitlines():
+            with suppress(ValueError):
+                entry = json.loads(line)
+                if isinstance(entry, dict) and "exception" in entry and not _explained(entry):
+                    found[entry["event"], entry["exception"].splitlines()[-1]] = entry["exception"]
+        return [f"a worker logged {event!r}: {trace}" for (event, _), trace in found.items()]
+
+
+def _explained(entry: Mapping[str, object]) -> bool:
+    """The agent's own errors are part of its plan, and the driver's pool tells of each lost connection in full."""
+    return entry.get("event") == "attempt failed" or str(entry.get("logger")).startswith("asyncpg")
+
+
+class Injector:
+    """Carries out faults."""
+
+    def __init__(self, servers: Servers, crew: Crew) -> None:
+        self.servers, self.crew = servers, crew
+        self.struck: list[Fault] = []
+        self._postgres, self._redis = asyncio.Lock(), asyncio.Lock()
+
+    async def run(self, faults: list[Fault]) -> None:
+        """Let each fault strike at its time; they may overlap. Returns when the last one is over."""
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for fault in faults:
+                await asyncio.sleep(max(0.0, began + fault.at - time.monotonic()))
+                self.struck.append(fault)
+                group.create_task(self._strike(fault))
+
+    async def _strike(self, fault: Fault) -> None:
+        act: Callable[[Fault], Awaitable[Any]] = getattr(self, f"_{fault.kind}")
+        await act(fault)
+
+    async def _kill(self, fault: Fault) -> None:
+        process = self.crew.send(fault.worker, signal.SIGKILL)
+        await process.wait()
+        await asyncio.sleep(fault.seconds)
+        if self.crew.places[fault.worker] is process:
+            await self.crew.fill(fault.worker)
+
+    async def _pause(self, fault: Fault) -> None:
+        process = self.crew.send(fault.worker, signal.SIGSTOP)
+        await asyncio.sleep(fault.seconds)
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGCONT)
+
+    async def _replace(self, fault: Fault) -> None:
+        for place in range(WORKERS):
+            process = self.crew.send(place, signal.SIGTERM)
+            await self.crew.fill(place)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), 20)
+            if process.returncode is None:
+                process.kill()
+                self.crew.complaints.append(f"worker {process.pid} did not end within 20 s of SIGTERM")
+
+    async def _flush(self, fault: Fault) -> None:
+        async with self._redis, Redis.from_url(self.servers.redis.url) as redis:
+            await redis.flushall()
+
+    async def _empty(self, fault: Fault) -> None:
+        async with self._redis:
+            await asyncio.to_thread(self.servers.redis.kill)
+            await asyncio.sleep(fault.seconds)
+            await asyncio.to_thread(self.servers.redis.start)
+
+    async def _crash(self, fault: Fault) -> None:
+        async with self._postgres:
+            await asyncio.to_thread(self.servers.postgres.kill)
+            await asyncio.sleep(fault.seconds)
+            await asyncio.to_thread(self.servers.postgres.start)
+
+    async def _disconnect(self, fault: Fault) -> None:
+        async with self._postgres:
+            connection = await asyncpg.connect(self.servers.postgres.url)
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            await connection.close()
+
+    async def _wire(self, fault: Fault) -> None:
+        proxy = self.servers.proxies[fault.link]
+        match fault.wire:
+            case "slow":
+                proxy.slow(fault.seconds / 20)
+            case "cut":
+                proxy.cut()
+            case "hold":
+                proxy.hold()
+            case "cut_after":
+                proxy.cut_after(fault.amount)
+            case "lose_replies":
+                proxy.lose_replies(fault.amount)
+        await asyncio.sleep(fault.seconds)
+        proxy.heal()
+
+
+async def run_chaos(duration: float, seed: int, directory: Path) -> Report:
+    """Chaos for ``duration`` seconds, then at most SETTLE of calm. ``directory``: for the trace and the log."""
+    trace, log = directory / "trace", directory / "workers.log"
+    faults = schedule(seed, duration)
+    async with AsyncExitStack() as stack:
+        both = await stack.enter_async_context(servers())
+        observer = await stack.enter_async_context(Client.connect(both.postgres.url, redis=both.redis.url))
+        urls = both.url(CLIENTS, "postgres"), both.url(CLIENTS, "redis")
+        client = await stack.enter_async_context(Client.connect(urls[0], redis=urls[1], command_timeout=10))
+        fleet = Fleet(both.postgres.url, both.redis.url, observer, observer.backend, environment={TRACE_VARIABLE: str(trace)})
+        stack.push_async_callback(fleet.stop)
+        load = Load(client, urls[0], random.Random(seed))
+        crew = Crew(fleet, both, log, load.seen.complaints)
+        injector = Injector(both, crew)
+        for place in range(WORKERS):
+            await crew.fill(place)
+        async with asyncio.TaskGroup() as group:
+            background = [group.create_task(load.run()), group.create_task(crew.watch())]
+            await injector.run(faults)
+            load.calm.set()
+            settled = await _settle(both, load)
+            for task in background:
+                task.cancel()
+        load.seen.complaints += crew.defects()
+        totals = crew.totals()
+        history = await collect(both.postgres.url, both.redis.url, observer, trace, load.seen, STREAMS)
+        history.pauses = counts(injector.struck)["pause"]
+        history.stale_writes = totals[COUNTED[0]]
+    return Report(seed, duration, history, injector.struck, totals, settled, violations(history))
+
+
+async def _settle(both: Servers, load: Load) -> float:
+    """Wait until every run has ended, and Redis and the live readers know it; SETTLE seconds at most. Returns how many."""
+
+    async def nothing_scheduled() -> bool:
+        return not await leftovers(both.redis.url)
+
+    began = time.monotonic()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SETTLE):
+            connection = await asyncpg.connect(both.postgres.url)
+            try:
+                await until(lambda: connection.fetchval("SELECT every(finished_at IS NOT NULL) FROM runyard.runs"), SETTLE)
+            finally:
+                await connection.close()
+            await until(nothing_scheduled, SETTLE)
+            await load.readers_ended()
+    return time.monotonic() - began

@@ -1,0 +1,147 @@
+"""A TCP proxy that misbehaves on demand, in front of Postgres or Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+CHUNK: Final = 65536
+
+
+@dataclass(eq=False)
+class Link:
+    """One connection of a client. ``upstream`` is None if it was accepted only to be swallowed."""
+
+    client: asyncio.StreamWriter
+    upstream: asyncio.StreamWriter | None = None
+    swallowed: bool = False
+    asked: bool = False
+
+    def abort(self) -> None:
+        """End both sides with a reset, as a crash of the other host does."""
+        for writer in (self.client, self.upstream):
+            if writer is not None:
+                writer.transport.abort()
+
+
+@dataclass
+class FaultProxy:
+    """Forwards to ``host:port``. Faults apply to every connection and last until :meth:`heal`, unless they say otherwise.
+
+    Use as ``async with FaultProxy("127.0.0.1", 5432) as proxy``; ``proxy.port`` is where clients connect.
+    """
+
+    host: str
+    upstream_port: int
+    port: int = 0
+    _links: set[Link] = field(default_factory=set)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _delay: float = 0.0
+    _holding: bool = False
+    _bytes_left: int | None = None
+    _replies_to_lose: int = 0
+
+    def slow(self, seconds: float) -> None:
+        """Hold back every chunk, in each direction, for so many seconds."""
+        self._delay = seconds
+
+    def cut(self) -> None:
+        """Reset every connection once; new ones are served."""
+        for link in [*self._links]:
+            link.abort()
+
+    def hold(self) -> None:
+        """Half-open: accept connections, take what is sent, answer nothing, in either direction."""
+        self._holding = True
+
+    def cut_after(self, size: int) -> None:
+        """Let clients send so many bytes more, together; then reset the one that sends the next. Once."""
+        self._bytes_left = size
+
+    def lose_replies(self, count: int = 1) -> None:
+        """For the next ``count`` requests: forward, wait until the server begins to answer, and reset instead: the caller
+        cannot know what became of it."""
+        self._replies_to_lose = count
+
+    def heal(self) -> None:
+        """Forward again. Connections that lost bytes to :meth:`hold` are reset."""
+        self._delay, self._holding, self._bytes_left, self._replies_to_lose = 0.0, False, None, 0
+        for link in [*self._links]:
+            if link.swallowed:
+                link.abort()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=CHUNK)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._server.close()
+        self.cut()
+        for task in [*self._tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        link = Link(writer)
+        self._links.add(link)
+        try:
+            if self._holding:
+                link.swallowed = True
+                await self._pump(link, reader, None)
+                return
+            answers, link.upstream = await asyncio.open_connection(self.host, self.upstream_port, limit=CHUNK)
+            # A port that nobody listens on may be given to the very connection that tries to reach it.
+            if link.upstream.get_extra_info("sockname") == link.upstream.get_extra_info("peername"):
+                return
+            back = asyncio.create_task(self._pump(link, answers, writer))
+            try:
+                await self._pump(link, reader, link.upstream)
+            finally:
+                link.abort()
+                back.cancel()
+                await asyncio.gather(back, return_exceptions=True)
+        except OSError:
+            pass  # the server is down: the client is told by the reset
+        finally:
+            link.abort()
+            self._links.discard(link)
+            self._tasks.discard(task)
+
+    async def _pump(self, link: Link, source: asyncio.StreamReader, target: asyncio.StreamWriter | None) -> None:
+        """Forward one direction until an end or a fault; whoever ends first takes the connection with it."""
+        with suppress(OSError):
+            while chunk := await source.read(CHUNK):
+                if self._delay:
+                    await asyncio.sleep(self._delay)
+                if self._holding or link.swallowed or target is None:
+                    link.swallowed = True
+                    continue
+                chunk = self._damaged(link, chunk, towards_server=target is link.upstream)
+                target.write(chunk)
+                await target.drain()
+                if link.client.transport.is_closing():
+                    break
+        link.abort()
+
+    def _damaged(self, link: Link, chunk: bytes, *, towards_server: bool) -> bytes:
+        """What passes of ``chunk``; the connection is reset where the rest is lost."""
+        if not towards_server:
+            if link.asked:
+                link.abort()
+                return b""
+            return chunk
+        if self._replies_to_lose and not link.asked:
+            self._replies_to_lose -= 1
+            link.asked = True
+        if self._bytes_left is not None:
+            self._bytes_left -= len(chunk)
+            if self._bytes_left < 0:
+                chunk, self._bytes_left = chunk[: self._bytes_left], None
+                link.client.transport.abort()
+        return chunk

@@ -1,0 +1,26 @@
+"""A minute of chaos with a fixed seed; `make chaos DURATION=600 SEED=7` is the long form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.driver import run_chaos
+from tests.chaos.faults import EVERY, counts
+from tests.chaos.report import failure, table
+
+SECONDS, SEED = 60.0, 20
+RUNS = 300
+"""At least so many runs, or the minute proves nothing; an idle machine does twice as many."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_a_minute_of_chaos_breaks_no_rule(tmp_path: Path) -> None:
+    """I1 to I9, R7, H1: under kills, pauses, lost servers and bad wires."""
+    report = await run_chaos(SECONDS, SEED, tmp_path)
+    print(table(report))
+    assert not report.violations, failure(report)
+    assert len(report.history.runs) >= RUNS
+    assert counts(report.struck).keys() == EVERY.keys()

@@ -1,0 +1,65 @@
+"""The Postgres store does what the memory store does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from backends.conformance import *  # noqa: F403
+from backends.conformance.world import BackendFactory, World, user
+from backends.postgres.backend import connect
+from runner.errors import RunAlreadyCompletedError
+from runner.exchange import AcceptRequest, Ended, Write
+from runner.ports import Backend
+from runner.states import RunStatus
+
+
+@pytest.fixture
+async def backend_factory(postgres_url: str) -> AsyncIterator[BackendFactory]:
+    opened: list[Backend] = []
+
+    async def factory(tenant: str = "") -> Backend:
+        opened.append(await connect(postgres_url, tenant=tenant, min_pool_size=1, max_pool_size=4))
+        return opened[-1]
+
+    yield factory
+    for backend in opened:
+        await backend.close()
+
+
+async def test_deadlock_is_sent_again(backend_factory: BackendFactory, postgres_url: str) -> None:
+    """A statement that the server undid to break a deadlock takes effect all the same."""
+    world = World(await backend_factory(), backend_factory)
+    one, two = await world.start("r", thread="one"), await world.start("r", thread="two")
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        await connection.execute("SET deadlock_timeout = '10s'")  # the store's statement is the victim
+        async with connection.transaction():
+            lock = "SELECT 1 FROM runyard.threads WHERE thread_key = $1 FOR UPDATE"
+            await connection.execute(lock, two.thread_key)
+            completing = asyncio.create_task(world.runs.complete([Write(attempt=one), Write(attempt=two)]))
+            await asyncio.sleep(0.2)
+            await connection.execute(lock, one.thread_key)
+        ended = await completing
+    finally:
+        await connection.close()
+    assert [end.status for end in ended if isinstance(end, Ended)] == [RunStatus.COMPLETED] * 2
+
+
+async def test_a_run_that_was_refused_its_thread_is_refused_again(backend_factory: BackendFactory, postgres_url: str) -> None:
+    """I3, design 3.1: an inherited run id stays taken, also for a redrive of what a host's transaction brought under it."""
+    world = World(await backend_factory(), backend_factory)
+    await world.turn("r")
+    await world.fork("fork", after_run_id="r")
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        request = AcceptRequest(thread_id="fork", run_id="r", input=user("again"))
+        await world.runs.accept(request, connection=connection)
+    finally:
+        await connection.close()
+    await world.runs.admit()
+    assert await world.status("r", "fork") is RunStatus.FAILED
+    with pytest.raises(RunAlreadyCompletedError):
+        await world.runs.redrive("fork", "r")
+    assert await world.status("r", "fork") is RunStatus.FAILED

@@ -1,0 +1,165 @@
+"""Servers and databases for every kind of test. Fixtures start what they need on first use: unit tests start nothing."""
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+from hypothesis import settings
+from redis.asyncio import Redis
+
+from backends.embedded import EmbeddedPostgres, EmbeddedRedis
+from backends.embedded.servers import POSTGRES_VARIABLE, REDIS_VARIABLE
+from runner.client import Client
+from tests.fleet import Fleet
+
+# No deadline: a machine under load must not fail a property that holds.
+settings.register_profile("ci", deadline=None, print_blob=True)
+settings.register_profile("quick", deadline=None, max_examples=20)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+TESTS = Path(__file__).parent
+NARROWING = ("keyword", "markexpr", "lf", "maxfail", "collectonly", "ignore", "ignore_glob", "deselect")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[EmbeddedPostgres]:
+    """This process's private Postgres, with `pause`, `kill` and `restart`. Never the one from the environment."""
+    with EmbeddedPostgres(durable=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[EmbeddedRedis]:
+    """This process's private Valkey, with `pause`, `kill` and `restart`. Never the one from the environment."""
+    with EmbeddedRedis() as server:
+        yield server
+
+
+def with_database(url: str, name: str) -> str:
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+
+
+@dataclass(frozen=True)
+class Databases:
+    """Makes and drops databases on one Postgres. Each statement has its own connection: event loops differ between tests."""
+
+    admin_url: str
+
+    async def run(self, statement: str) -> None:
+        connection = await asyncpg.connect(self.admin_url)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    async def create(self, template: str = "template0") -> str:
+        """A new database's URL."""
+        name = f"t_{secrets.token_hex(6)}"
+        await self.run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        return with_database(self.admin_url, name)
+
+    async def drop(self, url: str) -> None:
+        await self.run(f"DROP DATABASE IF EXISTS {urlsplit(url).path[1:]} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def databases(request: pytest.FixtureRequest) -> Databases:
+    """The Postgres in use: the one from the environment, else the private one."""
+    named = os.environ.get(POSTGRES_VARIABLE)
+    return Databases(named or request.getfixturevalue("postgres_server").url)
+
+
+@pytest.fixture(scope="session")
+def migrated_template(databases: Databases) -> Iterator[str]:
+    """The name of a database with the current schema, to copy from."""
+    from backends.postgres.migrate import migrate
+
+    async def make() -> str:
+        url = await databases.create()
+        await migrate(url)
+        return url
+
+    url = asyncio.run(make())
+    yield urlsplit(url).path[1:]
+    asyncio.run(databases.drop(url))
+
+
+@pytest.fixture
+async def postgres_url(databases: Databases, migrated_template: str) -> AsyncIterator[str]:
+    """A fresh database with the current schema, for one test."""
+    url = await databases.create(migrated_template)
+    yield url
+    await databases.drop(url)
+
+
+@pytest.fixture(scope="module")
+def module_postgres_url(databases: Databases, migrated_template: str) -> Iterator[str]:
+    """A fresh database with the current schema, shared by the tests of one module."""
+    url = asyncio.run(databases.create(migrated_template))
+    yield url
+    asyncio.run(databases.drop(url))
+
+
+@pytest.fixture
+async def empty_postgres_url(databases: Databases) -> AsyncIterator[str]:
+    """A fresh database without any schema, for one test."""
+    url = await databases.create()
+    yield url
+    await databases.drop(url)
+
+
+@pytest.fixture
+async def redis_url(request: pytest.FixtureRequest) -> str:
+    """A Redis database that was emptied, for one test."""
+    url = os.environ.get(REDIS_VARIABLE) or request.getfixturevalue("redis_server").url
+    async with Redis.from_url(url) as client:
+        await client.flushdb()
+    return url
+
+
+@pytest.fixture
+async def fleet(postgres_url: str, redis_url: str) -> AsyncIterator[Fleet]:
+    """Worker processes, as many as the test starts, and a client."""
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client.connect(postgres_url, redis=redis_url))
+        fleet = Fleet(postgres_url, redis_url, client, client.backend)
+        stack.push_async_callback(fleet.stop)
+        yield fleet
+
+
+def folder_of(path: Path) -> str | None:
+    """The folder directly under tests/ that holds `path`."""
+    parts = path.relative_to(TESTS).parts if path.is_relative_to(TESTS) else ()
+    return parts[0] if len(parts) > 1 else None
+
+
+class EveryFolderRuns:
+    """Fails a run of the whole suite in which a folder with test files ran no test: that would look like success."""
+
+    def __init__(self) -> None:
+        self.executed: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        folder = folder_of(TESTS.parent / report.nodeid.split("::")[0])
+        if folder and report.when == "call" and not report.skipped:
+            self.executed.add(folder)
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        idle = sorted({folder for file in TESTS.rglob("test_*.py") if (folder := folder_of(file))} - self.executed)
+        if idle and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            print(f"\nno test ran in: {', '.join(f'tests/{folder}' for folder in idle)}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    whole = [Path(argument).resolve() for argument in config.args] == [TESTS]
+    narrowed = any(getattr(config.option, name, None) for name in NARROWING)
+    if whole and not narrowed and not hasattr(config, "workerinput"):  # with xdist only the controller sees every report
+        config.pluginmanager.register(EveryFolderRuns())

@@ -1,0 +1,67 @@
+"""``python -m tests.mutants [words of names …]``: remove one guard after the other and see that a test, or chaos, notices.
+
+Works on a copy of the tree. Ends with 1 if a mutant survives.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.mutants.mutants import MUTANTS, Mutant
+
+ROOT: Final = Path(__file__).parents[2]
+IGNORED: Final = shutil.ignore_patterns(".*", "__pycache__", "node_modules", "build", "dist")
+CHAOS_SECONDS: Final = 60
+FAILED, PASSED = 1, 0
+
+
+def main() -> int:
+    """Try the mutants whose names contain one of the arguments; without arguments, all of them."""
+    chosen = [mutant for mutant in MUTANTS if not sys.argv[1:] or any(word in mutant.name for word in sys.argv[1:])]
+    with tempfile.TemporaryDirectory(prefix="runyard-mutants-") as scratch:
+        tree = Path(scratch) / "tree"
+        shutil.copytree(ROOT, tree, ignore=IGNORED)
+        survivors = [mutant for mutant in chosen if not _caught(mutant, tree)]
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants caught")
+    return 1 if survivors else 0
+
+
+def _caught(mutant: Mutant, tree: Path) -> bool:
+    """True if the mutant's tests, which pass without it, fail with it, or a minute of chaos does."""
+    began = time.monotonic()
+    if (code := _run(tree, "pytest", *mutant.tests)) != PASSED:
+        sys.exit(f"the tests for {mutant.name!r} end with {code} before any guard is removed: {' '.join(mutant.tests)}")
+    originals = {edit.file: (tree / edit.file).read_text("utf-8") for edit in mutant.edits}
+    try:
+        for edit in mutant.edits:
+            edit.apply(tree)
+        by = None
+        if _run(tree, "pytest", *mutant.tests) == FAILED:
+            by = "tests"
+        elif _run(tree, "tests.chaos", "--duration", str(CHAOS_SECONDS)) == FAILED:
+            by = "chaos"
+    finally:
+        for file, text in originals.items():
+            (tree / file).write_text(text, "utf-8")
+    print(f"{f'caught by {by}' if by else 'SURVIVED':<18}{time.monotonic() - began:6.0f} s  {mutant.name}", flush=True)
+    return by is not None
+
+
+def _run(tree: Path, module: str, *arguments: str) -> int:
+    """The exit code of a Python module in the copy."""
+    options: Sequence[str] = ("-q", "-x", "-p", "no:cacheprovider") if module == "pytest" else ()
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", module, *options, *arguments]
+    return subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""Guards that keep a promise, each with a way to take it away and the tests that must notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+TABLES, VISIBILITY, ADMISSION, ATTEMPTS, PEOPLE = (
+    f"backends/postgres/migrations/{name}.sql"
+    for name in ("0001_tables", "0002_visibility", "0003_admission", "0004_attempts", "0005_people")
+)
+LUA: Final = "backends/redis/lua"
+POSTGRES: Final = "tests/conformance/test_postgres.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """In ``file``, ``old`` (found exactly once) becomes ``new``."""
+
+    file: str
+    old: str
+    new: str
+
+    def apply(self, root: Path) -> None:
+        """Make the change below ``root``. ValueError if the text is not there exactly once."""
+        path = root / self.file
+        text = path.read_text("utf-8")
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.file} has {text.count(self.old)} times what a mutant replaces: {self.old!r}")
+        path.write_text(text.replace(self.old, self.new), "utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One guard removed. ``tests``: arguments for pytest."""
+
+    name: str
+    tests: tuple[str, ...]
+    edits: tuple[Edit, ...]
+
+
+def _mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(name, tests, (Edit(file, old, new),))
+
+
+MUTANTS: Final = (
+    _mutant(
+        "any fence may append", ATTEMPTS,
+        "    PERFORM runyard.refuse_write(r, with_fence);\n    PERFORM runyard.check_size(messages",
+        "    PERFORM runyard.check_size(messages",
+        POSTGRES, "-k", "stale_writes",
+    ),
+    _mutant(
+        "any fence may record a step", ATTEMPTS,
+        "    PERFORM runyard.refuse_write(r, with_fence);\n    INSERT INTO runyard.steps (accept_no, step_key, done",
+        "    INSERT INTO runyard.steps (accept_no, step_key, done",
+        POSTGRES, "-k", "stale",
+    ),
+    _mutant(
+        "any fence may end a run", ATTEMPTS,
+        "WHEN r.fence IS DISTINCT FROM with_fence OR r.kind = 'external' THEN 'stale_fence'",
+        "WHEN r.kind = 'external' THEN 'stale_fence'",
+        POSTGRES, "-k", "stale_writes",
+    ),
+    _mutant(
+        "a cancelled run may append", ATTEMPTS,
+        "WHEN r.cancel_requested_at IS NOT NULL THEN 'cancel_requested' END",
+        "END",
+        POSTGRES, "-k", "cancel",
+    ),
+    _mutant(
+        "two runs of a lane may be active", TABLES,
+        "CREATE UNIQUE INDEX runs_active",
+        "CREATE INDEX runs_active",
+        "tests/race/test_last_guards.py",
+    ),
+    _mutant(
+        "accept takes no thread lock", ADMISSION,
+        "AND x.deleted_at IS NULL FOR UPDATE;\n        IF FOUND THEN RETURN t; END IF;",
+        "AND x.deleted_at IS NULL;\n        IF FOUND THEN RETURN t; END IF;",
+        "tests/race/test_verb_pairs.py",
+    ),
+    _mutant(
+        "a run id fits any request", ADMISSION,
+        "IF FOUND AND r.request_hash IS DISTINCT FROM q.request_hash THEN",
+        "IF false THEN",
+        POSTGRES, "-k", "conflicts",
+    ),
+    Mutant(
+        "a request is answered twice", (POSTGRES, "-k", "answer or respond"),
+        (
+            Edit(PEOPLE, "request.request_id <> checked OR request.answered_at IS NOT NULL", "request.request_id <> checked"),
+            Edit(PEOPLE, "y.request_id = checked AND y.answered_at IS NULL AND y.closed_at IS NULL", "y.request_id = checked"),
+        ),
+    ),
+    _mutant(
+        "a fork sees what completed later", VISIBILITY,
+        "OR m.run_id = l.open_run_id OR r.completion_seq <= l.cutoff);\n    END LOOP;",
+        "OR m.run_id = l.open_run_id OR r.completion_seq IS NOT NULL);\n    END LOOP;",
+        POSTGRES, "-k", "Fork or Cut or snapshot",
+    ),
+    _mutant(
+        "a dead worker may claim", ATTEMPTS,
+        "SELECT w.* INTO claimant FROM runyard.workers w WHERE w.worker_id = worker AND w.dead_at IS NULL;",
+        "SELECT w.* INTO claimant FROM runyard.workers w WHERE w.worker_id = worker;",
+        POSTGRES, "-k", "living_worker or death",
+    ),
+    _mutant(
+        "a dead worker may beat", PEOPLE,
+        "SET heartbeat_at = clock_timestamp() WHERE w.worker_id = worker AND w.dead_at IS NULL",
+        "SET heartbeat_at = clock_timestamp() WHERE w.worker_id = worker",
+        POSTGRES, "-k", "death",
+    ),
+    _mutant(
+        "the living are taken over", ATTEMPTS,
+        "IF EXISTS (SELECT 1 FROM runyard.workers w WHERE w.worker_id = r.worker_id AND w.dead_at IS NULL) THEN",
+        "IF false THEN",
+        POSTGRES, "-k", "busy",
+    ),
+    _mutant(
+        "runs of a lane overtake", ATTEMPTS,
+        "ELSIF EXISTS (SELECT 1 FROM runyard.runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane",
+        "ELSIF false AND EXISTS (SELECT 1 FROM runyard.runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane",
+        POSTGRES, "-k", "Lanes",
+    ),
+    _mutant(
+        "open tool calls complete", ATTEMPTS,
+        "IF r.has_tools AND NOT runyard.cycles_closed(r) THEN",
+        "IF false THEN",
+        POSTGRES, "-k", "tool_cycle",
+    ),
+    _mutant(
+        "nobody rescues", "runner/reconciler.py",
+        "        await self._rescue()\n",
+        "",
+        "tests/race/test_worker_host.py", "-k", "rescue",
+    ),
+    _mutant(
+        "no watchdog", "runner/liveness.py",
+        "return self.silence > self.watchdog",
+        "return False",
+        "tests/unit/test_liveness.py",
+    ),
+    _mutant(
+        "one look makes a worker dead", "runner/recovery.py",
+        "if silent.reads >= READS and asked - silent.since >= SPAN",
+        "if silent.reads >= 1",
+        "tests/unit/test_recovery.py",
+    ),
+    _mutant(
+        "a recorded step is repeated", "runner/agents/context.py",
+        "        if known is not None and known.done:\n",
+        "        if False:\n",
+        "tests/unit/test_context.py",
+    ),
+    _mutant(
+        "any worker may release a lock", f"{LUA}/release.lua",
+        "if redis.call('GET', lock) == ARGV[i + 1] then",
+        "if true then",
+        "tests/race/test_scheduler.py", "tests/stateful/test_scheduler_model.py",
+    ),
+    _mutant(
+        "any worker may renew a lock", f"{LUA}/renew.lua",
+        "if redis.call('GET', lock) == ARGV[i + 1] then",
+        "if redis.call('GET', lock) then",
+        "tests/race/test_scheduler.py", "tests/stateful/test_scheduler_model.py",
+    ),
+    _mutant(
+        "a zombie may speak", f"{LUA}/append.lua",
+        "if id_fence > fence or (id_fence == fence and id_n > n) then",
+        "if true then",
+        "tests/race/test_events.py",
+    ),
+)  # fmt: skip

@@ -1,0 +1,36 @@
+"""What is built is whole: every file of the packages, the command and the entry points."""
+
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+KINDS = {".py", ".sql", ".lua"}
+PACKAGES = ("runner", "backends", "api")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    target = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", target]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    return zipfile.ZipFile(next(target.glob("runyard-*.whl")))
+
+
+def test_the_wheel_holds_every_file_of_the_packages(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*")]
+    wanted = {str(path.relative_to(ROOT)) for path in files if path.suffix in KINDS or path.name == "py.typed"}
+    assert wanted >= {f"{package}/py.typed" for package in PACKAGES}
+    assert wanted <= names
+
+
+def test_every_entry_point_can_be_loaded() -> None:
+    points = [point for point in distribution("runyard").entry_points if point.group in {"runyard.backends", "console_scripts"}]
+    assert {point.name for point in points} == {"runyard", "postgresql", "postgres", "memory"}
+    for point in points:
+        assert callable(point.load())

@@ -1,0 +1,41 @@
+"""The suite's own guard: a folder that runs nothing fails the run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+SHARED = ("conftest.py", "fleet.py")
+
+
+def suite(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def make_suite(root: Path) -> None:
+    (root / "pytest.ini").write_text("[pytest]\ntestpaths = tests\naddopts = --import-mode=importlib\n")
+    for folder, body in {"full": "def test_one(): pass", "idle": "def tset_two(): pass"}.items():
+        (root / "tests" / folder).mkdir(parents=True)
+        (root / "tests" / folder / "test_it.py").write_text(body)
+    for name in SHARED:
+        (root / "tests" / name).write_text((TESTS / name).read_text())
+
+
+def test_a_folder_that_ran_nothing_fails_the_whole_suite(tmp_path: Path) -> None:
+    make_suite(tmp_path)
+    for arguments in ([], ["-n", "2"]):
+        result = suite(tmp_path, *arguments)
+        assert result.returncode == 1, result.stdout
+        assert "no test ran in: tests/idle" in result.stdout
+
+
+def test_a_chosen_part_may_leave_folders_out(tmp_path: Path) -> None:
+    make_suite(tmp_path)
+    assert suite(tmp_path, "tests/full").returncode == 0
+    assert suite(tmp_path, "-k", "one").returncode == 0

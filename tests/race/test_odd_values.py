@@ -1,0 +1,79 @@
+"""Values at the edge of what msgpack, JSON and SQL can hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from backends.postgres.backend import connect
+from runner.errors import InvalidInputError
+from runner.exchange import AcceptRequest, Attempt, RunRef, WorkerInfo, Write
+from runner.models import HitlRequest, Message
+from runner.ports import Backend
+
+
+@pytest.fixture
+async def backend(postgres_url: str) -> AsyncIterator[Backend]:
+    backend = await connect(postgres_url)
+    await backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
+    yield backend
+    await backend.close()
+
+
+async def begin(backend: Backend) -> Attempt:
+    accepted = await backend.runs.accept(AcceptRequest(thread_id="t", run_id="r", input=Message.user("hello")))
+    [claim] = await backend.runs.claim("w", [accepted.effects.jobs[0].ref])
+    assert claim.attempt
+    return claim.attempt
+
+
+@pytest.mark.parametrize("value", [123, -1, 0, "", "{", b"{".decode(), {"a": 123}, [], None, 2**63, 1.5])
+async def test_results_and_answers_come_back_as_they_were(backend: Backend, value: Any) -> None:
+    """H3, I1: msgpack for 123 is the byte of an opening brace."""
+    attempt = await begin(backend)
+    await backend.runs.suspend(Write(attempt=attempt), [HitlRequest(request_id="q")])
+    assert (await backend.runs.respond(value, request_id="q")).request.answer == value
+    [claim] = await backend.runs.claim("w", [RunRef(attempt.thread_key, "r")])
+    assert claim.attempt and (await backend.runs.ledger(claim.attempt)).requests["q"].answer == value
+    await backend.runs.complete([Write(attempt=claim.attempt, result=value)])
+    run = await backend.runs.run("t", "r")
+    assert run and run.result == value
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "\ud800", "\x00", object()])
+async def test_what_jsonb_cannot_hold_is_refused(backend: Backend, value: Any) -> None:
+    """Nothing above the backend sees a driver's error, and nothing is half written."""
+    attempt = await begin(backend)
+    with pytest.raises(InvalidInputError):
+        await backend.runs.complete([Write(attempt=attempt, extra={"x": value})])
+    run = await backend.runs.run("t", "r")
+    assert run and run.status == "running"
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "priority => 'urgent'",
+        "metadata => '[]'",
+        "options => '[]'",
+        """options => '{"timeout": "x"}'""",
+        """options => '{"max_attempts": 0}'""",
+        """options => '{"multitask_strategy": "queue"}'""",
+        """options => '{"unknown": 1}'""",
+        "run_id => ''",
+    ],
+)
+async def test_sql_accept_refuses_what_python_could_not_read(postgres_url: str, argument: str) -> None:
+    """I1: a run that no worker can decode would never end."""
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        with pytest.raises(asyncpg.PostgresError) as refused:
+            await connection.execute(f"SELECT runyard.accept('t', 'hello', {argument})")
+        assert refused.value.sqlstate == "RY000" and refused.value.hint == "invalid_input"
+        assert await connection.fetchval("SELECT count(*) FROM runyard.runs") == 0
+    finally:
+        await connection.close()

@@ -1,0 +1,394 @@
+"""Random sequences of every verb on the memory store and on Postgres: after each step both must show the same.
+
+The memory store copies what a fork or a branch sees; Postgres keeps levels and cutoffs. Where they agree on every message,
+leaf, run, request, extra and error class, the levels are right. Ids are chosen here, so that both sides use the same; ids that
+a store makes itself (repairs) are compared as "made".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from backends.memory import MemoryWorld
+from backends.memory import connect as connect_memory
+from backends.postgres.backend import connect as connect_postgres
+from runner.exchange import AcceptRequest, Cut, ForkRequest, RunRef, WorkerInfo, Write
+from runner.models import ErrorInfo, HitlRequest, RunOptions, Usage
+from runner.ports import Backend
+from runner.states import LIVE, RunStatus
+from tests.stateful.choices import EXTERNALS, RUNS, THREADS, Choices
+from tests.stateful.two_stores import Connect, Key, Side, Sides
+
+ERROR = ErrorInfo(code="boom", message="boom")
+
+examples = itertools.count(1)
+
+
+class StoreMachine(Choices, RuleBasedStateMachine):
+    """Draws from small pools, so that ids collide; prefers what exists, so that most verbs succeed."""
+
+    runs_of_interest = (*RUNS, *EXTERNALS)
+
+    @initialize()
+    def open(self) -> None:
+        number = next(examples)
+        self.tenants = [f"{number}", f"{number}x"]
+        self.made = itertools.count(number << 64)
+        self.chosen = set()
+        self.workers = itertools.count()
+        self.steps = 0
+
+        async def connect(make: Connect) -> dict[str, Backend]:
+            return {tenant: await make(tenant) for tenant in self.tenants}
+
+        self.sides = [
+            Side("left", Sides.runner.run(connect(Sides.left()))),
+            Side("right", Sides.runner.run(connect(Sides.right()))),
+        ]
+        self.seen = {}
+        self.texts = itertools.count()
+        self.hire()
+        for tenant in self.tenants:
+            self.furnish((tenant, "a"))
+
+    def furnish(self, key: Key) -> None:
+        """Something to begin with: plain messages, completed runs, one that goes on, interleaved external runs of which one
+        completed after the other began and one is open, a fork after the first run.
+        """
+        thread_id = key[1]
+
+        def plain(*run_ids: str | None) -> None:
+            messages = [self.message().model_copy(update={"run_id": run_id}) for run_id in run_ids]
+            self.both(lambda side: side.backends[key[0]].checkpointer.append(thread_id, messages))
+
+        def external(run_id: str, *, complete: bool = False) -> None:
+            self.both(lambda side: self.mark(side, key, run_id, complete))
+
+        plain(None)
+        self.turn(key, AcceptRequest(thread_id=thread_id, run_id="r0", input=self.message()), finish=True)
+        request = ForkRequest(src=thread_id, new="b", cut=Cut(after_run_id="r0"))
+        self.both(lambda side: side.backends[key[0]].threads.fork(request), key, (key[0], "b"))
+        for run_id in EXTERNALS[:3]:
+            external(run_id)
+        plain("x0", "x1", "x2", "x0")
+        external("x0", complete=True)
+        self.turn(key, AcceptRequest(thread_id=thread_id, run_id="r1", input=self.message()), finish=False)
+        plain("x2", None)
+        external("x1", complete=True)
+        self.compare(key)
+
+    async def mark(self, side: Side, key: Key, run_id: str, complete: bool) -> None:
+        checkpointer = side.backends[key[0]].checkpointer
+        await (checkpointer.mark_run_complete if complete else checkpointer.claim_run)(key[1], run_id)
+
+    # what the rules share
+
+    def hire(self) -> None:
+        self.worker = f"w{self.tenants[0]}-{next(self.workers)}"
+        self.both(lambda side: self.any(side).workers.register(WorkerInfo(worker_id=self.worker, queues=["default"])))
+
+    def any(self, side: Side) -> Backend:
+        return side.backends[self.tenants[0]]
+
+    def teardown(self) -> None:
+        if hasattr(self, "sides"):
+            self.compare_everything()
+
+            async def close() -> None:
+                for side in self.sides:
+                    for backend in side.backends.values():
+                        await backend.close()
+
+            Sides.runner.run(close())
+
+    # runs
+
+    @rule(data=st.data(), strategy=st.sampled_from(["enqueue"] * 5 + ["reject", "interrupt", "rollback"]))
+    def accept(self, data: st.DataObject, strategy: Any) -> None:
+        key = self.thread(data)
+        parent = self.known_message(data, key) if data.draw(st.integers(0, 2)) == 0 else None
+        message = self.message() if data.draw(st.integers(0, 4)) else None
+        options = RunOptions(parallel=data.draw(st.integers(0, 4)) == 0, multitask_strategy=strategy)
+        delay = data.draw(st.sampled_from([None] * 15 + [3600.0]))
+        run_id = data.draw(st.sampled_from(RUNS))
+        request = AcceptRequest(
+            thread_id=key[1], run_id=run_id, input=message, parent_id=parent, options=options, delay=delay, agent="A"
+        )
+        self.both(lambda side: side.backends[key[0]].runs.accept(request), key)
+
+    @rule(data=st.data(), parallel=st.sampled_from([False, False, True]), finish=st.booleans())
+    def begin(self, data: st.DataObject, parallel: bool, finish: bool) -> None:
+        """Accept and claim; perhaps complete. Most of what a thread goes through."""
+        key = self.thread(data)
+        taken = self.seen.get(key, {}).get("runs", {})
+        run_id = data.draw(st.sampled_from([run for run in RUNS if run not in taken] or RUNS))
+        parent = self.known_message(data, key) if data.draw(st.integers(0, 3)) == 0 else None
+        request = AcceptRequest(
+            thread_id=key[1], run_id=run_id, input=self.message(), parent_id=parent, options=RunOptions(parallel=parallel)
+        )
+        self.turn(key, request, finish=finish)
+
+    def turn(self, key: Key, request: AcceptRequest, *, finish: bool) -> None:
+        """Accept, claim, and complete if the claim succeeded."""
+        run_id = request.run_id
+        self.both(lambda side: side.backends[key[0]].runs.accept(request), key)
+        self.both(lambda side: self.take(side, key, run_id), key)
+        if finish and (key, run_id) in self.sides[0].attempts:
+            answer = [self.message("assistant")]
+
+            async def end(side: Side) -> Any:
+                return await self.any(side).runs.complete([Write(attempt=side.attempts[key, run_id][-1], messages=answer)])
+
+            self.both(end, key)
+
+    async def take(self, side: Side, key: Key, run_id: str) -> Any:
+        thread_key = await side.backends[key[0]].threads.thread_key(key[1])
+        (claim,) = await self.any(side).runs.claim(self.worker, [RunRef(thread_key or -1, run_id)])
+        if claim.attempt is not None:
+            side.attempts.setdefault((key, run_id), []).append(claim.attempt)
+            return [claim, await self.any(side).runs.context(claim.attempt)]
+        return claim
+
+    @rule(data=st.data())
+    def accept_fork_job(self, data: st.DataObject) -> None:
+        key = self.thread(data)
+        after = self.run_of(data, key, RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.COMPLETED)
+        run_id = data.draw(st.sampled_from(RUNS))
+        fork = ForkRequest(src=key[1], new=f"job-{run_id}", cut=Cut(after_run_id=after))
+        request = AcceptRequest(thread_id=key[1], run_id=run_id, kind="fork", fork=fork)
+        self.both(lambda side: side.backends[key[0]].runs.accept(request), key)
+
+    @precondition(lambda self: self.any_run("queued", "running"))
+    @rule(data=st.data())
+    def claim(self, data: st.DataObject) -> None:
+        key = self.thread_with(data, "queued", "running")
+        run_id = self.run_of(data, key, RunStatus.QUEUED, RunStatus.RUNNING)
+
+        self.both(lambda side: self.take(side, key, run_id), key)
+
+    @precondition(lambda self: self.with_attempt())
+    @rule(data=st.data())
+    def append(self, data: st.DataObject) -> None:
+        key, run_id, attempt = self.attempt(data)
+        messages = self.messages_for(data, key, run_id)
+        self.both(lambda side: self.any(side).runs.append(attempt(side), messages), key)
+
+    @precondition(lambda self: self.with_attempt())
+    @rule(data=st.data(), extra=st.none() | st.dictionaries(st.sampled_from(["p", "q", "fork"]), st.integers(0, 3)))
+    def complete(self, data: st.DataObject, extra: Any) -> None:
+        key, run_id, attempt = self.attempt(data)
+        messages = self.messages_for(data, key, run_id)
+
+        async def complete(side: Side) -> Any:
+            usage = Usage(input_tokens=1)
+            (ended,) = await self.any(side).runs.complete(
+                [Write(attempt=attempt(side), messages=messages, extra=extra, usage=usage)]
+            )
+            if isinstance(ended, Exception):
+                raise ended
+            return ended
+
+        self.both(complete, key)
+
+    @precondition(lambda self: self.with_attempt())
+    @rule(data=st.data(), how=st.sampled_from(["fail", "release", "retry", "context", "step", "isolate", "bury"]))
+    def leave(self, data: st.DataObject, how: str) -> None:
+        key, run_id, attempt = self.attempt(data)
+        messages = self.messages_for(data, key, run_id) if how == "fail" else []
+
+        async def leave(side: Side) -> Any:
+            runs, held = self.any(side).runs, attempt(side)
+            match how:
+                case "fail":
+                    return await runs.fail(Write(attempt=held, messages=messages, extra={"p": 9}), ERROR)
+                case "context":
+                    return [await runs.context(held), sorted((await runs.ledger(held)).requests)]
+                case "step":
+                    step = await runs.start_step(held, "k")
+                    await runs.finish_step(held, "k", 1)
+                    return [step and step.done, step and step.result]
+                case "isolate":
+                    return await runs.isolate(held)
+                case "bury":
+                    return await runs.bury(held, "killed")
+            return await runs.release(held, error=ERROR if how == "retry" else None)
+
+        self.both(leave, key)
+
+    @precondition(lambda self: self.with_attempt())
+    @rule(data=st.data(), many=st.integers(1, 2))
+    def suspend(self, data: st.DataObject, many: int) -> None:
+        key, run_id, attempt = self.attempt(data)
+        messages = self.messages_for(data, key, run_id)
+        requests = [HitlRequest(request_id=self.id()) for _ in range(many)]
+
+        async def suspend(side: Side) -> Any:
+            return await self.any(side).runs.suspend(Write(attempt=attempt(side), messages=messages, extra={"q": 7}), requests)
+
+        self.both(suspend, key)
+
+    @precondition(lambda self: any(view.get("requests") for view in self.seen.values()))
+    @rule(data=st.data(), answer=st.integers(0, 1))
+    def respond(self, data: st.DataObject, answer: int) -> None:
+        asked = [key for key, view in self.seen.items() if view.get("requests")]
+        key = data.draw(st.sampled_from(asked))
+        known = [request[0] for request in self.seen.get(key, {}).get("requests", [])]
+        request_id = data.draw(st.sampled_from([None, *known]))
+        response_id = data.draw(st.sampled_from([None, "p", "q"]))
+        fields = {"thread_id": key[1], "request_id": request_id, "response_id": response_id}
+        self.both(lambda side: side.backends[key[0]].runs.respond(answer, **fields), key)
+
+    @rule(data=st.data(), keep=st.booleans())
+    def cancel(self, data: st.DataObject, keep: bool) -> None:
+        key = self.thread(data)
+        run_id = data.draw(
+            st.sampled_from([self.run_of(data, key, *sorted(LIVE)), self.run_of(data, key, *sorted(LIVE)), *EXTERNALS[:1]])
+        )
+        self.both(lambda side: side.backends[key[0]].runs.cancel(key[1], run_id, keep=keep), key)
+
+    @precondition(lambda self: self.any_run("failed", "dead"))
+    @rule(data=st.data())
+    def redrive(self, data: st.DataObject) -> None:
+        key = self.thread_with(data, "failed", "dead")
+        run_id = self.run_of(data, key, RunStatus.FAILED, RunStatus.DEAD)
+
+        async def redrive(side: Side) -> Any:
+            changed = await side.backends[key[0]].runs.redrive(key[1], run_id)
+            return [changed.run, changed.effects.jobs and changed.effects.jobs[0].run_id]
+
+        self.both(redrive, key)
+
+    @precondition(lambda self: self.any_run("running"))
+    @rule()
+    def crash(self) -> None:
+        """Every running run loses its worker."""
+
+        async def bury(side: Side) -> bool:
+            workers = self.any(side).workers
+            (worker,) = [w for w in await workers.workers() if w.worker_id == self.worker]
+            assert worker.heartbeat_at is not None
+            return await workers.mark_dead(self.worker, worker.heartbeat_at)
+
+        self.both(bury)
+        self.hire()
+
+    # messages and external runs
+
+    @rule(data=st.data())
+    def store(self, data: st.DataObject) -> None:
+        key = self.thread(data)
+        parent = self.known_message(data, key) if data.draw(st.booleans()) else None
+        leaf = self.known_message(data, key) if data.draw(st.integers(0, 4)) == 0 else None
+        message = self.message(data.draw(st.sampled_from(["user", "user", "call"])))
+        self.both(lambda side: side.backends[key[0]].threads.store_message(key[1], message, parent, expected_leaf=leaf), key)
+
+    @rule(data=st.data(), kinds=st.lists(st.sampled_from([None, None, *EXTERNALS, RUNS[0]]), min_size=1, max_size=4))
+    def append_plain(self, data: st.DataObject, kinds: list[str | None]) -> None:
+        key = self.thread(data)
+        messages = [self.message().model_copy(update={"run_id": run_id}) for run_id in kinds]
+        self.both(lambda side: side.backends[key[0]].checkpointer.append(key[1], messages), key)
+
+    @rule(data=st.data(), run_id=st.sampled_from([*EXTERNALS, *EXTERNALS, RUNS[0]]), complete=st.booleans())
+    def external(self, data: st.DataObject, run_id: str, complete: bool) -> None:
+        key = self.thread(data)
+
+        self.both(lambda side: self.mark(side, key, run_id, complete), key)
+
+    @rule(data=st.data(), extra=st.dictionaries(st.sampled_from(["p", "q", "fork"]), st.integers(0, 3), min_size=1))
+    def save_extra(self, data: st.DataObject, extra: Any) -> None:
+        key = self.thread(data)
+        self.both(lambda side: side.backends[key[0]].checkpointer.save_extra(key[1], extra), key)
+
+    # forks and deletion
+
+    @rule(
+        data=st.data(),
+        new=st.sampled_from(THREADS),
+        how=st.sampled_from(["run", "run", "run", "message", "message", "repair", "last"]),
+    )
+    def fork(self, data: st.DataObject, new: str, how: str) -> None:
+        key = self.thread(data)
+        metadata: Any = data.draw(st.none() | st.just({"n": 1}))
+        if how == "run":
+            cut = Cut(after_run_id=data.draw(st.sampled_from([self.run_of(data, key, RunStatus.COMPLETED), *EXTERNALS[:2]])))
+        elif how == "last":
+            cut = Cut()
+        else:
+            cut = Cut(at_message_id=self.known_message(data, key), repair=how == "repair")
+        request = ForkRequest(src=key[1], new=new, cut=cut, metadata=metadata, reset_usage=metadata is None)
+
+        self.both(lambda side: side.backends[key[0]].threads.fork(request), key, (key[0], new))
+
+    @rule(data=st.data(), cancel=st.booleans(), erase=st.booleans())
+    def delete(self, data: st.DataObject, cancel: bool, erase: bool) -> None:
+        key = self.thread(data)
+        if data.draw(st.integers(0, 3)):
+            return
+
+        async def delete(side: Side) -> None:
+            store = side.backends[key[0]].threads
+            await (store.erase_thread if erase else store.delete_thread)(key[1], cancel=cancel)
+
+        self.both(delete, key)
+        if self.seen[key]["thread"] is None:
+            # Whether a repeated complete is still answered depends on who else sees the run; conformance has the rest.
+            for side in self.sides:
+                side.attempts = {of: attempts for of, attempts in side.attempts.items() if of[0] != key}
+        for other in list(self.seen):
+            self.compare(other)
+
+
+STEPS = settings(
+    max_examples=20,
+    phases=(Phase.reuse, Phase.generate),  # shrinking would take longer than reading thirty steps
+    stateful_step_count=30,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+)
+
+
+def memory() -> Connect:
+    """A fresh memory database."""
+    world = MemoryWorld()
+
+    async def connect(tenant: str) -> Backend:
+        return await connect_memory(tenant=tenant, world=world)
+
+    return connect
+
+
+@pytest.fixture
+def loop() -> Iterator[None]:
+    with asyncio.Runner() as Sides.runner:
+        yield
+
+
+@pytest.mark.usefixtures("loop")
+def test_memory_against_itself() -> None:
+    """The machine alone: what it compares depends on nothing but the steps."""
+    Sides.left = Sides.right = staticmethod(memory)
+    run_state_machine_as_test(StoreMachine, settings=settings(STEPS, max_examples=5))
+
+
+@pytest.mark.usefixtures("loop")
+def test_postgres_against_memory(module_postgres_url: str) -> None:
+    """design 3.1: levels and cutoffs show what copies show, whatever happened."""
+
+    def postgres() -> Connect:
+        async def connect(tenant: str) -> Backend:
+            return await connect_postgres(module_postgres_url, tenant=tenant, min_pool_size=1, max_pool_size=1)
+
+        return connect
+
+    Sides.left, Sides.right = staticmethod(memory), staticmethod(postgres)
+    run_state_machine_as_test(StoreMachine, settings=STEPS)

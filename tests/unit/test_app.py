@@ -1,0 +1,97 @@
+"""The registry of agents."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.app import App, load_app, name_of
+from runner.errors import AgentNotFoundError, InvalidInputError
+from runner.models import RetryPolicy, RunOptions
+from runner.outcomes import backoff, effective_options
+
+
+async def one(ctx: object) -> None: ...
+
+
+async def two(ctx: object) -> None: ...
+
+
+def test_a_run_without_an_agent_gets_the_first_one() -> None:
+    app = App({"one": one, "two": two})
+    assert app[None].function is one
+    assert app["default"].function is one
+    assert app["two"].function is two
+
+
+def test_an_agent_named_default_is_the_default() -> None:
+    assert App({"one": one, "default": two})[None].function is two
+
+
+def test_an_unknown_agent_is_told_with_those_that_exist() -> None:
+    app = App({"one": one})
+    assert app.find("three") is None
+    with pytest.raises(AgentNotFoundError, match="one") as caught:
+        app["three"]
+    assert caught.value.details["agents"] == ["one"]
+
+
+def test_the_decorator_registers_under_the_functions_name_or_another() -> None:
+    app = App(default_queue="q")
+    assert app.agent(one) is one
+    app.agent("second", queue="gpu", timeout=5, max_attempts=3, hitl=True)(two)
+    assert app.queue_of == {"one": "q", "second": "gpu"}
+    assert app.queues == ["q", "gpu"]
+    assert app["second"].hitl
+    with pytest.raises(InvalidInputError, match="twice"):
+        app.agent("second")(one)
+
+
+def test_the_default_queue_is_served_even_if_no_agent_has_it() -> None:
+    """Fork jobs wait there."""
+    app = App()
+    app.agent(queue="gpu")(one)
+    assert app.queues == ["gpu", "default"]
+
+
+def test_a_runs_own_options_win_over_its_agents() -> None:
+    app = App()
+    app.agent(timeout=5, max_attempts=3, retry=RetryPolicy(initial=9))(one)
+    spec = app["one"]
+    assert effective_options(RunOptions(), spec) == RunOptions(timeout=5, max_attempts=3, retry=RetryPolicy(initial=9))
+    own = RunOptions(timeout=1, max_attempts=2, retry=RetryPolicy(initial=7))
+    assert effective_options(own, spec) == own
+
+
+def test_backoff_grows_to_its_maximum() -> None:
+    """R11."""
+    policy = RetryPolicy(initial=1, factor=2, maximum=10, jitter=0)
+    assert [backoff(policy, n) for n in (0, 1, 2, 3, 4, 999)] == [1, 2, 4, 8, 10, 10]
+    jittered = RetryPolicy(initial=10, maximum=10, jitter=0.5)
+    assert all(5 <= backoff(jittered, 0) <= 15 for _ in range(100))
+
+
+def test_load_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "its_app.py").write_text("from runner.app import App\napp = App(version='3')\nother = 1\n")
+    assert load_app("its_app:app").version == "3"
+    for wrong in ("its_app", "its_app:none", "its_app:other", "no_such_module:app"):
+        with pytest.raises(InvalidInputError):
+            load_app(wrong)
+
+
+def test_an_unknown_version_policy_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="run, wait, fail"):
+        App(on_version_mismatch="hope")  # type: ignore[arg-type]
+
+
+def test_an_app_is_named_by_the_module_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poison: the child imports the app under that name; the main module cannot be imported once more."""
+    app = App()
+    assert name_of(app) is None
+    monkeypatch.setattr(sys.modules["__main__"], "held", app, raising=False)
+    assert name_of(app) is None
+    monkeypatch.setattr("runner.agents.scripted.held", app, raising=False)
+    assert name_of(app) == "runner.agents.scripted:held"
+    assert load_app("runner.agents.scripted:held") is app

@@ -1,0 +1,109 @@
+"""The error tree: codes, HTTP statuses, pickling, the wire."""
+
+import ast
+import inspect
+import pickle
+import re
+
+import pytest
+
+from runner import errors
+from runner.errors import BY_CODE, RunyardError, from_dict
+
+
+def tree(cls: type[RunyardError] = RunyardError) -> list[type[RunyardError]]:
+    return [cls, *(sub for child in cls.__subclasses__() for sub in tree(child) if sub.__module__ == errors.__name__)]
+
+
+ALL = tree()
+ABSTRACT = {"ThreadError", "MessageError", "RunError", "HitlError"}
+"""Bases that are never raised; they share their base's code."""
+
+
+def test_codes_are_unique() -> None:
+    codes = [cls.code for cls in ALL if cls.__name__ not in ABSTRACT]
+    assert len(codes) == len(set(codes))
+
+
+@pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
+def test_codes_and_statuses(cls: type[RunyardError]) -> None:
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", cls.code)
+    assert 400 <= cls.http_status <= 599
+    assert cls.__doc__
+
+
+@pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
+def test_errors_survive_pickling_and_the_wire(cls: type[RunyardError]) -> None:
+    error = cls("what was wrong", run_id="r1", before=None, ids=["a"])
+    for copy in (pickle.loads(pickle.dumps(error)), from_dict(error.to_dict())):
+        assert (str(copy), copy.details) == ("what was wrong", {"run_id": "r1", "before": None, "ids": ["a"]})
+        assert copy.code == error.code
+        if cls.__name__ not in ABSTRACT:
+            assert type(copy) is cls
+
+
+def test_unknown_codes_become_plain_errors() -> None:
+    """A newer server may know more."""
+    error = from_dict({"code": "of_the_future", "message": "x", "details": {"a": 1}})
+    assert type(error) is RunyardError and error.details == {"a": 1}
+    assert type(from_dict({})) is RunyardError
+
+
+def test_missing_details_are_empty() -> None:
+    assert from_dict({"code": "run_ended", "message": "x", "details": None}).details == {}
+
+
+def test_builtin_bases() -> None:
+    """semantics: where a document names a builtin, the class derives from both."""
+    assert issubclass(errors.InvalidInputError, ValueError)
+    assert issubclass(errors.HitlNotAllowedError, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("ThreadNotFoundError", 404),
+        ("ThreadAlreadyExistsError", 409),
+        ("ThreadBusyError", 409),
+        ("RunConflictError", 409),
+        ("RunNotCompletedError", 409),
+        ("NothingToRunError", 409),
+        ("QueueFullError", 429),
+        ("ForkBoundaryError", 409),
+        ("HitlNotAllowedError", 422),
+        ("HitlAmbiguousError", 409),
+        ("HitlNoPendingRequestError", 404),
+        ("HitlStaleAnswerError", 409),
+        ("HitlInvalidAnswerError", 422),
+        ("HitlAlreadyAnsweredError", 409),
+        ("LeafMovedError", 409),
+        ("MessageNotFoundError", 404),
+        ("InvalidInputError", 400),
+        ("ResultExpiredError", 410),
+    ],
+)
+def test_documented_statuses(name: str, status: int) -> None:
+    """semantics: the status in brackets."""
+    assert getattr(errors, name).http_status == status
+
+
+def test_what_a_store_refuses_is_a_checkpointer_error() -> None:
+    for cls in (
+        errors.RunNotCompletedError,
+        errors.CapabilityMissingError,
+        errors.HitlError,
+        errors.ThreadError,
+        errors.ForkBoundaryError,
+    ):
+        assert issubclass(cls, errors.CheckpointerError)
+
+
+def test_the_drawn_tree_names_every_class() -> None:
+    drawn = set(re.findall(r"\b[A-Z][A-Za-z]+(?:Error|Uninitialized|Mismatch)\b", errors.__doc__ or ""))
+    defined = {node.name for node in ast.parse(inspect.getsource(errors)).body if isinstance(node, ast.ClassDef)}
+    assert defined <= drawn
+    assert drawn - defined <= {"ValueError", "RuntimeError"}
+
+
+def test_every_code_is_known() -> None:
+    assert {cls.code for cls in ALL} == set(BY_CODE)

@@ -1,0 +1,173 @@
+"""Events of attempts on their way out (semantics: E1, E2; design §8)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from runner.errors import BackendUnavailableError
+from runner.eventwriter import EventStream, EventWriter
+from runner.exchange import Attempt, OutsideEvent, RunRef
+from runner.models import Event
+
+ATTEMPT = Attempt(1, "r", 7)
+
+
+class Log:
+    """An event log that can be away."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Event]] = []
+        self.away = False
+        self.error: Exception | None = None
+        self.written = asyncio.Event()
+
+    async def append_many(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> None:
+        if self.away:
+            raise BackendUnavailableError("away")
+        if self.error is not None:
+            raise self.error
+        self.batches.append([event for _, events in batch for event in events])
+        self.written.set()
+
+    @property
+    def events(self) -> list[Event]:
+        return [event for batch in self.batches for event in batch]
+
+
+@asynccontextmanager
+async def writing(log: Log, tick: float = 0.01) -> AsyncIterator[EventWriter]:
+    writer = EventWriter(log, tick=tick)  # type: ignore[arg-type]  # only what the writer uses
+    task = asyncio.create_task(writer.run())
+    yield writer
+    writer.close()
+    await task
+
+
+def ids(log: Log) -> list[str | None]:
+    return [event.id for event in log.events]
+
+
+async def test_events_of_an_attempt_are_numbered_from_one_without_holes() -> None:
+    log = Log()
+    async with writing(log) as writer:
+        stream = EventStream(writer, ATTEMPT, "t")
+        stream.emit("run.started")
+        stream.reserve(2).fill([("message.completed", {}), ("run.completed", {})])
+    assert ids(log) == ["7-1", "7-2", "7-3"]
+
+
+async def test_what_an_agent_says_first_goes_along_with_its_announcement() -> None:
+    log = Log()
+    async with writing(log) as writer:
+        await asyncio.sleep(0)
+        stream = EventStream(writer, ATTEMPT, "t")
+
+        async def agent() -> None:
+            stream.delta("m", "Hello")
+
+        stream.emit("run.started")
+        await asyncio.create_task(agent())
+        await log.written.wait()
+    assert [event.type for event in log.batches[0]] == ["run.started", "message.delta"]
+
+
+async def test_nothing_overtakes_a_write_whose_commit_is_not_known() -> None:
+    """E2: message.completed follows its commit; what was emitted meanwhile waits behind it."""
+    log = Log()
+    async with writing(log) as writer:
+        stream = EventStream(writer, ATTEMPT, "t")
+        stream.emit("run.started", urgent=True)
+        await log.written.wait()
+        reservation = stream.reserve(1)
+        stream.emit("tool.started", urgent=True)
+        await asyncio.sleep(0.03)
+        assert [event.type for event in log.events] == ["run.started"]
+        reservation.fill([("message.completed", {})])
+    assert [event.type for event in log.events] == ["run.started", "message.completed", "tool.started"]
+    assert ids(log) == ["7-1", "7-2", "7-3"]
+
+
+async def test_a_write_that_did_not_happen_leaves_no_hole() -> None:
+    """E1: a reader takes a hole for a loss."""
+    log = Log()
+    async with writing(log) as writer:
+        stream = EventStream(writer, ATTEMPT, "t")
+        reservation = stream.reserve(3)
+        stream.emit("tool.started")
+        reservation.drop()
+        stream.emit("tool.completed")
+    assert [(event.id, event.type) for event in log.events] == [("7-1", "tool.started"), ("7-2", "tool.completed")]
+
+
+async def test_numbers_that_a_write_did_not_use_are_given_back() -> None:
+    log = Log()
+    async with writing(log) as writer:
+        stream = EventStream(writer, ATTEMPT, "t")
+        reservation = stream.reserve(3)
+        stream.emit("tool.started")
+        reservation.fill([("run.cancelled", {})])
+    assert [(event.id, event.type) for event in log.events] == [("7-1", "run.cancelled"), ("7-2", "tool.started")]
+
+
+async def test_deltas_of_one_message_are_coalesced_within_a_tick() -> None:
+    log = Log()
+    async with writing(log, tick=0.05) as writer:
+        stream = EventStream(writer, ATTEMPT, "t")
+        stream.delta("m", "a")
+        await log.written.wait()
+        for text in ("b", "c", "d"):
+            stream.delta("m", text)
+            await asyncio.sleep(0)
+        stream.delta("n", "e")
+    assert [event.data["text"] for event in log.events] == ["a", "bcd", "e"]
+
+
+async def test_all_streams_of_a_worker_go_out_in_one_call() -> None:
+    log = Log()
+    async with writing(log) as writer:
+        for n in range(10):
+            EventStream(writer, Attempt(n, "r", n + 1), "t").emit("run.started")
+    assert len(log.batches) == 1
+    assert len(log.events) == 10
+
+
+async def test_events_are_kept_while_the_log_is_away() -> None:
+    log = Log()
+    async with writing(log) as writer:
+        log.away = True
+        stream = EventStream(writer, ATTEMPT, "t")
+        stream.emit("run.started", urgent=True)
+        await asyncio.sleep(0.03)
+        log.away = False
+        stream.emit("run.completed", urgent=True)
+        await asyncio.wait_for(log.written.wait(), 5)
+    assert ids(log) == ["7-1", "7-2"]
+
+
+async def test_a_batch_that_cannot_be_written_does_not_end_the_writer() -> None:
+    log = Log()
+    async with writing(log) as writer:
+        log.error = ValueError("a defect")
+        EventStream(writer, ATTEMPT, "t").emit("run.started", urgent=True)
+        await asyncio.sleep(0.02)
+        log.error = None
+        EventStream(writer, Attempt(2, "r", 8), "t").emit("run.started", urgent=True)
+        await asyncio.wait_for(log.written.wait(), 5)
+    assert ids(log) == ["8-1"]
+
+
+async def test_events_outside_an_attempt_keep_their_ids() -> None:
+    log = Log()
+    async with writing(log) as writer:
+        writer.outside([OutsideEvent(RunRef(1, "r"), "t", "9-1", "run.cancelled")])
+    assert [(event.id, event.type) for event in log.events] == [("9-1", "run.cancelled")]
+
+
+async def test_a_closed_stream_says_nothing_more() -> None:
+    log = Log()
+    async with writing(log) as writer:
+        stream = EventStream(writer, ATTEMPT, "t")
+        stream.emit("run.completed")
+        stream.close()
+        stream.emit("message.delta")
+    assert [event.type for event in log.events] == ["run.completed"]

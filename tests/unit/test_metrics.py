@@ -1,0 +1,142 @@
+"""The metrics keep the conventions of Prometheus, and count from zero what they are told to serve."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from runner import metrics
+from runner.backlog import Backlog
+from runner.exchange import OutsideEvent, QueueInfo, RunRef
+from runner.models import HitlRequest, Run
+from runner.states import RunStatus
+
+LABELS = {"agent", "queue", "outcome", "kind", "le"}
+START = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def families() -> Iterator[Metric]:
+    metrics.serve({"writer": "default"}, ["default", "gpu"])
+    text = generate_latest().decode()
+    return (family for family in text_string_to_metric_families(text) if family.name.startswith("runyard_"))
+
+
+def value(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def run(**fields: object) -> Run:
+    given = {"thread_id": "t", "run_id": "r", "status": RunStatus.RUNNING, "accepted_at": START, "attempt": 1, "queue": "gpu"}
+    return Run.model_validate(given | {"started_at": START + timedelta(seconds=2)} | fields)
+
+
+@pytest.mark.parametrize("family", list(families()), ids=lambda family: family.name)
+def test_conventions(family: Metric) -> None:
+    """https://prometheus.io/docs/practices/naming/: what ``promtool check metrics`` asks for."""
+    assert re.fullmatch(r"runyard(_[a-z]+)+", family.name)
+    assert re.fullmatch(r"[A-Z0-9].*\.( 0 without faults\.)?", family.documentation)
+    assert not re.search(r"_(total|count|sum|bucket|info)$", family.name)
+    assert not re.search(r"_(ms|milliseconds|minutes|hours|days|counter|gauge|histogram)(_|$)", family.name)
+    assert {label for sample in family.samples for label in sample.labels} <= LABELS
+    if family.type == "counter":
+        assert {sample.name for sample in family.samples} <= {f"{family.name}_total", f"{family.name}_created"}
+    elif family.type == "histogram":
+        assert family.name.endswith("_seconds")
+    else:
+        assert family.type == "gauge"
+
+
+def test_what_is_served_is_counted_from_zero() -> None:
+    """rate() of a counter needs the zero before the first one."""
+    without = {family.name for family in families() if not family.samples}
+    assert without <= {gauge.describe()[0].name for gauge in metrics.OF_QUEUES}, "queues appear when the leader has measured"
+    text = generate_latest().decode()
+    for outcome in metrics.OUTCOMES:
+        assert f'runyard_runs_finished_total{{agent="writer",outcome="{outcome}",queue="default"}}' in text
+
+
+def test_the_alerts_of_the_documents_use_metrics_that_exist() -> None:
+    known = {sample.rpartition("{")[0] or sample.split(" ")[0] for sample in generate_latest().decode().splitlines()}
+    known |= {gauge.describe()[0].name for gauge in metrics.OF_QUEUES}
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\brunyard_[a-z_]+", text))
+    assert named and not named - known
+
+
+def test_names_that_nobody_serves_share_a_label() -> None:
+    metrics.serve({"writer": "default"}, ["default"])
+    assert metrics.labels("writer", "default") == {"agent": "writer", "queue": "default"}
+    assert metrics.labels("user-4711", "queue-of-user-4711") == metrics.labels(None, "") == {"agent": "", "queue": ""}
+
+
+def test_an_attempt_that_ends_its_run() -> None:
+    metrics.serve({"writer": "gpu"}, ["gpu"])
+    labels = {"agent": "writer", "queue": "gpu"}
+    before = value("runyard_runs_finished_total", outcome="completed", **labels)
+    waited = value("runyard_run_seconds_sum", outcome="completed", agent="writer")
+    metrics.Meter(run(), "writer").ended(RunStatus.COMPLETED, time.monotonic() + 0.5)
+    assert value("runyard_runs_finished_total", outcome="completed", **labels) == before + 1
+    assert value("runyard_run_seconds_sum", outcome="completed", agent="writer") - waited == pytest.approx(2.0, abs=0.2)
+    assert value("runyard_first_token_seconds_sum", agent="writer") == pytest.approx(2.5, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"), [(RunStatus.QUEUED, "released"), (None, "lost"), (RunStatus.SUSPENDED, "suspended")]
+)
+def test_an_attempt_whose_run_goes_on(status: RunStatus | None, outcome: str) -> None:
+    metrics.serve({"writer": "gpu"}, ["gpu"])
+    finished = sum(value("runyard_runs_finished_total", outcome=o, agent="writer", queue="gpu") for o in metrics.OUTCOMES)
+    before = value("runyard_attempts_ended_total", outcome=outcome, agent="writer", queue="gpu")
+    metrics.Meter(run(), "writer").ended(status, None)
+    assert value("runyard_attempts_ended_total", outcome=outcome, agent="writer", queue="gpu") == before + 1
+    assert finished == sum(
+        value("runyard_runs_finished_total", outcome=o, agent="writer", queue="gpu") for o in metrics.OUTCOMES
+    )
+
+
+def test_the_time_of_the_last_suspension_counts() -> None:
+    metrics.serve({"writer": "gpu"}, ["gpu"])
+    before = value("runyard_suspended_seconds_sum", agent="writer")
+    asked = [
+        HitlRequest(created_at=START, answered_at=START + timedelta(hours=5)),
+        HitlRequest(created_at=START + timedelta(hours=6), answered_at=START + timedelta(hours=6, seconds=9)),
+    ]
+    metrics.Meter(run(attempt=3), "writer").resumed(asked)
+    assert value("runyard_suspended_seconds_sum", agent="writer") - before == pytest.approx(9.0)
+
+
+def test_runs_that_end_outside_an_attempt() -> None:
+    metrics.serve({"writer": "gpu"}, ["gpu"])
+    before = value("runyard_runs_finished_total", outcome="dead", agent="writer", queue="gpu")
+    events = [OutsideEvent(RunRef(1, "r"), "t", "1-1", type, {}, "writer", "gpu") for type in ("run.dead", "run.queued")]
+    metrics.count_ends(events)
+    assert value("runyard_runs_finished_total", outcome="dead", agent="writer", queue="gpu") == before + 1
+
+
+async def test_only_the_leader_shows_what_waits() -> None:
+    class Queues:
+        found: list[QueueInfo]
+
+        async def queues(self) -> list[QueueInfo]:
+            return self.found
+
+    queues, leading = Queues(), True
+    backlog = Backlog(queues, lambda: leading)  # type: ignore[arg-type]
+    queues.found = [QueueInfo(queue="a", queued=3, oldest=7.5, paused_at=START), QueueInfo(queue="b")]
+    await backlog.step()
+    shown = {name: value(f"runyard_{name}", queue="a") for name in ("queued_runs", "oldest_queued_seconds", "paused_queue")}
+    assert shown == {"queued_runs": 3.0, "oldest_queued_seconds": 7.5, "paused_queue": 1.0}
+    queues.found = [QueueInfo(queue="b")]
+    await backlog.step()
+    assert REGISTRY.get_sample_value("runyard_queued_runs", {"queue": "a"}) is None
+    leading = False
+    await backlog.step()
+    assert REGISTRY.get_sample_value("runyard_queued_runs", {"queue": "b"}) is None

@@ -1,0 +1,108 @@
+"""Job ids, request hashes, effects: the data of the ports."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runner.exchange import MAIN_LANE, AcceptRequest, Attempt, Cut, Effects, ForkRequest, Job, OutsideEvent, RunRef
+from runner.models import Message, RetryPolicy, RunOptions
+
+
+def request(**fields: Any) -> AcceptRequest:
+    return AcceptRequest(**({"thread_id": "t", "run_id": "r", "agent": "a", "input": Message.user("x", id="1")} | fields))
+
+
+def differs(one: AcceptRequest, other: AcceptRequest) -> set[str]:
+    left, right = one.request_hash, other.request_hash
+    return {name for name in left | right if left.get(name) != right.get(name)}
+
+
+def test_job_ids_name_the_run() -> None:
+    job = Job(7, "r1")
+    assert job.lane == MAIN_LANE and job.lane_key == "7" and job.id == "7:r1"
+    assert job.ref == RunRef(7, "r1")
+
+
+def test_lane_keys_hold_no_colon() -> None:
+    """The lane's name is a part of Redis keys and of the job id, whatever the run is called."""
+    keys = {Job(7, "r", lane=lane).lane_key for lane in ("a:b", "a", "b", "ü" * 255, "7")}
+    assert len(keys) == 5 and not any(":" in key for key in keys)
+    assert all(key.startswith("7.") for key in keys)
+
+
+def test_lane_key_is_the_same_for_every_run_of_a_lane() -> None:
+    assert Job(7, "one", lane="p").lane_key == Job(7, "two", lane="p", kind="fork", queue="q", priority="low").lane_key
+    assert Job(7, "one", lane="p").lane_key != Job(8, "one", lane="p").lane_key
+
+
+def test_attempts_name_their_run() -> None:
+    assert Attempt(1, "r", 5).ref == RunRef(1, "r")
+
+
+def test_the_same_request_has_the_same_hash() -> None:
+    """R2: another object, other message ids, other delivery options."""
+    again = request(input=Message.user("x", id="2"), priority="high", delay=5.0, metadata={"k": 1}, run_id="other", queue="q")
+    assert differs(request(), again) == set()
+    assert differs(request(), request(options=RunOptions(timeout=5, max_attempts=3, retry=RetryPolicy(factor=3)))) == set()
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"agent": "b"}, {"agent"}),
+        ({"input": Message.user("y")}, {"message"}),
+        ({"input": None}, {"message"}),
+        ({"input": Message.assistant("x")}, {"message"}),
+        ({"input": Message.user("x", metadata={"a": 1})}, {"message"}),
+        ({"parent_id": "m"}, {"parent_id"}),
+        ({"options": RunOptions(parallel=True)}, {"options"}),
+        ({"options": RunOptions(multitask_strategy="reject")}, {"options"}),
+    ],
+)
+def test_what_changes_the_outcome_changes_the_hash(fields: dict[str, Any], named: set[str]) -> None:
+    """R2: a conflict names what differs."""
+    assert differs(request(), request(**fields)) == named
+
+
+def test_fork_jobs_differ_by_their_fork() -> None:
+    fork = ForkRequest(src="t", new="c", cut=Cut(after_run_id="r1"))
+    one = request(kind="fork", fork=fork, input=None)
+    assert differs(one, request(kind="fork", fork=replace(fork, cut=Cut(after_run_id="r2")), input=None)) == {"fork"}
+    assert "kind" in differs(one, request(input=None))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"src": "other"},
+        {"cut": Cut(after_run_id="r2")},
+        {"cut": Cut(at_message_id="r1")},
+        {"cut": Cut(after_run_id="r1", repair=True)},
+        {"metadata": {}},
+        {"title": "x"},
+        {"tags": {"a": "b"}},
+        {"agent": "z"},
+        {"reset_usage": False},
+    ],
+)
+def test_fork_hash(fields: dict[str, Any]) -> None:
+    """F4: source, cut and options make the fork; the new id does not, for it is where the fork is looked up."""
+    fork = ForkRequest(src="t", new="c", cut=Cut(after_run_id="r1"))
+    assert replace(fork, **fields).fork_hash != fork.fork_hash
+    assert replace(fork, new="d").fork_hash == fork.fork_hash
+    assert replace(fork, tags={}).fork_hash == fork.fork_hash
+
+
+def test_fork_hash_does_not_depend_on_the_order_of_keys() -> None:
+    one = ForkRequest(src="t", new="c", metadata={"a": 1, "b": 2}, tags={"x": "1", "y": "2"})
+    other = ForkRequest(src="t", new="c", metadata={"b": 2, "a": 1}, tags={"y": "2", "x": "1"})
+    assert one.fork_hash == other.fork_hash
+
+
+def test_effects_add_up() -> None:
+    effects = Effects()
+    assert not effects
+    effects += Effects(jobs=[Job(1, "r")])
+    effects += Effects(events=[OutsideEvent(RunRef(1, "r"), "t", "1-1", "run.dead")], cancels=[RunRef(1, "r")])
+    assert effects and (len(effects.jobs), len(effects.events), len(effects.cancels)) == (1, 1, 1)

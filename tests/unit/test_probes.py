@@ -1,0 +1,167 @@
+"""A worker's own port as a WSGI application, and the stacks that it shows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import urllib.request
+from typing import Any, cast
+from urllib.error import HTTPError
+
+import pytest
+from prometheus_client import REGISTRY
+
+from runner.errors import BackendUnavailableError
+from runner.exchange import Delivery, Job, Standing
+from runner.liveness import LATELY, Pulse
+from runner.probes import Watched, application, serving
+from runner.stacks import stacks
+from runner.worker import Worker
+
+
+class Host:
+    """What the port asks of a worker."""
+
+    def __init__(self, *troubles: str, alive: bool = True) -> None:
+        self.alive, self.loop = alive, asyncio.new_event_loop()
+        self.loop.close()
+        self._troubles = list(troubles)
+
+    def troubles(self) -> list[str]:
+        return self._troubles
+
+
+def get(
+    path: str, host: Host | None = None, *, peer: str = "127.0.0.1", method: str = "GET", **options: bool
+) -> tuple[int, str]:
+    """Status and body."""
+    said: list[str] = []
+
+    def respond(status: str, headers: list[tuple[str, str]]) -> None:
+        said.append(status)
+
+    environ = {"PATH_INFO": path, "REQUEST_METHOD": method, "REMOTE_ADDR": peer}
+    app = application(Watched(worker=cast(Worker, host)), **options)
+    body = b"".join(app(environ, cast(Any, respond)))
+    return int(said[0].split()[0]), body.decode()
+
+
+def test_alive_while_it_starts_and_while_its_liveness_thread_lives() -> None:
+    assert get("/livez")[0] == get("/livez", Host("Postgres has not answered lately"))[0] == 200
+    assert get("/livez", Host(alive=False))[0] == 503
+
+
+def test_ready_says_why_not() -> None:
+    assert json.loads(get("/readyz", Host())[1]) == {"ready": True, "reasons": []}
+    status, body = get("/readyz", Host("the worker is draining"))
+    assert (status, json.loads(body)["reasons"]) == (503, ["the worker is draining"])
+    assert get("/readyz")[0] == 503
+
+
+def test_stacks_are_for_the_same_machine() -> None:
+    assert get("/stacks", peer="127.0.0.1")[0] == get("/stacks", peer="::1")[0] == 200
+    assert get("/stacks", peer="10.0.0.7")[0] == 403
+    assert get("/stacks", peer="10.0.0.7", remote_stacks=True)[0] == 200
+
+
+def test_anything_else_is_refused() -> None:
+    assert get("/")[0] == 404
+    assert get("/livez", method="POST")[0] == 405
+    assert "\nrunyard_rescues_total " in get("/metrics")[1]
+
+
+def test_a_port_that_is_taken_is_a_typed_error() -> None:
+    with serving(0, "127.0.0.1") as watched:
+        assert watched.address is not None
+        port = int(watched.address.rpartition(":")[2])
+        with pytest.raises(BackendUnavailableError, match="cannot listen"), serving(port, "127.0.0.1"):
+            pass
+        with pytest.raises(HTTPError) as refused:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5)
+        assert refused.value.code == 503
+        refused.value.close()
+
+
+class TestTroubles:
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        now = [1000.0]
+        monkeypatch.setattr("runner.liveness.time.monotonic", lambda: now[0])
+        return now
+
+    @pytest.fixture
+    def pulse(self, clock: list[float]) -> Pulse:
+        pulse = Pulse(lambda worker_id: (), on_dead=lambda worker_id: None, on_standing=lambda standing: None)
+        pulse.worker_id = "w"
+        pulse.renewed()
+        return pulse
+
+    def test_none(self, pulse: Pulse) -> None:
+        assert pulse.troubles() == []
+
+    def test_each(self, pulse: Pulse, clock: list[float]) -> None:
+        clock[0] += LATELY + 1
+        assert pulse.troubles() == ["Postgres has not answered lately", "Redis has not answered lately"]
+        pulse.beat(Standing(fits=False))
+        pulse.renewed()
+        assert pulse.troubles() == ["the schema admits only newer code than this"]
+        clock[0] += 60
+        assert pulse.troubles() == ["the main loop has been blocked for 66 s"]
+        pulse.worker_id = None
+        assert pulse.troubles() == ["the worker is not registered"]
+
+    def test_a_standing_is_told_when_it_changes(self, clock: list[float]) -> None:
+        told: list[Standing] = []
+        pulse = Pulse(lambda worker_id: (), on_dead=lambda worker_id: None, on_standing=told.append)
+        for standing in (Standing(), Standing(paused=frozenset("a")), Standing(paused=frozenset("a")), Standing()):
+            pulse.beat(standing)
+        assert told == [Standing(paused=frozenset("a")), Standing()]
+
+
+def test_a_lock_is_lost_if_two_renewals_in_a_row_miss_it() -> None:
+    """One that is being given back while the locks are renewed is missing once. Each loss counts once."""
+    pulse = Pulse(lambda worker_id: (), on_dead=lambda worker_id: None, on_standing=lambda standing: None)
+    one, other = Delivery(Job(1, "r"), 1), Delivery(Job(2, "r"), 2)
+    before = REGISTRY.get_sample_value("runyard_lock_losses_total") or 0.0
+    losses = []
+    for lost in ([one], [], [one, other], [one], [one], [one, other], [one, other]):
+        pulse.renewed(lost)
+        losses.append((REGISTRY.get_sample_value("runyard_lock_losses_total") or 0.0) - before)
+    assert losses == [0, 0, 0, 1, 1, 1, 2]
+
+
+async def test_stacks_show_what_each_task_waits_for() -> None:
+    """The innermost await of a task, not only its outermost function; tasks at the same place are told once."""
+    gate = asyncio.Event()
+
+    async def innermost() -> None:
+        await gate.wait()
+
+    async def outermost() -> None:
+        await innermost()
+
+    waiting = [asyncio.create_task(outermost(), name=f"run {n}") for n in range(5)]
+    await asyncio.sleep(0)
+    text = await asyncio.to_thread(stacks, asyncio.get_running_loop())
+    gate.set()
+    await asyncio.gather(*waiting)
+    assert "5 tasks: run 0, run 1, run 2, …" in text
+    told = text[text.index("5 tasks") :]
+    assert told.index("outermost") < told.index("innermost") < told.index("in wait")
+
+
+def test_stacks_show_where_a_thread_is() -> None:
+    gate, inside = threading.Event(), threading.Event()
+
+    def busy_function() -> None:
+        inside.set()
+        gate.wait()
+
+    thread = threading.Thread(target=busy_function, name="busy")
+    thread.start()
+    inside.wait(5)
+    text = stacks()
+    gate.set()
+    thread.join()
+    assert "thread busy" in text and "in busy_function" in text
