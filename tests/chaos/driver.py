@@ -279,7 +279,8 @@ async def run_chaos(duration: float, seed: int, directory: Path) -> Report:
 
 
 async def _settle(both: Servers, load: Load) -> float:
-    """Wait until every run has ended, and Redis and the live readers know it; SETTLE seconds at most. Returns how many."""
+    """Wait until every call is answered, every run has ended, and Redis and the live readers know it; SETTLE seconds at most.
+    Returns how many."""
 
     async def nothing_scheduled() -> bool:
         return not await leftovers(both.redis.url)
@@ -287,6 +288,7 @@ async def _settle(both: Servers, load: Load) -> float:
     began = time.monotonic()
     with suppress(TimeoutError):
         async with asyncio.timeout(SETTLE):
+            await load.quiet.wait()
             connection = await asyncpg.connect(both.postgres.url)
             try:
                 await until(lambda: connection.fetchval("SELECT every(finished_at IS NOT NULL) FROM runyard.runs"), SETTLE)

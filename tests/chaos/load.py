@@ -55,13 +55,15 @@ LATE_ANSWERS: Final = (HitlAlreadyAnsweredError, HitlNoPendingRequestError, Hitl
 @dataclass
 class Load:
     """The clients of one run of chaos. ``url``: Postgres, for the transactions of a host. :meth:`run` works until cancelled;
-    ``calm`` stops everything but the answers, so that what was accepted can end."""
+    ``calm`` stops everything but the answers, so that what was accepted can end; ``quiet`` tells that every call
+    before it was answered, so that nothing more is accepted."""
 
     client: Client
     url: str
     random: random.Random
     seen: Seen = field(default_factory=Seen)
     calm: asyncio.Event = field(default_factory=asyncio.Event)
+    quiet: asyncio.Event = field(default_factory=asyncio.Event)
     threads: list[str] = field(default_factory=lambda: [f"t{n:02}" for n in range(THREADS)])
     ended: list[Key] = field(default_factory=list)
     backlog: int = 0
@@ -71,13 +73,15 @@ class Load:
     async def run(self) -> None:
         """Work until :attr:`calm` is set, then only answer questions; never returns."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(PRODUCERS):
-                group.create_task(self._until_calm(self._produce, PRODUCERS / RATE))
-            group.create_task(self._until_calm(self._look_back, 1.0))
-            group.create_task(self._until_calm(self._cancel, 1.5))
-            group.create_task(self._until_calm(self._fork, 1.5))
-            group.create_task(self._until_calm(self._follow, 0.5))
             group.create_task(self._answer(group))
+            await asyncio.gather(
+                *(self._until_calm(self._produce, PRODUCERS / RATE) for _ in range(PRODUCERS)),
+                self._until_calm(self._look_back, 1.0),
+                self._until_calm(self._cancel, 1.5),
+                self._until_calm(self._fork, 1.5),
+                self._until_calm(self._follow, 0.5),
+            )
+            self.quiet.set()
 
     async def readers_ended(self) -> None:
         """Wait for the live readers; they end with their runs."""
