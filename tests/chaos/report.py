@@ -68,8 +68,7 @@ def story(history: History, key: Key) -> list[str]:
     lines = [str(row)]
     lines += [str(accept) for accept in history.seen.accepts if accept.key == key]
     lines += [str(cancel) for cancel in history.seen.cancels if cancel.key == key]
-    lines += [f"attempt {fence}: {outcome}" for (one, fence), outcome in sorted(history.attempts.items()) if one == key]
-    lines += [str(note) for note in history.notes if (note.thread, note.run) == key]
+    lines += _attempts(history, key)
     lines += [str(message) for message in history.messages.get(thread, []) if message.run == run]
     lines += [f"step {call} recorded under {fence}" for (one, call), fence in history.steps.items() if one == key]
     lines += [f"request {request}" for request in history.requests if request.key == key]
@@ -81,8 +80,16 @@ def story(history: History, key: Key) -> list[str]:
             key=lambda other: other.lane_seq or 0,
         )
         place = lane.index(row)
-        lines += [f"beside it in the lane: {other}" for other in lane[max(0, place - 1) : place + 2] if other is not row]
+        for other in lane[max(0, place - 1) : place + 2]:
+            if other is not row:
+                lines += [f"beside it in the lane: {other}", *_attempts(history, other.key)]
     return lines
+
+
+def _attempts(history: History, key: Key) -> list[str]:
+    """The attempts of a run that did not complete it, and what its agents noted."""
+    ended = [f"attempt {fence}: {outcome}" for (one, fence), outcome in sorted(history.attempts.items()) if one == key]
+    return ended + [str(note) for note in history.notes if (note.thread, note.run) == key]
 
 
 def _line(told: Sequence[Told]) -> str:

@@ -91,6 +91,12 @@ def test_a_sound_history_has_no_violation() -> None:
     assert violations(sound()) == []
 
 
+def test_a_worker_that_slept_may_begin_late_what_was_taken_from_it() -> None:
+    history = sound()
+    _note(history, 10, "begin", at=9.0)
+    assert violations(history) == []
+
+
 def lost(history: History) -> None:
     del history.runs[TWO]
 
@@ -166,6 +172,10 @@ def record_without_effect(history: History) -> None:
 
 def started_out_of_order(history: History) -> None:
     history.runs[ONE], history.runs[TWO] = replace(history.runs[ONE], lane_seq=2), replace(history.runs[TWO], lane_seq=1)
+
+
+def begun_out_of_order(history: History) -> None:
+    history.notes[3], history.notes[8] = replace(history.notes[3], at=3.05), replace(history.notes[8], at=2.9)
 
 
 def overtaken(history: History) -> None:
@@ -248,7 +258,7 @@ def complaint(history: History) -> None:
         *(("I3", spoil) for spoil in (lost_message, repeated_message, message_of_a_cancelled_run, repeated_mark)),
         *(("I3", spoil) for spoil in (effect_after_its_record, effect_twice_in_an_attempt, record_without_effect)),
         ("R7", foreign_context),
-        *(("I4", spoil) for spoil in (started_out_of_order, overtaken)),
+        *(("I4", spoil) for spoil in (started_out_of_order, begun_out_of_order, overtaken)),
         *(("I5", spoil) for spoil in (wrong_fork, changed_fork)),
         *(("I6", spoil) for spoil in (two_answers, other_answer_applied)),
         *(("I7", spoil) for spoil in (dangling_call, uncalled_result)),
