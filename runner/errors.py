@@ -13,7 +13,7 @@ RunyardError
     │                                   RunAlreadyCompletedError, RunNotClaimedError, NothingToRunError, StaleFenceError,
     │                                   CancelRequestedError, IncompleteToolCycleError, RunEndedError, ResultExpiredError,
     │                                   AgentNotFoundError, StepUnknownError, QueueFullError,
-        │                                   RunTimeoutError, AgentCancelledError, VersionMismatchError
+    │                                   RunTimeoutError, AgentCancelledError, VersionMismatchError
     ├── ForkBoundaryError
     ├── CursorExpiredError
     └── HitlError                       HitlAmbiguousError, HitlNoPendingRequestError, HitlStaleAnswerError,
