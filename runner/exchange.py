@@ -330,6 +330,14 @@ class Changed:
 
 
 @dataclass(slots=True)
+class Aborted:
+    """The run that waited for a human and was cancelled instead; None if none waited."""
+
+    run: Run | None
+    effects: Effects = field(default_factory=Effects)
+
+
+@dataclass(slots=True)
 class Forked:
     """``created`` is False when the same fork was made before."""
 

@@ -140,6 +140,7 @@ class SyncClient:
     enqueue_fork = _enqueueing(Client.enqueue_fork)
     respond = _client_call(Client.respond)
     cancel = _client_call(Client.cancel)
+    abort_pending = _client_call(Client.abort_pending)
     redrive = _client_call(Client.redrive)
     fork = _client_call(Client.fork)
     fork_once = _client_call(Client.fork_once)

@@ -1,4 +1,4 @@
-"""prompt, respond, cancel: the verbs that move a conversation."""
+"""prompt, respond, abort, cancel: the verbs that move a conversation."""
 
 from __future__ import annotations
 
@@ -90,6 +90,26 @@ def respond(
                 return
             handle = client.handle(thread, answered.run_id)
             await waiting.follow(client, handle, wait=wait, stream=stream, timeout=wait_timeout, as_json=as_json)
+
+    session.wait(go())
+
+
+def abort(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    reason: Annotated[str, typer.Argument(help="Why; the model will read it.", show_default=False)],
+    run: Annotated[str | None, typer.Option(envvar="RUNYARD_RUN", help="Which run, where several wait.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Give up the run that waits for an answer; what it said stays in the conversation, with the reason."""
+
+    async def go() -> None:
+        async with session.connect(context) as client:
+            aborted = await client.abort_pending(thread, reason, run_id=run)
+            if as_json:
+                output.print_json(aborted)
+            else:
+                output.console().print("nothing waits" if aborted is None else f"aborted {aborted.run_id}", markup=False)
 
     session.wait(go())
 

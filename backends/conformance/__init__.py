@@ -17,11 +17,25 @@ backend's scheduler and event log have suites of their own.
 import pytest
 
 MODULES = (
-    *("attempts", "checkpointer", "cuts", "deletion", "feed", "forks", "history", "hitl", "inheritance", "lanes", "poison"),
+    *(
+        "abort",
+        "attempts",
+        "checkpointer",
+        "cuts",
+        "deletion",
+        "feed",
+        "forks",
+        "history",
+        "hitl",
+        "inheritance",
+        "lanes",
+        "poison",
+    ),
     *("queues", "runs", "tenants", "transitions", "tree", "versions", "workers", "world"),
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
 
+from .abort import TestAbort  # noqa: E402
 from .attempts import TestAttempts  # noqa: E402
 from .checkpointer import TestCheckpointer, TestExternalRuns  # noqa: E402
 from .cuts import TestMessageCuts  # noqa: E402
@@ -44,6 +58,7 @@ from .workers import TestWorkers  # noqa: E402
 from .world import World, world  # noqa: E402
 
 __all__ = [
+    "TestAbort",
     "TestAttempts",
     "TestCheckpointer",
     "TestDeletion",

@@ -26,6 +26,11 @@ def pending_of(db: Database, thread: ThreadState) -> list[RequestState]:
     return sorted((r for r in db.requests_of(thread) if r.pending), key=_order)
 
 
+def waiting(db: Database, thread: ThreadState) -> list[str]:
+    """Ids of the runs that have pending requests, by age of the first one."""
+    return list(dict.fromkeys(state.request.run_id for state in pending_of(db, thread) if state.request.run_id is not None))
+
+
 def _order(request: RequestState) -> tuple[Any, str]:
     return request.request.created_at, request.request.request_id
 

@@ -6,7 +6,8 @@ from datetime import timedelta
 
 from runner.errors import CheckpointerError, RunAlreadyClaimedError, RunAlreadyCompletedError, ThreadBusyError
 from runner.exchange import MAIN_LANE, AcceptRequest, Effects, RunRef
-from runner.models import ErrorInfo, FeedType, JsonObject, Message, Run, ToolResultPart, open_tool_calls
+from runner.models import ErrorInfo, FeedType, JsonObject, Run, open_tool_calls
+from runner.repair import CANCELLED, closing, farewell
 from runner.states import LIVE, RunStatus
 
 from . import limits, tree
@@ -135,7 +136,9 @@ def end_run(
     db: Database, thread: ThreadState, run: RunState, status: RunStatus, event: str, error: ErrorInfo | None = None
 ) -> Effects:
     """The run's end, in one step: repair, completion number, extra, status, requests. The lane moves on."""
-    kept = status is RunStatus.CANCELLED and run.keep and bool(run.own())
+    kept = (
+        status is RunStatus.CANCELLED and run.keep and (bool(run.own()) or (run.words is not None and run.branch is not None))
+    )
     if kept:
         repair(db, thread, run)
         kept = cycles_closed(run)
@@ -196,12 +199,13 @@ def cycles_closed(run: RunState) -> bool:
 
 
 def repair(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Close the run's dangling tool calls with error results, so that every provider accepts what was said."""
-    own = run.own()
-    if calls := open_tool_calls(e.message for e in own):
-        assert run.branch is not None
-        results = [ToolResultPart(call_id=call, content="cancelled", is_error=True) for call in calls]
-        db.store(thread, run.branch, Message.tool(*results), parent=own[-1].id, run_id=run.id)
+    """Close the run's dangling tool calls with error results, so that every provider accepts what was said; an abort has the
+    last word (semantics: H8)."""
+    assert run.branch is not None
+    messages = closing(open_tool_calls(e.message for e in run.own()), run.words or CANCELLED)
+    for message in [*messages, *([farewell(run.words)] if run.words is not None else [])]:
+        before = run.own() or run.context
+        db.store(thread, run.branch, message, parent=before[-1].id if before else None, run_id=run.id)
 
 
 def cancel_run(db: Database, thread: ThreadState, run: RunState, *, keep: bool) -> Effects:
@@ -213,6 +217,16 @@ def cancel_run(db: Database, thread: ThreadState, run: RunState, *, keep: bool) 
     if run.run.status is RunStatus.RUNNING and not run.external:
         return Effects(cancels=[RunRef(thread.key, run.id)])
     return end_outside(db, thread, run, RunStatus.CANCELLED)
+
+
+def abort_run(db: Database, thread: ThreadState, run: RunState, words: str) -> Effects:
+    """Cancel a run that waits for a human; ``words`` take the place of the answers (semantics: H8)."""
+    if run.run.cancel_requested_at is None:
+        run.words = words
+    for key, state in list(db.requests.items()):
+        if state.saved and state.thread_key == thread.key and state.request.run_id == run.id:
+            del db.requests[key]
+    return cancel_run(db, thread, run, keep=True)
 
 
 def live_runs(thread: ThreadState) -> list[RunState]:

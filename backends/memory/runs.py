@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.errors import (
     CapabilityMissingError,
+    HitlAmbiguousError,
     HitlNoPendingRequestError,
     InvalidInputError,
     NothingToRunError,
@@ -19,6 +20,7 @@ from runner.errors import (
     WorkerDeadError,
 )
 from runner.exchange import (
+    Aborted,
     Accepted,
     AcceptRequest,
     Admitted,
@@ -35,6 +37,7 @@ from runner.exchange import (
     Write,
 )
 from runner.models import AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, check_id
+from runner.repair import aborted
 from runner.states import RunStatus
 
 from . import execution, explain, hitl, lanes, limits, tree
@@ -235,6 +238,23 @@ class MemoryRunStore:
             raise RunEndedError(f"run {run_id!r} is {run.run.status}", run_id=run_id, status=str(run.run.status))
         return Changed(copy_run(run.run), effects)
 
+    async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
+        """Cancel the run that waits for a human, in the words of ``reason`` (semantics: H8)."""
+        words = check_json(aborted(reason), "reason")
+        thread = self.db.get(self.tenant, thread_id)
+        effects = lanes.admit_thread(self.db, thread)
+        if run_id is not None:
+            self._get(thread_id, run_id)
+        waiting = [r for r in (thread.runs.get(id_) for id_ in hitl.waiting(self.db, thread)) if r is not None and r.live]
+        waiting = [run for run in waiting if run_id in (None, run.id)]
+        if len(waiting) > 1:
+            ids = [run.id for run in waiting]
+            raise HitlAmbiguousError(f"{len(ids)} runs wait on thread {thread_id!r}; name one", run_ids=ids)
+        if not waiting:
+            return Aborted(None, effects)
+        effects += lanes.abort_run(self.db, thread, waiting[0], words)
+        return Aborted(copy_run(waiting[0].run), effects)
+
     async def redrive(self, thread_id: str, run_id: str) -> Changed:
         """Queue a failed or dead run again, at the end of its lane."""
         thread, run = self._get(thread_id, run_id)
@@ -247,7 +267,7 @@ class MemoryRunStore:
             if request.request.run_id == run_id and request.request.answered_at is None:
                 del self.db.requests[thread.tenant, request.request.request_id]
         r.status, r.finished_at, r.error, r.error_count, r.crash_count = RunStatus.QUEUED, None, None, 0, 0
-        r.app_version = None
+        r.app_version, run.words = None, None
         r.cancel_requested_at, r.worker_id, run.keep, run.progress, run.not_before = None, None, False, False, None
         run.lane_seq, run.changed_at, r.event_id, run.queued_fence = self.db.number(), self.db.now(), None, self.db.next_fence()
         if lanes.may_start(thread, run):

@@ -97,7 +97,7 @@ class Branch:
 
 @dataclass
 class RunState:
-    """A run and what only the store knows of it. ``context``: what its first claim saw."""
+    """A run and what only the store knows of it. ``context``: what its first claim saw. ``words``: those of its abort."""
 
     run: Run
     accept_no: int
@@ -112,6 +112,7 @@ class RunState:
     cutoff: int = 0
     extra: JsonObject = field(default_factory=dict)
     keep: bool = False
+    words: str | None = None
     progress: bool = False
     isolated: bool = False
     snapshot: tuple[Entry, ...] = ()

@@ -15,7 +15,8 @@ from runner.errors import (
 )
 from runner.exchange import Cut, Effects, Forked, ForkRequest, Page, RunRef
 from runner.models import Branch as Leaf
-from runner.models import JsonObject, Message, Thread, ToolResultPart, check_id, check_tags
+from runner.models import JsonObject, Message, Thread, check_id, check_tags
+from runner.repair import FORKED, closing
 from runner.states import RunStatus
 
 from . import execution, lanes, limits, tree
@@ -103,9 +104,7 @@ class MemoryThreadStore:
         """What a fork at ``cut`` would see, and its extra."""
         result = tree.resolve(self.db.get(self.tenant, thread_id), cut)
         messages = tree.copies(result.entries)
-        if result.open_calls:
-            messages.append(_closing(result.open_calls))
-        return messages, check_json(result.extra, "extra")
+        return [*messages, *closing(result.open_calls, FORKED)], check_json(result.extra, "extra")
 
     async def branches(self, thread_id: str) -> list[Leaf]:
         """Every leaf of the tree, by age (semantics: B3)."""
@@ -189,9 +188,8 @@ class MemoryThreadStore:
             }
             | ({} if request.reset_usage else {"usage": src.thread.usage.model_copy()})
         )
-        if cut.open_calls:
-            parent = cut.entries[-1].id
-            self.db.store(child, child.root, _closing(cut.open_calls), parent=parent, run_id=None)
+        for message in closing(cut.open_calls, FORKED):
+            self.db.store(child, child.root, message, parent=cut.entries[-1].id, run_id=None)
         self.db.note(child, "thread.forked")
         return Forked(child.thread.model_copy(deep=True), True)
 
@@ -243,8 +241,3 @@ def _without(owner: int, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
 
 def _own_visible(thread: ThreadState, branch: Branch) -> bool:
     return len(tree.view(thread, branch)) > len(branch.prefix)
-
-
-def _closing(calls: list[str]) -> Message:
-    """The message that closes open calls in a repaired fork."""
-    return Message.tool(*(ToolResultPart(call_id=call, content="aborted by fork", is_error=True) for call in calls))

@@ -11,6 +11,7 @@ from backends.answers import check_answer
 from runner.batching import Batcher
 from runner.errors import BackendUnavailableError, HitlAlreadyAnsweredError, RunNotFoundError, from_dict
 from runner.exchange import (
+    Aborted,
     Accepted,
     AcceptRequest,
     Admitted,
@@ -26,6 +27,7 @@ from runner.exchange import (
     Write,
 )
 from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message, Run
+from runner.repair import aborted
 from runner.states import RunStatus
 
 from . import codec
@@ -198,6 +200,13 @@ class PostgresRunStore(RunTrail):
         """Cancel durably (semantics: R10). Raises RunEndedError, RunNotFoundError, ThreadNotFoundError."""
         row = await self.db.one("cancel", self.tenant, thread_id, run_id, keep)
         return Changed(codec.run(row), codec.effects(row["effects"]))
+
+    async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
+        """Cancel the run that waits for a human, in the words of ``reason`` (semantics: H8)."""
+        words = aborted(reason)
+        codec.to_json(words)
+        row = await self.db.one("abort_pending", self.tenant, thread_id, run_id, words)
+        return Aborted(codec.run(row) if row["run_id"] is not None else None, codec.effects(row["effects"]))
 
     async def redrive(self, thread_id: str, run_id: str) -> Changed:
         """Queue a failed or dead run again, at the end of its lane."""

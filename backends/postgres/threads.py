@@ -7,7 +7,8 @@ from typing import Final
 
 from backends import cursors
 from runner.exchange import Cut, Effects, Forked, ForkRequest, Page
-from runner.models import Branch, JsonObject, Message, Thread, ToolResultPart, check_id, check_tags, open_tool_calls
+from runner.models import Branch, JsonObject, Message, Thread, check_id, check_tags, open_tool_calls
+from runner.repair import FORKED, closing
 from runner.states import RunStatus
 
 from . import codec
@@ -81,7 +82,7 @@ class PostgresThreadStore:
             extra = (await db.one("cut", self.tenant, thread_id, asked))["extra"]
             messages = codec.messages(await db.rows("cut_messages", self.tenant, thread_id, asked))
         if cut.repair and (calls := open_tool_calls(messages)):
-            messages.append(Message.tool(*[ToolResultPart(call_id=c, content="aborted by fork", is_error=True) for c in calls]))
+            messages += closing(calls, FORKED)
         return messages, codec.from_json(extra)
 
     async def branches(self, thread_id: str) -> list[Branch]:

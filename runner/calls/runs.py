@@ -161,6 +161,19 @@ class RunCalls(Calls):
         await self._apply(changed.effects)
         return changed.run
 
+    async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Run | None:
+        """Give up the run that waits for a human: a cancel with keep, in words that the model will read (semantics: H8).
+
+        Each of its open tool calls gets an error result ``aborted: <reason>``, and an assistant message with stop reason
+        ``aborted`` ends it; no model is called. ``run_id``: which run, where several wait. Returns the run, or None if nothing
+        waits: so a repetition changes nothing.
+
+        Raises ThreadNotFoundError, RunNotFoundError, HitlAmbiguousError if several runs wait, InvalidInputError.
+        """
+        done = await self.backend.runs.abort_pending(thread_id, reason, run_id=run_id)
+        await self._apply(done.effects)
+        return done.run
+
     async def redrive(self, thread_id: str, run_id: str) -> Run:
         """Queue a failed or dead run again. Raises RunNotFoundError, RunEndedError."""
         changed = await self.backend.runs.redrive(thread_id, run_id)

@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 THREAD: Final = "t"
 UNHEARD: Final = "unheard"
+GIVEN_UP: Final = "given-up"
 WAIT: Final = 40.0
 """Seconds that a run may take, with all that befalls it."""
 
@@ -70,12 +71,18 @@ class _Driver:
                 await patiently(lambda: client.redrive(THREAD, names.breaks))
             await self.ended(breaks)
         await self.cancel(await self.enqueue("hang", names.hangs))
+        await self.give_up(await self.enqueue("ask-why", names.given_up, GIVEN_UP))
         await patiently(lambda: client.fork(THREAD, names.fork, names.asked))
         job = await patiently(lambda: client.enqueue_fork(THREAD, names.forked, names.job, after_run_id=names.asked))
         await self.ended(job)
         probe = await patiently(lambda: client.fork_once(THREAD, "say-probed", names.asked, run_id=names.probe, wait=WAIT))
         assert probe.text == "say-probed"
         await self.ended(await self.enqueue("tool-c say-four", names.forks_own, names.fork))
+
+    async def give_up(self, handle: RunHandle) -> None:
+        await self.stopped(handle)
+        await patiently(lambda: self.client.abort_pending(GIVEN_UP, "nobody answers"))
+        await self.ended(handle)
 
     async def enqueue(self, text: str, run_id: str, thread_id: str = THREAD, delay: float | None = None) -> RunHandle:
         how = {"delay": delay, "max_attempts": 3, "retry": RetryPolicy(initial=0.1)}
@@ -131,18 +138,19 @@ async def check(client: Client, names: Names, world: Path, crashes: int) -> None
     """The history that the scenario has to leave (I1 to I5, R3, R6, R9, F1, E2). ``crashes``: how many workers died."""
     effects = [line.split() for line in world.read_text().splitlines()]
     statuses = {run.run_id: run.status for run in (await client.runs()).items}
-    assert statuses.pop(names.hangs) is RunStatus.CANCELLED
+    assert {statuses.pop(name) for name in (names.hangs, names.given_up)} == {RunStatus.CANCELLED}
     own = ("asked", "stumbles", "breaks", "job", "probe", "forks_own", "unheard")
     same(statuses, {getattr(names, name): RunStatus.COMPLETED for name in own})
 
     same(await history(client, THREAD), FIRST + LATER)
+    same(await history(client, GIVEN_UP), ["user: ask-why", "assistant: aborted: nobody answers"])
     same(await history(client, names.fork), FIRST + OWN)
     same(await history(client, names.forked), FIRST)
     source, fork = [(await client.messages(thread)).items for thread in (THREAD, names.fork)]
     same([message.id for message in fork[: len(FIRST)]], [message.id for message in source[: len(FIRST)]])
     same((await client.thread(THREAD)).extra, {"asked": "ask-go"})
 
-    [request] = (await client.requests(pending=False)).items
+    [request] = (await client.requests(THREAD, pending=False)).items
     same(request.answer, "yes")
     for run in (await client.runs()).items:
         await _one_end(client, run.thread_id, run.run_id, run.status)

@@ -68,7 +68,6 @@ ELSEWHERE: Final = {
     "runs.attempts": "a read for people",
     "runs.explain": "a read for people",
     "runs.runs": "a read for people",
-    "events.append": "a worker writes by append_many",
 }
 """Ports and verbs that the scenario does not reach, and why that is right."""
 

@@ -254,6 +254,18 @@ class StoreMachine(Choices, RuleBasedStateMachine):
         )
         self.both(lambda side: side.backends[key[0]].runs.cancel(key[1], run_id, keep=keep), key)
 
+    @precondition(lambda self: any(view.get("requests") for view in self.seen.values()))
+    @rule(data=st.data(), named=st.booleans())
+    def abort(self, data: st.DataObject, named: bool) -> None:
+        key = data.draw(st.sampled_from([key for key, view in self.seen.items() if view.get("requests")]))
+        run_id = self.run_of(data, key, *sorted(LIVE)) if named else None
+
+        async def abort(side: Side) -> Any:
+            done = await side.backends[key[0]].runs.abort_pending(key[1], "why", run_id=run_id)
+            return [done.run, sorted(job.run_id for job in done.effects.jobs)]
+
+        self.both(abort, key)
+
     @precondition(lambda self: self.any_run("failed", "dead"))
     @rule(data=st.data())
     def redrive(self, data: st.DataObject) -> None:

@@ -173,6 +173,13 @@ class TestPrompt:
         assert runyard("respond", "t", "yes", "--request", request["request_id"])[0] == exits.Exit.OK
         assert runyard("respond", "t", "no", "--request", request["request_id"])[0] == exits.Exit.CONFLICT
 
+    def test_h8_abort_gives_up_what_waits(self, runyard: Command, world: Backend) -> None:
+        runyard("prompt", "t", "hello", "--run-id", "r")
+        assert runyard("abort", "t", "too late")[:2] == (exits.Exit.OK, "nothing waits\n")
+        serve(world, "t", ask="really?")
+        assert runyard("abort", "t", "too late")[:2] == (exits.Exit.OK, "aborted r\n")
+        assert json.loads(runyard("abort", "t", "too late", "--json")[1]) is None
+
     def test_a_cancelled_run_is_a_failed_one(self, runyard: Command) -> None:
         runyard("prompt", "t", "hello", "--run-id", "r")
         assert runyard("cancel", "t", "r")[1] == "cancelled\n"

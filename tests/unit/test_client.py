@@ -378,6 +378,18 @@ class TestRespondAndCancel:
         with pytest.raises(errors.ThreadNotFoundError):
             await client.respond("nowhere", "yes")
 
+    async def test_h8_an_abort_is_told_to_readers_and_lets_the_next_one_start(self, client: Client, hand: Hand) -> None:
+        waits = await client.enqueue("t", "may I?", "waits")
+        await client.enqueue("t", "and then?", "next")
+        await hand.suspend(await hand.claim("t", "waits"), "t", "really?")
+        aborted = await client.abort_pending("t", "nobody answers")
+        assert aborted is not None and aborted.run_id == "waits"
+        result = await waits.result(5)
+        assert (result.status, result.text) == (RunStatus.CANCELLED, "aborted: nobody answers")
+        assert types(await _all(client.stream("t", "waits")))[-1] == "run.cancelled"
+        assert await client.abort_pending("t", "again") is None
+        await hand.claim("t", "next")
+
     async def test_r10_cancel_of_a_queued_run_lets_the_next_one_start(self, client: Client) -> None:
         await client.enqueue("t", "first", "a")
         await client.enqueue("t", "second", "b")

@@ -89,6 +89,7 @@ BEGIN
        AND priority IN ('high', 'normal', 'low') AND multitask_strategy IN ('enqueue', 'reject', 'interrupt', 'rollback');
 END $$;
 
+-- abort_words: what closes the open calls of a run that was aborted, and its last message.
 CREATE TABLE runyard.runs (
     accept_no           bigint PRIMARY KEY DEFAULT nextval('runyard.accept_numbers'),
     tenant              text NOT NULL,
@@ -135,6 +136,7 @@ CREATE TABLE runyard.runs (
     isolated            boolean NOT NULL DEFAULT false,
     cancel_requested_at timestamptz,
     cancel_keep         boolean NOT NULL DEFAULT false,
+    abort_words         text,
     completion_seq      bigint,
     high_water_seq      bigint,
     extra               jsonb,

@@ -94,7 +94,8 @@ CREATE FUNCTION runyard.end_run(
     INOUT t runyard.threads, INOUT r runyard.runs, to_status text, why jsonb, event text, OUT effects jsonb
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    counted boolean := to_status = 'completed' AND r.kind IN ('prompt', 'external') OR to_status = 'cancelled' AND r.cancel_keep AND r.last_seq IS NOT NULL;
+    counted boolean := to_status = 'completed' AND r.kind IN ('prompt', 'external')
+        OR to_status = 'cancelled' AND r.cancel_keep AND (r.last_seq IS NOT NULL OR r.abort_words IS NOT NULL AND r.branch_id IS NOT NULL);
     was text := r.status;
     open_calls text[];
 BEGIN
@@ -107,10 +108,21 @@ BEGIN
             ORDER BY m.seq, c.n);
         IF open_calls <> '{}' THEN
             INSERT INTO runyard.messages (branch_id, seq, message_id, parent_id, run_id, role, note, results)
-            VALUES (r.branch_id, t.next_seq, gen_random_uuid(), r.last_message_id, r.run_id, 'tool', 'cancelled', open_calls)
+            VALUES (r.branch_id, t.next_seq, gen_random_uuid(), r.last_message_id, r.run_id, 'tool', coalesce(r.abort_words, 'cancelled'), open_calls)
             RETURNING seq, message_id INTO r.last_seq, r.last_message_id;
             t.next_seq := t.next_seq + 1;
         END IF;
+    END IF;
+    IF counted AND to_status = 'cancelled' AND r.abort_words IS NOT NULL THEN
+        INSERT INTO runyard.messages (branch_id, seq, message_id, parent_id, run_id, role, payload)
+        VALUES (r.branch_id, t.next_seq, gen_random_uuid(), coalesce(r.last_message_id, r.base_id), r.run_id, 'assistant',
+            convert_to(jsonb_build_object('stop_reason', 'aborted',
+                'content', jsonb_build_array(jsonb_build_object('type', 'text', 'text', r.abort_words)))::text, 'UTF8'))
+        RETURNING seq, message_id INTO r.last_seq, r.last_message_id;
+        r.first_seq := coalesce(r.first_seq, r.last_seq);
+        t.next_seq := t.next_seq + 1;
+    END IF;
+    IF counted AND to_status = 'cancelled' AND r.has_tools THEN
         counted := runyard.cycles_closed(r);
     END IF;
     IF counted THEN

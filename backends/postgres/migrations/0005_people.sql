@@ -54,6 +54,40 @@ BEGIN
     SELECT y.* INTO run FROM runyard.runs y WHERE y.accept_no = run.accept_no;
 END $$;
 
+-- Cancel the run that has pending requests: its open calls and its last message say `words`. A NULL run if none has.
+CREATE FUNCTION runyard.abort_pending(for_tenant text, in_thread text, id text, words text, OUT run runyard.runs, OUT effects jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    t runyard.threads := runyard.known_thread(for_tenant, in_thread);
+    waiting text[];
+BEGIN
+    got := runyard.admit_thread(t);
+    t := got.t; effects := got.effects;
+    IF id IS NOT NULL THEN PERFORM runyard.known_run(t, id); END IF;
+    SELECT coalesce(array_agg(DISTINCT r.run_id), '{}') INTO waiting
+    FROM runyard.hitl_requests h JOIN runyard.runs r ON r.thread_key = h.thread_key AND r.run_id = h.run_id
+    WHERE h.thread_key = t.thread_key AND h.answered_at IS NULL AND h.closed_at IS NULL AND r.finished_at IS NULL
+      AND (id IS NULL OR h.run_id = id);
+    IF cardinality(waiting) > 1 THEN
+        PERFORM runyard.refuse('hitl_ambiguous', format('several runs wait on thread %s; name one of %s', in_thread, array_to_string(waiting, ', ')),
+                               jsonb_build_object('thread_id', in_thread, 'run_ids', to_jsonb(waiting)));
+    ELSIF waiting = '{}' THEN
+        RETURN;
+    END IF;
+    run := runyard.known_run(t, waiting[1]);
+    IF run.cancel_requested_at IS NULL THEN
+        run.abort_words := words;
+        UPDATE runyard.runs SET abort_words = words WHERE accept_no = run.accept_no;
+    END IF;
+    got := runyard.cancel_run(t, run, true);
+    effects := runyard.merge_effects(effects, got.effects);
+    IF run.waits_for_slot IS NOT NULL THEN
+        effects := runyard.merge_effects(effects, runyard.free(ARRAY[run.waits_for_slot]));
+    END IF;
+    SELECT y.* INTO run FROM runyard.runs y WHERE y.accept_no = run.accept_no;
+END $$;
+
 -- The thread of a run; made if the run was accepted in a host's transaction before its thread existed.
 CREATE FUNCTION runyard.ensure_for_run(for_tenant text, in_thread text, id text) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
@@ -90,7 +124,7 @@ BEGIN
     UPDATE runyard.runs y SET status = 'queued', lane_seq = nextval('runyard.lane_numbers'), admitted_at = now(), finished_at = NULL,
         queued_fence = nextval('runyard.fences'),
         lane = coalesce(y.lane, ''), error = NULL, error_count = 0, crash_count = 0, not_before = NULL, worker_id = NULL, cancel_requested_at = NULL,
-        cancel_keep = false, event_id = NULL, app_version = NULL, changed_at = now()
+        cancel_keep = false, abort_words = NULL, event_id = NULL, app_version = NULL, changed_at = now()
     WHERE y.accept_no = run.accept_no RETURNING y.* INTO run;
     effects := runyard.merge_effects(effects, runyard.startable(run));
 END $$;

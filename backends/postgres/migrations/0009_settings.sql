@@ -6,7 +6,7 @@ DECLARE
 BEGIN
     FOREACH verb IN ARRAY ARRAY[
         'accept_many', 'accept_request', 'accept', 'admit', 'claim', 'context', 'append', 'start_step', 'finish_step', 'complete', 'suspend',
-        'fail', 'release', 'isolate', 'bury', 'request_for', 'respond', 'cancel', 'redrive', 'explain', 'page', 'known_snapshot', 'cut',
+        'fail', 'release', 'isolate', 'bury', 'request_for', 'respond', 'cancel', 'abort_pending', 'redrive', 'explain', 'page', 'known_snapshot', 'cut',
         'leaves', 'loaded', 'store_message', 'fork', 'delete_thread', 'erase_content', 'checkpoint_append', 'claim_external',
         'complete_external', 'save_pending', 'save_extra', 'update_thread', 'beat', 'queues'
     ] LOOP

@@ -61,6 +61,9 @@ FROM runyard.respond($1, $2, $3, $4, $5, $6, $7) r JOIN runyard.threads t ON t.t
 -- name: cancel
 SELECT (c.run).*, c.effects FROM runyard.cancel($1, $2, $3, $4) c
 
+-- name: abort_pending
+SELECT (a.run).*, a.effects FROM runyard.abort_pending($1, $2, $3, $4) a
+
 -- name: redrive
 SELECT (c.run).*, c.effects FROM runyard.redrive($1, $2, $3) c
 
