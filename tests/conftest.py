@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -18,6 +19,9 @@ from backends.embedded import EmbeddedPostgres, EmbeddedRedis
 from backends.embedded.servers import POSTGRES_VARIABLE, REDIS_VARIABLE
 from runner.client import Client
 from tests.fleet import Fleet
+
+if TYPE_CHECKING:
+    from tests.providers.server import Providers
 
 # No deadline: a machine under load must not fail a property that holds.
 settings.register_profile("ci", deadline=None, print_blob=True)
@@ -132,6 +136,17 @@ async def fleet(postgres_url: str, redis_url: str) -> AsyncIterator[Fleet]:
         fleet = Fleet(postgres_url, redis_url, client, client.backend)
         stack.push_async_callback(fleet.stop)
         yield fleet
+
+
+@pytest.fixture
+def providers(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Providers]":
+    """Model providers for one test; the SDKs of this process and of processes it starts find them by the environment."""
+    from tests.providers.server import Providers  # the SDKs take seconds to import
+
+    with Providers().serving() as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
 
 
 def folder_of(path: Path) -> str | None:
