@@ -9,9 +9,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .extras import load as _load
+
 if TYPE_CHECKING:
     from . import errors as errors
+    from .agents.budgets import Budget as Budget
     from .agents.context import RunContext as RunContext
+    from .agents.driver import serve as serve
     from .agents.steps import CurrentStep as CurrentStep
     from .agents.steps import current_step as current_step
     from .agents.steps import step as step
@@ -42,7 +46,9 @@ if TYPE_CHECKING:
     from .sync import SyncClient as SyncClient
 
 _HOMES = {
+    "agents.budgets": ("Budget",),
     "agents.context": ("RunContext",),
+    "agents.driver": ("serve",),
     "agents.steps": ("CurrentStep", "current_step", "step"),
     "app": ("App", "load_app"),
     "client": ("Client",),
@@ -60,6 +66,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [  # made by __getattr__
     "App",
     "Branch",
+    "Budget",
     "Client",
     "CurrentStep",
     "ErrorInfo",
@@ -87,6 +94,7 @@ __all__ = [  # made by __getattr__
     "errors",
     "load_app",
     "new_id",
+    "serve",
     "step",
 ]
 
@@ -96,7 +104,7 @@ def __getattr__(name: str) -> Any:
         return import_module(".errors", __name__)
     if (home := _HOME_OF.get(name)) is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{home}", __name__), name)
+    value = getattr(_load(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value
 

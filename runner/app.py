@@ -7,12 +7,14 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, get_args, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args, overload
 
 from .errors import AgentNotFoundError, InvalidInputError
 from .models import RetryPolicy, VersionPolicy, check_id
 
 if TYPE_CHECKING:
+    from pydantic_ai.agent import AbstractAgent
+
     from .agents.context import RunContext
 
 AgentFunction: TypeAlias = "Callable[[RunContext], Awaitable[None]]"
@@ -38,7 +40,8 @@ class AgentSpec:
 class App:
     """The registry of agents of one program.
 
-    ``agents`` maps names to async functions of a :class:`~runner.RunContext` (or objects that are called like one).
+    ``agents`` maps names to async functions of a :class:`~runner.RunContext` (or objects that are called like one), or to
+    agents of pydantic-ai as they are; :func:`~runner.agents.driver.serve` gives those dependencies and budgets.
     ``version`` names the code; a run records the one that accepted it, then the one that ran it. ``on_version_mismatch`` says
     what becomes of a run that another version began, when it goes on after a suspension or a crash: ``run`` it here, ``wait``
     for a worker of that version, or ``fail`` it with VersionMismatchError. A redriven run starts on any version.
@@ -47,7 +50,7 @@ class App:
 
     def __init__(
         self,
-        agents: Mapping[str, AgentFunction] | None = None,
+        agents: Mapping[str, AgentFunction | AbstractAgent[Any, Any]] | None = None,
         *,
         version: str = "0",
         on_version_mismatch: VersionPolicy = "run",
@@ -62,8 +65,9 @@ class App:
         self.on_version_mismatch = on_version_mismatch
         self.default_queue = check_id(default_queue, "default_queue")
         self.agents: dict[str, AgentSpec] = {}
-        for name, function in (agents or {}).items():
-            self.register(AgentSpec(name=name, function=function, queue=default_queue))
+        for name, agent in (agents or {}).items():
+            function = as_function(agent)
+            self.register(AgentSpec(name=name, function=function, queue=default_queue, hitl=may_ask(function)))
 
     def register(self, spec: AgentSpec) -> None:
         """Add an agent; a name that is taken raises :class:`InvalidInputError`."""
@@ -116,7 +120,7 @@ class App:
                 timeout=timeout,
                 max_attempts=max_attempts,
                 retry=retry,
-                hitl=hitl,
+                hitl=hitl or may_ask(function),
             )
             self.register(spec)
             return function
@@ -149,6 +153,27 @@ class App:
     def queue_of(self) -> dict[str, str]:
         """Agent name → queue."""
         return {name: spec.queue for name, spec in self.agents.items()}
+
+
+def as_function(agent: AgentFunction | AbstractAgent[Any, Any]) -> AgentFunction:
+    """``agent`` as a function of a context; one of pydantic-ai becomes one. Raises InvalidInputError for anything else."""
+    if "pydantic_ai" in sys.modules:  # or it cannot be one, and need not be imported
+        from pydantic_ai.agent import AbstractAgent
+
+        if isinstance(agent, AbstractAgent):
+            from .agents.driver import serve
+
+            return serve(agent)
+    if not callable(agent):
+        raise InvalidInputError(
+            f"an agent is an async function of a RunContext or an agent of pydantic-ai, got {agent!r:.80}", field="agent"
+        )
+    return agent
+
+
+def may_ask(function: AgentFunction) -> bool:
+    """Whether an agent says that it asks humans: a probe of it is refused at once (semantics: F9)."""
+    return bool(getattr(function, "asks_humans", False))
 
 
 def name_of(app: App) -> str | None:

@@ -2,7 +2,7 @@
 
 RunyardError
 ├── InvalidInputError (ValueError)      InvalidCursorError
-├── CapabilityMissingError              is a CheckpointerError
+├── CapabilityMissingError              is a CheckpointerError; ExtraMissingError
 ├── BackendUnavailableError             Postgres or Redis cannot be reached; the call may be repeated
 ├── SchemaError                         SchemaUninitialized, SchemaMismatch
 ├── WorkerDeadError, WorkerNotFoundError, LockLostError
@@ -12,7 +12,7 @@ RunyardError
     ├── RunError                        RunNotFoundError, RunConflictError, RunNotCompletedError, RunAlreadyClaimedError,
     │                                   RunAlreadyCompletedError, RunNotClaimedError, NothingToRunError, StaleFenceError,
     │                                   CancelRequestedError, IncompleteToolCycleError, RunEndedError, ResultExpiredError,
-    │                                   AgentNotFoundError, StepUnknownError, QueueFullError,
+    │                                   AgentNotFoundError, StepUnknownError, QueueFullError, BudgetExceededError,
     │                                   RunTimeoutError, AgentCancelledError, VersionMismatchError
     ├── ForkBoundaryError
     ├── CursorExpiredError
@@ -120,6 +120,12 @@ class CapabilityMissingError(CheckpointerError):
 
     code = "capability_missing"
     http_status = 501
+
+
+class ExtraMissingError(CapabilityMissingError):
+    """An optional dependency is not installed; the message says what to install."""
+
+    code = "extra_missing"
 
 
 class ThreadError(CheckpointerError):
@@ -278,6 +284,12 @@ class VersionMismatchError(RunError):
     """Another version of the app began the run, and this one is not to continue it."""
 
     code = "version_mismatch"
+
+
+class BudgetExceededError(RunError):
+    """The run or its thread has used up a budget; ``details`` say which, of how much, and how much was used."""
+
+    code = "budget_exceeded"
 
 
 class QueueFullError(RunError):

@@ -41,7 +41,8 @@ class ManyAppender(Protocol):
 class _Slot:
     n: int
     event: Event | None = None
-    text: list[str] | None = None
+    key: tuple[str, str, str] | None = None
+    text: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -97,22 +98,21 @@ class EventStream:
         slot.event = self.event(slot.n, kind, data or {})
         self.changed(urgent=urgent)
 
-    def delta(self, message_id: str, text: str) -> None:
-        """Add streamed text; what was not written yet of the same message grows instead of becoming another event."""
+    def delta(self, message_id: str, text: str, what: str = "text", call: tuple[str, str] = ("", "")) -> None:
+        """Add a piece of a message: ``what`` it is (``text``, ``thinking``, or ``arguments`` of the tool ``call``, its id and
+        name). What was not written yet of the same grows instead of becoming another event."""
         if self.spoke_at is None:
             self.spoke_at = time.monotonic()
-        last = self._slots[-1] if self._slots else None
-        if (
-            last is not None
-            and last.text is not None
-            and last.event is not None
-            and last.event.data["message_id"] == message_id
-        ):
-            last.text.append(text)
+        key = (message_id, what, call[0])
+        if self._slots and self._slots[-1].key == key:
+            self._slots[-1].text.append(text)
             return
         slot = self._add()
-        slot.event = self.event(slot.n, "message.delta", {"message_id": message_id})
-        slot.text = [text]
+        data: JsonObject = {"message_id": message_id}
+        if call[0]:
+            data["tool_call"] = {"id": call[0], "name": call[1]}
+        slot.event, slot.key = self.event(slot.n, "message.delta", data), key
+        slot.text.append(text)
         self.changed()
 
     def reserve(self, count: int) -> Reservation:
@@ -141,8 +141,8 @@ class EventStream:
         ready = []
         while self._slots and (event := self._slots[0].event) is not None:
             slot = self._slots.popleft()
-            if slot.text is not None:
-                event.data["text"] = "".join(slot.text)
+            if slot.key is not None:
+                event.data[slot.key[1]] = "".join(slot.text)
             ready.append(event)
         return ready
 

@@ -187,12 +187,17 @@ class Execution:
         return ledger
 
     async def _prompt(self, ledger: Ledger) -> Ended | None:
+        backend = self._tools.backend
+        threads = backend.for_tenant(self._claim.tenant).threads
+        journal = StoreJournal(backend.runs, threads, self.attempt, self.record.thread_id)
         while True:
-            result = await self._call(StoreJournal(self._tools.backend.runs, self.attempt), self._claim.extra, ledger)
+            result = await self._call(journal, self._claim.extra, ledger)
             ended = await self._end(result)
             if ended is None or ended.status is not RunStatus.RUNNING:
                 return ended
             # The answer came while the question was being stored: go on in the same attempt.
+            if result.left.usage is not None:
+                self.record = self.record.model_copy(update={"usage": self.record.usage + result.left.usage})
             ledger = await patiently(lambda: self._tools.backend.runs.ledger(self.attempt))
 
     async def _call(self, journal: Journal, extra: JsonObject, ledger: Ledger) -> _Result:

@@ -63,12 +63,14 @@ class _Stored(BaseModel):
 
 
 class Usage(_Stored):
-    """Tokens and cost of model calls. ``cost`` is in US dollars."""
+    """Tokens and cost of model calls. ``cost`` is in US dollars; ``seconds`` is the time that they and their tools took,
+    without that spent waiting for people."""
 
     requests: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float = 0.0
+    seconds: float = 0.0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -76,6 +78,7 @@ class Usage(_Stored):
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cost=self.cost + other.cost,
+            seconds=self.seconds + other.seconds,
         )
 
 

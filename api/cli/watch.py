@@ -63,6 +63,11 @@ class Printer:
 
     def _message_completed(self, data: dict[str, Any]) -> None:
         message = data.get("message") or {}
+        for part in message.get("content") or []:
+            if part.get("type") == "tool_result":
+                content = part.get("content")
+                words = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+                self._note(f"[yellow]  → {escape(words[:200])}[/]")
         if message.get("role") == "assistant" and str(data.get("message_id") or message.get("id")) not in self.streamed:
             parts = message.get("content") or []
             self._type("".join(part.get("text", "") for part in parts if part.get("type") == "text"))
@@ -73,9 +78,8 @@ class Printer:
         self._note(f"[yellow]⚙ {escape(str(data.get('name', 'tool')))}[/][bright_black]{escape(arguments)}[/]")
 
     def _tool_completed(self, data: dict[str, Any]) -> None:
-        content = data.get("content")
-        words = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-        self._note(f"[yellow]  → {escape(words[:200])}[/]")
+        if data.get("is_error"):
+            self._note(f"[yellow]  {escape(str(data.get('name', 'tool')))} failed[/]")
 
     def _hitl_requested(self, data: dict[str, Any]) -> None:
         request = data.get("request")

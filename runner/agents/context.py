@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Literal, NoReturn, Self, TypeAlias, TypeVar
 
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
@@ -27,10 +27,23 @@ from ..exchange import Ledger, Step
 from ..models import HitlRequest, JsonObject, Message, Run, ToolCallPart, Usage, new_id
 from .hitl import APPROVAL_SCHEMA, Approval, approval_key, digest, read_approval, request_id
 from .journal import Journal
-from .signals import AttemptLost, ControlSignal, Suspend
-from .steps import ANSWER_SCHEMA, CurrentStep, OnUnknown, checked, executing, name_of, takes
+from .signals import AttemptLost, ControlSignal, Deferred, Suspend
+from .steps import (
+    ANSWER_SCHEMA,
+    CurrentStep,
+    OnUnknown,
+    Scope,
+    checked,
+    executing,
+    name_of,
+    takes,
+    tool_scope,
+    tool_step,
+)
 
 T = TypeVar("T")
+
+DeltaField: TypeAlias = Literal["text", "thinking", "arguments"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +106,8 @@ class RunContext:
         self._held: list[Message] = []
         self._usage: Usage | None = None
         self._requests: dict[str, HitlRequest] = {}
-        self._calls: Counter[str] = Counter()
-        self._asked = 0
+        self._counted = run.usage
+        self._scope = Scope(self)
         self._open_message: str | None = None
         self._cancelled = False
         self._signal: ControlSignal | None = None
@@ -109,6 +122,7 @@ class RunContext:
         async with self._lock:
             if self._committed is None:
                 self._committed = await self._write(self._journal.context())
+                self._count_committed(self._committed)
             return [*self._committed, *self._held]
 
     async def append(self, *messages: Message) -> list[Message]:
@@ -130,6 +144,14 @@ class RunContext:
             self._held += own[split:]
         return own
 
+    async def conclude(self, *messages: Message) -> list[Message]:
+        """Add the messages that end the run: they are held and committed as :meth:`append` does with a last answer."""
+        self._check()
+        own = [self._own(message) for message in messages]
+        async with self._lock:
+            self._held += own
+        return own
+
     async def emit(self, delta: str | JsonObject, *, type: str = "message.delta") -> None:
         """Send an event to whoever streams the run; it is not stored. Text is streamed text (:meth:`stream_text`).
 
@@ -145,11 +167,24 @@ class RunContext:
 
     async def stream_text(self, text: str) -> None:
         """Send a piece of the assistant message being made. The first piece emits ``message.started`` with the message's id."""
+        self.stream_part(text)
+
+    def stream_part(self, piece: str, what: DeltaField = "text", call: tuple[str, str] = ("", "")) -> None:
+        """Send a piece of the assistant message being made: of its ``text``, of the model's ``thinking``, or of the
+        ``arguments`` of a tool ``call``, given by its id and name."""
         self._check()
         if self._open_message is None:
             self._open_message = new_id()
             self._stream.emit("message.started", {"message_id": self._open_message, "role": "assistant"})
-        self._stream.delta(self._open_message, text)
+        self._stream.delta(self._open_message, piece, what, call)
+
+    def discard_stream(self) -> None:
+        """What was streamed since the last append is of a message that will not come; the next piece begins another one."""
+        self._open_message = None
+
+    async def thread_usage(self) -> Usage:
+        """What the runs of the thread that count have used, this one not included."""
+        return await self._write(self._journal.thread_usage())
 
     async def step(self, fn: Callable[..., Any], *args: Any, key: str | None = None, on_unknown: OnUnknown = "retry") -> Any:
         """Call ``fn(*args)`` once for the run: its result (a JSON value) is recorded, and a later attempt gets the record.
@@ -168,9 +203,9 @@ class RunContext:
         self._check()
         checked(on_unknown)
         if key is None:
-            name = name_of(fn)
-            key = f"{name}#{self._calls[name]}"
-            self._calls[name] += 1
+            scope, name = self._names(), name_of(fn)
+            key = f"{scope.prefix}{name}#{scope.calls[name]}"
+            scope.calls[name] += 1
         known = self._ledger.steps.get(key)
         if known is not None and not known.done:
             known = await self._doubt(known, on_unknown)
@@ -203,7 +238,7 @@ class RunContext:
         )
 
     async def _execute(self, fn: Callable[..., Any], args: Sequence[Any], key: str) -> JsonValue:
-        step = CurrentStep(self.thread_id, self.run_id, key, self.attempt, self._id(f"step:{key}"))
+        step = self._current_step(key)
         named = {"idempotency_key": step.idempotency_key} if takes(fn, "idempotency_key") else {}
         token = executing.set(step)
         try:
@@ -219,6 +254,25 @@ class RunContext:
 
     async def _finish(self, key: str, value: JsonValue) -> None:
         await _whole(self._write(self._journal.finish_step(key, value)))
+
+    def _current_step(self, key: str) -> CurrentStep:
+        return CurrentStep(self.thread_id, self.run_id, key, self.attempt, self._id(f"step:{key}"))
+
+    @contextmanager
+    def in_tool(self, call_id: str) -> Iterator[None]:
+        """While the tool call ``call_id`` is executed by the current task: it is a step with an idempotency key of its own, and
+        its questions do not end the attempt at once (they raise :class:`~runner.agents.signals.Deferred`)."""
+        step = executing.set(self._current_step(tool_step(call_id)))
+        scope = tool_scope.set(Scope(self, f"{call_id}/"))
+        try:
+            yield
+        finally:
+            tool_scope.reset(scope)
+            executing.reset(step)
+
+    def _names(self) -> Scope:
+        scope = tool_scope.get()
+        return scope if scope is not None and scope.owner is self else self._scope
 
     async def ask(
         self,
@@ -240,8 +294,9 @@ class RunContext:
         """
         payload: JsonObject = {"question": question} if isinstance(question, str) else question
         if key is None:
-            key = f"{self._asked}:{digest([payload, schema])}"
-            self._asked += 1
+            scope = self._names()
+            key = f"{scope.prefix}{scope.asked}:{digest([payload, schema])}"
+            scope.asked += 1
         return await self._ask(f"ask:{key}", HitlRequest(payload=payload, answer_schema=schema), timeout, on_timeout)
 
     async def approve(
@@ -292,6 +347,13 @@ class RunContext:
                 raise InvalidInputError(f"a question waits 0 to {LONGEST_WAIT} seconds, got {timeout}", field="timeout")
             request = request.model_copy(update={"timeout": timeout, "on_deadline": on_timeout or FAIL})
         self._requests[request.request_id] = known or request
+        if self._names() is not self._scope:
+            await asyncio.sleep(0)
+            raise Deferred("a tool asked")
+        return await self.suspend()
+
+    async def suspend(self) -> NoReturn:
+        """End the attempt: the run waits for the answers to what was asked."""
         self._signal = Suspend()
         await asyncio.sleep(0)  # sibling tasks ask now; the first signal to unwind cancels them
         raise self._signal
@@ -306,6 +368,13 @@ class RunContext:
         if message.usage is not None:
             self.add_usage(message.usage)
         return message.model_copy(update=fields)
+
+    def _count_committed(self, messages: Sequence[Message]) -> None:
+        """Count what earlier attempts committed in messages and never came to count: they crashed."""
+        used = sum((m.usage for m in messages if m.run_id == self.run_id and m.usage is not None), start=Usage())
+        if used.requests > self._counted.requests:
+            names = Usage.model_fields
+            self.add_usage(Usage(**{name: max(0, getattr(used, name) - getattr(self._counted, name)) for name in names}))
 
     async def _flush(self) -> None:
         async with self._lock:

@@ -6,18 +6,22 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ..exchange import Attempt, Ledger, Step
-from ..models import Message, Run
+from ..models import Message, Run, Usage
 from ..patience import patiently
-from ..ports import RunStore
+from ..ports import RunStore, ThreadStore
 
 
 class Journal(Protocol):
-    """What an attempt reads and writes. ``durable`` is False where nobody can answer a question."""
+    """What an attempt reads and writes. ``durable`` is False where nobody can answer a question.
+
+    ``thread_usage``: what the runs of the thread that count have used.
+    """
 
     durable: bool
 
     async def context(self) -> list[Message]: ...
     async def ledger(self) -> Ledger: ...
+    async def thread_usage(self) -> Usage: ...
     async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]: ...
     async def start_step(self, key: str) -> Step | None: ...
     async def finish_step(self, key: str, result: Any) -> None: ...
@@ -32,15 +36,22 @@ class StoreJournal:
 
     durable = True
 
-    def __init__(self, runs: RunStore, attempt: Attempt) -> None:
+    def __init__(self, runs: RunStore, threads: ThreadStore, attempt: Attempt, thread_id: str) -> None:
+        """``threads``: those of the run's tenant."""
         self._runs = runs
+        self._threads = threads
         self._attempt = attempt
+        self._thread_id = thread_id
 
     async def context(self) -> list[Message]:
         return await patiently(lambda: self._runs.context(self._attempt))
 
     async def ledger(self) -> Ledger:
         return await patiently(lambda: self._runs.ledger(self._attempt))
+
+    async def thread_usage(self) -> Usage:
+        thread = await patiently(lambda: self._threads.thread(self._thread_id))
+        return thread.usage if thread is not None else Usage()
 
     async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]:
         return await patiently(lambda: self._runs.append(self._attempt, messages, first_event=first_event))
@@ -66,6 +77,9 @@ class ProbeJournal:
 
     async def ledger(self) -> Ledger:
         return Ledger()
+
+    async def thread_usage(self) -> Usage:
+        return Usage()
 
     async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]:
         self.written += messages

@@ -155,7 +155,7 @@ async def _use(ctx: RunContext, call: ToolCallPart) -> ToolResultPart:
         result = ToolResultPart(call_id=call.id, content=content)
     except (ValueError, ArithmeticError) as error:
         result = ToolResultPart(call_id=call.id, content=str(error), is_error=True)
-    await ctx.emit({"call_id": call.id, "is_error": result.is_error}, type="tool.completed")
+    await ctx.emit({"call_id": call.id, "name": call.name, "is_error": result.is_error}, type="tool.completed")
     return result
 
 

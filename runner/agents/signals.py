@@ -15,6 +15,10 @@ class Suspend(ControlSignal):
     """The attempt ends here; the run waits for a human."""
 
 
+class Deferred(ControlSignal):
+    """A tool waits for a human. The tools beside it finish before the attempt ends."""
+
+
 class AttemptLost(ControlSignal):
     """A write was refused: another attempt holds the run, or it was cancelled. ``error`` is the refusal."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, TypeVar, get_args, overload
 
 from ..errors import InvalidInputError
@@ -61,6 +62,22 @@ class CurrentStep:
 executing: ContextVar[CurrentStep | None] = ContextVar("runyard_step", default=None)
 
 
+@dataclass(slots=True)
+class Scope:
+    """Where steps and questions get their default names: in a run, or in one tool call of ``owner``'s run.
+
+    Tools run beside each other, so each of them counts for itself: a name is the same in every attempt.
+    """
+
+    owner: RunContext
+    prefix: str = ""
+    calls: Counter[str] = field(default_factory=Counter)
+    asked: int = 0
+
+
+tool_scope: ContextVar[Scope | None] = ContextVar("runyard_tool", default=None)
+
+
 def current_step() -> CurrentStep:
     """The step that the calling code belongs to, however deep in it. Raises InvalidInputError outside of one."""
     found = executing.get()
@@ -110,6 +127,11 @@ def step(
         return call
 
     return decorate if fn is None else decorate(fn)
+
+
+def tool_step(call_id: str) -> str:
+    """The key of the step that a tool call is."""
+    return f"tool:{call_id}"
 
 
 def name_of(fn: Callable[..., Any]) -> str:

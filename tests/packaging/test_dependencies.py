@@ -33,9 +33,10 @@ def imported(package: str) -> Iterator[tuple[str, Path]]:
 
 
 def required() -> set[str]:
-    """The distributions that runyard and its extra `server` ask for."""
+    """The distributions that runyard and those of its extras that are no tools ask for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return {named(Requirement(text).name) for text in (*project["dependencies"], *project["optional-dependencies"]["server"])}
+    extras = (text for extra in ("server", "agents") for text in project["optional-dependencies"][extra])
+    return {named(Requirement(text).name) for text in (*project["dependencies"], *extras)}
 
 
 def named(distribution: str) -> str:

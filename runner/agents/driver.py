@@ -1,0 +1,329 @@
+"""Runs a pydantic-ai agent as an attempt of a run: what is stored decides where it goes on.
+
+**The message is the record.** A model's answer is appended before its tools start, and each tool's result as soon as the tool
+returned. A later attempt finds, for example, an assistant message with the calls A, B, C and the result of B: B is answered
+from it, A and C are executed. So a model request is repeated at most once per crash, and a finished tool never (semantics: R9).
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import AsyncIterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pydantic_ai.agent import AbstractAgent, AgentRun, CallToolsNode, ModelRequestNode
+from pydantic_ai.exceptions import (
+    AgentRunError,
+    FallbackExceptionGroup,
+    ModelAPIError,
+    ModelQuotaExceededError,
+    ModelRequestRejectedError,
+    UserError,
+)
+from pydantic_ai.messages import (
+    AgentStreamEvent,
+    FunctionToolResultEvent,
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    PartDeltaEvent,
+    PartStartEvent,
+    RetryFeedbackPart,
+    TextPart,
+    TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+    ToolAvailabilityDeltaPart,
+    ToolCallPart,
+    ToolCallPartDelta,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_core import to_jsonable_python
+
+from ..models import Message, Usage
+from . import dialect
+from .budgets import Budget, Purse
+from .context import RunContext
+from .durable import Humans, Recorded, Result, asks_humans, results_in
+
+Budgets: TypeAlias = "Budget | Sequence[Budget] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A pydantic-ai agent as the agent of an App (:func:`serve`)."""
+
+    agent: AbstractAgent[Any, Any]
+    deps: object = None
+    budget: Budgets = None
+
+    @property
+    def asks_humans(self) -> bool:
+        """Whether it may ask a human, as far as it can be told beforehand."""
+        return asks_humans(self.agent)
+
+    async def __call__(self, ctx: RunContext) -> None:
+        deps = self.deps(ctx) if callable(self.deps) else self.deps
+        await drive(ctx, self.agent, deps=await deps if inspect.isawaitable(deps) else deps, budget=self.budget)
+
+
+def serve(agent: AbstractAgent[Any, Any], *, deps: object = None, budget: Budgets = None) -> Served:
+    """``agent`` as an agent for an :class:`~runner.App`.
+
+    ``deps``: its dependencies, or a function that makes them for a :class:`~runner.RunContext`, also an async one. ``budget``:
+    what a run or a thread may use.
+    """
+    return Served(agent, deps, budget)
+
+
+async def drive(ctx: RunContext, agent: AbstractAgent[Any, Any], *, deps: object = None, budget: Budgets = None) -> None:
+    """Run ``agent`` as this attempt of the run, from where the last one stopped, to its end.
+
+    ``deps`` are the agent's. ``budget``: what the run or its thread may use. A text answer is the run's last message; any other
+    output is also the run's result, as JSON.
+
+    Raises BudgetExceededError; what the agent raises, with ``retryable = False`` where another attempt would only repeat it.
+    """
+    budgets = () if budget is None else (budget,) if isinstance(budget, Budget) else tuple(budget)
+    try:
+        await _Drive(ctx, agent, deps, Purse(ctx, budgets)).run()
+    except (AgentRunError, UserError, FallbackExceptionGroup) as error:
+        if not _worth_another(error):
+            error.retryable = False  # type: ignore[union-attr]
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """Where a history stops. ``results`` are those of a tool cycle that is not over; ``messages`` then end with its calls.
+
+    ``answered``: the last message is the run's own answer.
+    """
+
+    messages: list[ModelMessage]
+    results: dict[str, Result]
+    used: Usage
+    answered: bool
+
+    @classmethod
+    def of(cls, history: Sequence[Message], run_id: str) -> _Tail:
+        used = sum((m.usage for m in history if m.run_id == run_id and m.usage is not None), start=Usage())
+        end = len(history)
+        while end and history[end - 1].role == "tool":
+            end -= 1
+        last, after = (history[end - 1] if end else None), history[end:]
+        if last is None or last.role != "assistant" or last.run_id != run_id:
+            return cls(dialect.to_model(history), {}, used, answered=False)
+        closed = {part.call_id for message in after for part in message.tool_results}
+        over = all(call.id in closed for call in last.tool_calls) and not any(map(dialect.is_final, after))
+        if over and last.tool_calls:
+            return cls(dialect.to_model(history), {}, used, answered=False)
+        told = dialect.to_model([last, *after])[1:]
+        results = results_in(request for request in told if isinstance(request, ModelRequest))
+        return cls(dialect.to_model(history[:end]), results, used, answered=True)
+
+
+class _Drive:
+    """One attempt of a run by pydantic-ai."""
+
+    def __init__(self, ctx: RunContext, agent: AbstractAgent[Any, Any], deps: object, purse: Purse) -> None:
+        self._ctx = ctx
+        self._agent = agent
+        self._deps = deps
+        self._purse = purse
+        self._used = Usage()
+        self._counted = Usage()
+        self._stored: set[str] = set()
+        self._known: list[object] = []
+        self._since = time.monotonic()
+
+    async def run(self) -> None:
+        """Go through pydantic-ai's nodes, storing what each brings."""
+        tail = _Tail.of(await self._ctx.history(), self._ctx.run_id)
+        self._used, self._stored = tail.used, set(tail.results)
+        self._known += [part for message in tail.messages for part in message.parts]
+        self._ids = {part.tool_call_id for part in self._known if isinstance(part, ToolCallPart)}
+        self._recorded = Recorded(self._ctx, tail.results)
+        messages = await self._with_system_prompt(tail.messages)
+        async with self._agent.iter(
+            message_history=messages,
+            deps=self._deps,
+            conversation_id=self._ctx.thread_id,
+            capabilities=[self._recorded, Humans(self._ctx)],
+        ) as run:
+            node = await run.next(run.next_node)  # type: ignore[arg-type]
+            if tail.answered and isinstance(node, ModelRequestNode):
+                node = CallToolsNode(_last_response(messages))
+            while not self._agent.is_end_node(node):
+                if isinstance(node, ModelRequestNode):
+                    node = await self._request(run, node)
+                else:
+                    assert isinstance(node, CallToolsNode)
+                    node = await self._call_tools(run, node)
+            assert run.result is not None
+            if not isinstance(run.result.output, str):
+                self._ctx.result = to_jsonable_python(run.result.output)
+
+    async def _with_system_prompt(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+        """System prompts are the agent's and not stored with the thread: each attempt puts them before it."""
+        parts = await self._agent.system_prompt_parts(deps=self._deps, message_history=messages)
+        if not parts:
+            return messages
+        return [ModelRequest(parts=list(parts)), *messages]
+
+    async def _request(self, run: AgentRun[Any, Any], node: ModelRequestNode[Any, Any]) -> Any:
+        """Ask the model, passing on what it streams; its answer is stored before anything is made of it."""
+        await self._purse.check(self._used)
+        if _streams(run.ctx.deps.model):
+            async with node.stream(run.ctx) as events:
+                await self._relay(events)
+        following = await run.next(node)
+        if not isinstance(following, CallToolsNode):
+            self._ctx.discard_stream()  # a hook refused the answer
+            return following
+        response = following.model_response
+        if not _streams(run.ctx.deps.model):
+            for part in response.parts:
+                self._begin(0, part, {})
+        for part in response.parts:
+            self._distinguish(part)
+        message = dialect.from_response(response)
+        message.usage = self._account(run, message)
+        await self._ctx.append(*self._shown(node.request), message)
+        return following
+
+    async def _call_tools(self, run: AgentRun[Any, Any], node: CallToolsNode[Any, Any]) -> Any:
+        """Execute the calls of an answer; each result is stored when its tool returns."""
+        async with node.stream(run.ctx) as events:
+            async for event in events:
+                if isinstance(event, FunctionToolResultEvent):
+                    await self._store_result(event)
+        following = await run.next(node)
+        ended = self._agent.is_end_node(following)
+        if ended:
+            last = run.ctx.state.message_history[-1]
+            parts = last.parts if isinstance(last, ModelRequest) else []
+        else:
+            assert isinstance(following, ModelRequestNode)
+            parts = following.request.parts
+        rest = [part for part in parts if isinstance(part, ToolReturnPart) and part.tool_call_id not in self._stored]
+        if rest:
+            self._stored |= {part.tool_call_id for part in rest}
+            [message] = dialect.from_request(ModelRequest(parts=rest))
+            if ended:
+                await self._ctx.conclude(dialect.mark_final(message))
+            else:
+                await self._ctx.append(message)
+        return following
+
+    async def _store_result(self, event: FunctionToolResultEvent) -> None:
+        part = event.part
+        if part.tool_call_id in self._stored:
+            return
+        parts: list[ModelRequestPart] = [part]
+        if revealed := self._recorded.revealed.get(part.tool_call_id):
+            parts.append(ToolAvailabilityDeltaPart(tools_added=revealed, tool_call_id=part.tool_call_id))
+        if event.content:
+            self._known.append(event.content)
+            parts.append(UserPromptPart(content=event.content))
+        self._stored.add(part.tool_call_id)
+        message = dialect.tool_message(ModelRequest(parts=parts))
+        await self._ctx.append(message)
+        [result] = message.tool_results
+        await self._ctx.emit(
+            {"call_id": result.call_id, "name": part.tool_name, "is_error": result.is_error}, type="tool.completed"
+        )
+
+    def _shown(self, request: ModelRequest) -> list[Message]:
+        """What was sent as the user besides what is stored already: feedback on an answer, what hooks and tools added."""
+        known = {id(item) for item in self._known}
+        parts = [
+            part
+            for part in request.parts
+            if isinstance(part, UserPromptPart | RetryFeedbackPart) and id(part) not in known and id(part.content) not in known
+        ]
+        self._known += parts
+        return dialect.from_request(ModelRequest(parts=parts)) if parts else []
+
+    def _distinguish(self, part: Any) -> None:
+        """Give a call another id if there was one like it: results, approvals and steps belong to one call (semantics: H5)."""
+        if isinstance(part, ToolCallPart):
+            while part.tool_call_id in self._ids:
+                part.tool_call_id += "'"
+            self._ids.add(part.tool_call_id)
+
+    def _account(self, run: AgentRun[Any, Any], message: Message) -> Usage:
+        """The message's usage, with the time since the last one; what else was used meanwhile is counted for the run."""
+        assert message.usage is not None
+        now = time.monotonic()
+        usage = message.usage.model_copy(update={"seconds": now - self._since})
+        self._since = now
+        total = run.usage
+        self._counted += message.usage
+        hidden = Usage(
+            requests=max(0, total.requests - self._counted.requests),
+            input_tokens=max(0, total.input_tokens - self._counted.input_tokens),
+            output_tokens=max(0, total.output_tokens - self._counted.output_tokens),
+            cost=max(0.0, float(total.cost or 0) - self._counted.cost),
+        )
+        if hidden.requests or hidden.input_tokens or hidden.output_tokens:
+            self._counted += hidden
+            self._ctx.add_usage(hidden)
+        self._used += usage + hidden
+        return usage
+
+    async def _relay(self, events: AsyncIterable[AgentStreamEvent]) -> None:
+        """Pass a streamed answer on. This is done for each token, so nothing is made that is not sent."""
+        speak = self._ctx.stream_part
+        calls: dict[int, tuple[str, str]] = {}
+        async for event in events:
+            if isinstance(event, PartDeltaEvent):
+                delta = event.delta
+                if isinstance(delta, TextPartDelta):
+                    speak(delta.content_delta)
+                elif isinstance(delta, ThinkingPartDelta):
+                    if delta.content_delta:
+                        speak(delta.content_delta, "thinking")
+                elif isinstance(delta, ToolCallPartDelta) and isinstance(delta.args_delta, str):
+                    speak(delta.args_delta, "arguments", calls.get(event.index, ("", "")))
+            elif isinstance(event, PartStartEvent):
+                self._begin(event.index, event.part, calls)
+
+    def _begin(self, index: int, part: Any, calls: dict[int, tuple[str, str]]) -> None:
+        match part:
+            case TextPart(content=text) if text:
+                self._ctx.stream_part(text)
+            case ThinkingPart(content=text) if text:
+                self._ctx.stream_part(text, "thinking")
+            case ToolCallPart():
+                calls[index] = (part.tool_call_id, part.tool_name)
+                args = part.args_as_json_str() if part.args else ""
+                self._ctx.stream_part(args, "arguments", calls[index])
+
+
+def _last_response(messages: Sequence[ModelMessage]) -> ModelResponse:
+    return next(message for message in reversed(messages) if isinstance(message, ModelResponse))
+
+
+def _streams(model: Model[Any]) -> bool:
+    """Whether ``model`` can stream its answers."""
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    if isinstance(model, FunctionModel):
+        return model.stream_function is not None
+    return type(model).request_stream is not Model.request_stream
+
+
+def _worth_another(error: BaseException) -> bool:
+    """Whether another attempt may succeed: a provider's limits, failures and lost connections pass; what it or pydantic-ai
+    refused would be refused again (semantics: R7)."""
+    if isinstance(error, FallbackExceptionGroup):
+        return any(_worth_another(inner) for inner in error.exceptions)
+    return isinstance(error, ModelAPIError) and not isinstance(error, ModelRequestRejectedError | ModelQuotaExceededError)

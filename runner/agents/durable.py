@@ -1,0 +1,270 @@
+"""What makes a pydantic-ai run durable: capabilities that go into it beside the agent's own.
+
+:class:`Recorded` is the outermost layer around each tool: a call whose result an earlier attempt stored is answered from it, an
+exception of a tool becomes a result that the model sees (semantics: R7), and a tool that asks a human is deferred, so that the
+tools beside it finish. :class:`Humans` is the innermost: what is still open when all of them are through, it asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import JsonValue, ValidationError
+from pydantic_ai import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed
+from pydantic_ai import RunContext as ModelContext
+from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+from pydantic_ai.exceptions import (
+    RunCancelled,
+    SkipToolExecution,
+    ToolFailedError,
+    ToolRetryError,
+    UnexpectedModelBehavior,
+)
+from pydantic_ai.messages import ModelRequest, ToolAvailabilityDeltaPart, ToolReturn, ToolReturnPart, UserPromptPart
+from pydantic_ai.messages import ToolCallPart as ModelToolCall
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, Tool, ToolApproved, ToolDefinition, ToolDenied
+from pydantic_ai.toolsets import (
+    ApprovalRequiredToolset,
+    CombinedToolset,
+    ExternalToolset,
+    FunctionToolset,
+    WrapperToolset,
+)
+
+from ..errors import BackendUnavailableError, BudgetExceededError, HitlNotAllowedError, StepUnknownError
+from ..models import JsonObject
+from . import dialect
+from .context import RunContext
+from .hitl import Approval
+from .signals import Deferred, signals_in
+from .steps import OnUnknown, checked, tool_step
+
+OURS: Final = "runyard"
+"""The key of what deferrals and tools say to runyard in their metadata."""
+CONTROL: Final = (
+    *(ApprovalRequired, CallDeferred, ModelRetry, ToolFailed, SkipToolExecution, ToolRetryError, ToolFailedError),
+    *(ValidationError, RunCancelled),
+)
+"""What pydantic-ai itself makes something of."""
+OF_THE_ATTEMPT: Final = (BackendUnavailableError, StepUnknownError, BudgetExceededError, HitlNotAllowedError)
+"""Errors that end the attempt or the run wherever they come up."""
+
+log = logging.getLogger("runyard.agents")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A tool's stored result."""
+
+    part: ToolReturnPart
+    shown: tuple[UserPromptPart, ...] = ()
+    revealed: tuple[str, ...] = ()
+
+    def again(self) -> Any:
+        """Answer the call with it once more, as the tool did: by a value or by raising."""
+        match self.part.outcome:
+            case "success":
+                content = [item for part in self.shown for item in _items(part.content)]
+                return ToolReturn(
+                    return_value=self.part.content,
+                    content=content or None,
+                    metadata=self.part.metadata,
+                    tools=list(self.revealed) or None,
+                )
+            case "denied":
+                return ToolDenied(message=str(self.part.content))
+            case "retried":
+                raise ModelRetry(self.part.model_response_str(wrap_if_error=False))
+            case _:
+                raise ToolFailed(self.part.model_response_str(wrap_if_error=False))
+
+
+def results_in(requests: Iterable[ModelRequest]) -> dict[str, Result]:
+    """The tool results in stored ``requests``, by the ids of their calls."""
+    found: dict[str, Result] = {}
+    last = ""
+    for part in (part for request in requests for part in request.parts):
+        match part:
+            case ToolReturnPart():
+                last = part.tool_call_id
+                found[last] = Result(part)
+            case UserPromptPart() if last:
+                found[last] = Result(found[last].part, (*found[last].shown, part), found[last].revealed)
+            case ToolAvailabilityDeltaPart() if last:
+                found[last] = Result(found[last].part, found[last].shown, tuple(part.tools_added))
+    return found
+
+
+@dataclass
+class Recorded(AbstractCapability[Any]):
+    """Tools of one attempt: answered from ``results`` where an earlier attempt stored one, else executed as steps of the run.
+
+    ``revealed`` collects which tools a result made available to the model.
+    """
+
+    context: RunContext
+    results: Mapping[str, Result]
+    revealed: dict[str, list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def get_serialization_name(cls) -> str | None:
+        return None
+
+    def get_ordering(self) -> CapabilityOrdering | None:
+        return CapabilityOrdering(position="outermost")
+
+    async def handle_deferred_tool_calls(
+        self, ctx: ModelContext[Any], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        """Answer deferred calls that were settled by an earlier attempt."""
+        known: dict[str, Any] = {}
+        for call in [*requests.calls, *requests.approvals]:
+            if (result := self.results.get(call.tool_call_id)) is not None:
+                try:
+                    known[call.tool_call_id] = result.again()
+                except (ModelRetry, ToolFailed) as settled:
+                    known[call.tool_call_id] = settled
+        return DeferredToolResults(calls=known) if known else None
+
+    async def wrap_tool_execute(
+        self, ctx: ModelContext[Any], *, call: ModelToolCall, tool_def: ToolDefinition, args: dict[str, Any], handler: Any
+    ) -> Any:
+        if (known := self.results.get(call.tool_call_id)) is not None:
+            return known.again()
+        told = dialect.call_of(call)
+        await self.context.emit({"call_id": told.id, "name": told.name, "arguments": told.arguments}, type="tool.started")
+        try:
+            with self.context.in_tool(call.tool_call_id):
+                result = await self._execute(call, tool_def, args, handler)
+        except CONTROL:
+            raise
+        except OF_THE_ATTEMPT:
+            raise
+        except Exception as error:
+            if isinstance(error, UnexpectedModelBehavior) and ctx.retry >= ctx.max_retries and error.__cause__ is not None:
+                raise  # the tool was retried as often as it may be
+            log.warning("tool %s failed in call %s", call.tool_name, call.tool_call_id, exc_info=error)
+            raise ToolFailed(f"{type(error).__name__}: {error}") from error
+        except BaseException as error:
+            signals = [*signals_in(error)]
+            if signals and all(isinstance(signal, Deferred) for signal in signals):
+                raise CallDeferred({OURS: {"kind": "wait"}}) from None
+            raise
+        if isinstance(result, ToolReturn) and result.tools:
+            self.revealed[call.tool_call_id] = list(result.tools)
+        return result
+
+    async def _execute(self, call: ModelToolCall, tool_def: ToolDefinition, args: dict[str, Any], handler: Any) -> Any:
+        policy: OnUnknown = checked((tool_def.metadata or {}).get("on_unknown", "retry"))
+        if policy == "retry":
+            return await handler(args)
+
+        async def recorded() -> Any:
+            result = await handler(args)
+            return result.return_value if isinstance(result, ToolReturn) else result
+
+        return await self.context.step(recorded, key=tool_step(call.tool_call_id), on_unknown=policy)
+
+
+@dataclass
+class Humans(AbstractCapability[Any]):
+    """Asks for what nobody else decided: approvals, questions, results of calls that are carried out elsewhere.
+
+    All of them are asked at once. Answered, they are the results; else the run is suspended.
+    """
+
+    context: RunContext
+
+    @classmethod
+    def get_serialization_name(cls) -> str | None:
+        return None
+
+    def get_ordering(self) -> CapabilityOrdering | None:
+        return CapabilityOrdering(position="innermost")
+
+    async def handle_deferred_tool_calls(
+        self, ctx: ModelContext[Any], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        ours = {name: data.get(OURS) or {} for name, data in requests.metadata.items()}
+        waiting = [call for call in requests.calls if ours.get(call.tool_call_id, {}).get("kind") == "wait"]
+        asked = [call for call in requests.calls if call not in waiting]
+        answers = await asyncio.gather(
+            *(self._approve(call, ours.get(call.tool_call_id, {})) for call in requests.approvals),
+            *(self._ask(call, ours.get(call.tool_call_id, {}), requests) for call in asked),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        if waiting:
+            await self.context.suspend()
+        approvals = dict(zip((c.tool_call_id for c in requests.approvals), answers, strict=False))
+        calls: dict[str, Any] = dict(zip((c.tool_call_id for c in asked), answers[len(approvals) :], strict=True))
+        verdicts: dict[str, bool | ToolApproved | ToolDenied] = {
+            name: _verdict(answer) for name, answer in approvals.items() if isinstance(answer, Approval)
+        }
+        return DeferredToolResults(approvals=verdicts, calls=calls)
+
+    async def _approve(self, call: ModelToolCall, ours: Mapping[str, Any]) -> Approval:
+        question, timeout, on_timeout = ours.get("question"), ours.get("timeout"), ours.get("on_timeout")
+        return await self.context.approve(dialect.call_of(call), question, timeout=timeout, on_timeout=on_timeout)
+
+    async def _ask(self, call: ModelToolCall, ours: Mapping[str, Any], requests: DeferredToolRequests) -> JsonValue:
+        told = dialect.call_of(call)
+        payload: JsonObject = ours.get("payload") or {
+            "question": f"What is the result of {told.name}?",
+            "tool_call": told.model_dump(mode="json"),
+        }
+        return await self.context.ask(
+            payload,
+            ours.get("schema"),
+            key=f"call:{told.id}",
+            timeout=ours.get("timeout"),
+            on_timeout=ours.get("on_timeout"),
+        )
+
+
+def asks_humans(agent: AbstractAgent[Any, Any]) -> bool:
+    """Whether anything in ``agent`` can ask a human: a probe of it is refused before it starts (semantics: F9).
+
+    Looked for are tools that need approval or say ``{"runyard": {"asks_humans": true}}`` in their metadata, toolsets of
+    approvals and of external calls, and capabilities that handle deferred calls or have a true attribute ``asks_humans``. A
+    tool that asks by itself (``ctx.ask``) is found out when it does.
+    """
+    capabilities: list[AbstractCapability[Any]] = []
+    agent.root_capability.apply(capabilities.append)
+    return any(map(_capability_asks, capabilities)) or any(map(_toolset_asks, agent.toolsets))
+
+
+def _capability_asks(capability: AbstractCapability[Any]) -> bool:
+    handles = type(capability).handle_deferred_tool_calls is not AbstractCapability.handle_deferred_tool_calls
+    return handles or bool(getattr(capability, "asks_humans", False))
+
+
+def _toolset_asks(toolset: object) -> bool:
+    if isinstance(toolset, ApprovalRequiredToolset | ExternalToolset):
+        return True
+    if isinstance(toolset, WrapperToolset):
+        return _toolset_asks(toolset.wrapped)
+    if isinstance(toolset, CombinedToolset):
+        return any(map(_toolset_asks, toolset.toolsets))
+    return isinstance(toolset, FunctionToolset) and any(map(_tool_asks, toolset.tools.values()))
+
+
+def _tool_asks(tool: Tool[Any]) -> bool:
+    return tool.requires_approval or bool(((tool.metadata or {}).get(OURS) or {}).get("asks_humans"))
+
+
+def _verdict(approval: Approval) -> ToolApproved | ToolDenied:
+    if approval:
+        return ToolApproved(override_args=dict(approval.arguments))
+    return ToolDenied(message=approval.reason or "The tool call was denied.")
+
+
+def _items(content: Any) -> list[Any]:
+    return [content] if isinstance(content, str) else list(content)
