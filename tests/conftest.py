@@ -12,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
+import structlog
 from hypothesis import settings
 from redis.asyncio import Redis
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 settings.register_profile("ci", deadline=None, print_blob=True)
 settings.register_profile("quick", deadline=None, max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# Tracebacks with the variables of each frame take seconds to print, and an event loop waits for them.
+plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
 
 TESTS = Path(__file__).parent
 NARROWING = ("keyword", "markexpr", "lf", "maxfail", "collectonly", "ignore", "ignore_glob", "deselect")

@@ -13,6 +13,14 @@ from typing import Any, Literal, NoReturn, TypeAlias
 Body: TypeAlias = dict[str, Any]
 """A JSON object from the wire."""
 
+MODELS = {
+    "openai-chat": "openai-chat:gpt-4.1",
+    "openai-responses": "openai-responses:gpt-5.1",
+    "anthropic": "anthropic:claude-sonnet-5-5",
+    "gemini": "google:gemini-3.8-flash",
+}
+"""The model of each protocol as pydantic-ai names it."""
+
 SECRET = b"what the servers sign with"
 
 

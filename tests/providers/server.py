@@ -37,13 +37,6 @@ PROTOCOLS: dict[str, ModuleType] = {
     "anthropic": anthropic_messages,
     "gemini": google_gemini,
 }
-MODELS = {
-    "openai-chat": "openai-chat:gpt-4.1",
-    "openai-responses": "openai-responses:gpt-5.1",
-    "anthropic": "anthropic:claude-sonnet-5-5",
-    "gemini": "google:gemini-3.8-flash",
-}
-"""The model of each protocol as pydantic-ai names it."""
 
 
 @dataclass(frozen=True)
