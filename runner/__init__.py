@@ -13,10 +13,13 @@ from .extras import load as _load
 
 if TYPE_CHECKING:
     from . import errors as errors
+    from .agent import Agent as Agent
+    from .agent import AgentState as AgentState
     from .agents.budgets import Budget as Budget
     from .agents.context import RunContext as RunContext
     from .agents.driver import serve as serve
     from .agents.steps import CurrentStep as CurrentStep
+    from .agents.steps import current_run as current_run
     from .agents.steps import current_step as current_step
     from .agents.steps import step as step
     from .app import App as App
@@ -46,10 +49,11 @@ if TYPE_CHECKING:
     from .sync import SyncClient as SyncClient
 
 _HOMES = {
+    "agent": ("Agent", "AgentState"),
     "agents.budgets": ("Budget",),
     "agents.context": ("RunContext",),
     "agents.driver": ("serve",),
-    "agents.steps": ("CurrentStep", "current_step", "step"),
+    "agents.steps": ("CurrentStep", "current_run", "current_step", "step"),
     "app": ("App", "load_app"),
     "client": ("Client",),
     "errors": ("RunyardError",),
@@ -64,6 +68,8 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [  # made by __getattr__
+    "Agent",
+    "AgentState",
     "App",
     "Branch",
     "Budget",
@@ -90,6 +96,7 @@ __all__ = [  # made by __getattr__
     "ToolCallPart",
     "ToolResultPart",
     "Usage",
+    "current_run",
     "current_step",
     "errors",
     "load_app",

@@ -17,7 +17,8 @@ RunyardError
     ├── ForkBoundaryError
     ├── CursorExpiredError
     └── HitlError                       HitlAmbiguousError, HitlNoPendingRequestError, HitlStaleAnswerError,
-                                        HitlInvalidAnswerError, HitlAlreadyAnsweredError, HitlNotAllowedError (RuntimeError)
+                                        HitlInvalidAnswerError, HitlAlreadyAnsweredError, HitlNotAllowedError (RuntimeError),
+                                        HitlBindingError (ValueError), HitlTimeoutError, HitlCancelledError
 
 Each class has a stable ``code`` (used on the wire, in metrics and in the database) and the ``http_status`` that the HTTP API
 answers. The keyword arguments of an error are its ``details``: JSON values that a program can act on. Errors survive pickling
@@ -353,6 +354,25 @@ class HitlNotAllowedError(HitlError, RuntimeError):
 
     code = "hitl_not_allowed"
     http_status = 422
+
+
+class HitlBindingError(HitlError, ValueError):
+    """A checkpointed channel is bound to one run id, and the prompt gave another or none; details hold both (semantics: H2)."""
+
+    code = "hitl_binding"
+    http_status = 400
+
+
+class HitlTimeoutError(HitlError):
+    """Nobody answered in time, and the question was to fail then (semantics: H7)."""
+
+    code = "hitl_timeout"
+
+
+class HitlCancelledError(HitlError):
+    """Somebody said that the question will not be answered."""
+
+    code = "hitl_cancelled"
 
 
 def _tree(cls: type[RunyardError]) -> list[type[RunyardError]]:

@@ -67,13 +67,19 @@ class Reservation:
         self.stream.changed()
 
 
+class Told(Protocol):
+    """Who is told that a stream has events to take."""
+
+    def pending(self, stream: EventStream, *, urgent: bool = False) -> None: ...
+
+
 class EventStream:
     """The events of one attempt, in order. At most one reservation may be open at a time.
 
     ``spoke_at``: when the first streamed text came, on the monotonic clock; None before that.
     """
 
-    def __init__(self, writer: EventWriter, attempt: Attempt, thread_id: str) -> None:
+    def __init__(self, writer: Told, attempt: Attempt, thread_id: str) -> None:
         self._writer = writer
         self._attempt = attempt
         self._thread_id = thread_id

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from . import metrics
 from .errors import BackendUnavailableError, CapabilityMissingError, HitlNotAllowedError, RunyardError
 from .exchange import Claim, ForkRequest
-from .models import JsonObject, Message, StopReason
+from .models import ForkOnceResult, JsonObject, Message, StopReason
 from .ports import Backend
 
 if TYPE_CHECKING:
@@ -34,16 +34,19 @@ async def snapshot(backend: Backend, claim: Claim, spec: AgentSpec) -> tuple[lis
 
 
 def probe_result(written: list[Message], error: BaseException | None) -> JsonValue:
-    """A :class:`~runner.models.ForkOnceResult` as JSON. An error of the agent is its stop reason; refusals are raised again."""
+    """:func:`probe_outcome` as JSON."""
+    outcome = probe_outcome(written, error)
+    messages: JsonValue = [message.model_dump(mode="json") for message in outcome.messages]
+    return {"text": outcome.text, "messages": messages, "stop_reason": outcome.stop_reason}
+
+
+def probe_outcome(written: list[Message], error: BaseException | None) -> ForkOnceResult:
+    """What a probe answered. An error of the agent is its stop reason; refusals are raised again."""
     if isinstance(error, BackendUnavailableError) or (isinstance(error, RunyardError) and error.http_status < 500):
         raise error
     last = next((message for message in reversed(written) if message.role == "assistant"), None)
     reason: StopReason = "error" if error is not None else (last.stop_reason if last else None) or "stop"
-    return {
-        "text": last.text if last else "",
-        "messages": [message.model_dump(mode="json") for message in written],
-        "stop_reason": reason,
-    }
+    return ForkOnceResult(last.text if last else "", written, reason)
 
 
 def request_of(claim: Claim) -> ForkRequest:

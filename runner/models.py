@@ -192,6 +192,29 @@ def open_tool_calls(messages: Iterable[Message]) -> list[str]:
     return list(calls)
 
 
+def cycles_closed(context: Iterable[Message], own: Iterable[Message]) -> bool:
+    """Every tool call of a run's ``own`` messages is directly followed by its results (semantics: R5); these may also close
+    what its ``context`` left open."""
+    before = set(open_tool_calls(context))
+    expected: set[str] = set()
+    for message in own:
+        results = [part.call_id for part in message.tool_results]
+        if results:
+            if len(set(results)) != len(results) or not set(results) <= expected | before:
+                return False
+            expected -= set(results)
+            before -= set(results)
+        elif expected:
+            return False
+        else:
+            before = set()
+        calls = [call.id for call in message.tool_calls]
+        if calls and (expected or len(set(calls)) != len(calls)):
+            return False
+        expected |= set(calls)
+    return not expected
+
+
 class ErrorInfo(_Model):
     """Why a run failed: a stable ``code``, a sentence, and JSON details."""
 

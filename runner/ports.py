@@ -69,6 +69,30 @@ class Checkpointer(Protocol):
     ) -> None: ...
 
 
+class RequestStore(Protocol):
+    """What a checkpointer may offer beyond the documented methods (semantics: R14): the requests of external runs, several
+    beside each other, and answers that are applied once whoever gives them. Without it an Agent keeps them in the thread's
+    extra.
+
+    ``save_requests``: one with a known id stays as it is. ``load_requests``: those of ``run_id``, or of the thread, that wait
+    or were answered, the oldest first. ``answer_request``: as :meth:`RunStore.respond`. ``abort_pending``:
+    as :meth:`RunStore.abort_pending`.
+    """
+
+    async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None: ...
+    async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]: ...
+    async def answer_request(
+        self,
+        thread_id: str,
+        answer: Any,
+        *,
+        request_id: str | None = None,
+        response_id: str | None = None,
+        answered_by: str | None = None,
+    ) -> Responded: ...
+    async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted: ...
+
+
 class ThreadStore(Protocol):
     """Threads, their message trees, and forks."""
 

@@ -37,7 +37,7 @@ pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
 
 from .abort import TestAbort  # noqa: E402
 from .attempts import TestAttempts  # noqa: E402
-from .checkpointer import TestCheckpointer, TestExternalRuns  # noqa: E402
+from .checkpointer import TestCheckpointer, TestExternalRuns, TestRequests  # noqa: E402
 from .cuts import TestMessageCuts  # noqa: E402
 from .deletion import TestDeletion  # noqa: E402
 from .feed import TestFeed, TestPruning  # noqa: E402
@@ -75,6 +75,7 @@ __all__ = [
     "TestPoison",
     "TestPruning",
     "TestQueues",
+    "TestRequests",
     "TestRuns",
     "TestSlots",
     "TestTenants",

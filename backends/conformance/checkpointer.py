@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from typing import Any, cast
 
 import pytest
 
 from runner import errors
 from runner.exchange import Cut, ForkRequest
 from runner.models import HitlRequest, new_id
+from runner.ports import RequestStore
 from runner.states import RunStatus
 
 from .world import DEADLINE, T, World, call, said, texts, user
@@ -226,3 +228,73 @@ class TestExternalRuns:
             while not (effects := await anext(told)):
                 pass
         assert [job.run_id for job in effects.jobs] == ["job"]
+
+
+class TestRequests:
+    """What an in-process Agent needs of a checkpointer for its questions (R14)."""
+
+    async def ask(self, world: World, *ids: str, **fields: Any) -> list[HitlRequest]:
+        await world.checkpointer.claim_run(T, "x")
+        requests = [HitlRequest(request_id=f"{world.backend.tenant}{i}", payload={"question": i}, **fields) for i in ids]
+        await keeper(world).save_requests(T, requests, run_id="x")
+        return requests
+
+    async def test_kept_beside_each_other(self, world: World) -> None:
+        """H5, H10: parallel questions, in the inbox of everybody; saved again they stay as they are."""
+        asked = await self.ask(world, "a", "b")
+        await keeper(world).answer_request(T, 1, request_id=asked[0].request_id)
+        await keeper(world).save_requests(T, asked, run_id="x")
+        kept = {r.request_id: (r.run_id, r.answer) for r in await keeper(world).load_requests(T, run_id="x")}
+        assert kept == {asked[0].request_id: ("x", 1), asked[1].request_id: ("x", None)}
+        assert [r.request_id for r in (await world.runs.requests()).items] == [asked[1].request_id]
+        assert await keeper(world).load_requests(T, run_id="other") == []
+        assert await keeper(world).load_requests("unknown") == []
+
+    async def test_answers_are_applied_once(self, world: World) -> None:
+        """H3, H4."""
+        asked = await self.ask(world, "a", "b", answer_schema={"type": "integer"})
+        with pytest.raises(errors.HitlAmbiguousError):
+            await keeper(world).answer_request(T, 1)
+        with pytest.raises(errors.HitlInvalidAnswerError):
+            await keeper(world).answer_request(T, "x", request_id=asked[0].request_id)
+        first, again = [await keeper(world).answer_request(T, 1, request_id=asked[0].request_id) for _ in range(2)]
+        assert (first.created, again.created, again.request.answer) == (True, False, 1)
+        with pytest.raises(errors.HitlAlreadyAnsweredError):
+            await world.runs.respond(2, thread_id=T, request_id=asked[0].request_id)
+
+    async def test_overdue_ones_have_their_own_answer(self, world: World) -> None:
+        """H7: also where no reconciler is."""
+        [asked] = await self.ask(world, "a", timeout=0, on_deadline={"answer": "later"})
+        [loaded] = await keeper(world).load_requests(T)
+        assert (loaded.answer, loaded.answered_by) == ("later", "deadline")
+        with pytest.raises(errors.HitlStaleAnswerError):
+            await keeper(world).answer_request(T, "late", request_id=asked.request_id)
+
+    async def test_abort(self, world: World) -> None:
+        """H8: a cancel with keep, in one call; again it is a no-op."""
+        await self.ask(world, "a")
+        await world.checkpointer.append(T, [user("q", run_id="x"), call("c").model_copy(update={"run_id": "x"})])
+        assert (await keeper(world).abort_pending(T, "closed")).run is not None
+        assert await keeper(world).load_requests(T) == []
+        assert await world.status("x") is RunStatus.CANCELLED
+        assert (await keeper(world).abort_pending(T, "closed")).run is None
+        assert (await world.texts())[-1] == "aborted: closed"
+
+    async def test_end_of_the_run_closes_them(self, world: World) -> None:
+        """H3, H7: by completion, or by the deadline that ends it; a late answer is stale."""
+        [asked] = await self.ask(world, "a")
+        await world.checkpointer.mark_run_complete(T, "x")
+        with pytest.raises(errors.HitlStaleAnswerError):
+            await keeper(world).answer_request(T, 1, request_id=asked.request_id)
+        await world.checkpointer.claim_run(T, "y")
+        late = HitlRequest(request_id=f"{world.backend.tenant}late", timeout=0, on_deadline={"fail": True})
+        await keeper(world).save_requests(T, [late], run_id="y")
+        with pytest.raises((errors.HitlStaleAnswerError, errors.HitlNoPendingRequestError)):
+            await keeper(world).answer_request(T, 1, request_id=late.request_id)
+        assert late.request_id not in [r.request_id for r in await keeper(world).load_requests(T)]
+        run = await world.run("y")
+        assert run.error is not None and (run.status, run.error.code) == (RunStatus.FAILED, "hitl_timeout")
+
+
+def keeper(world: World) -> RequestStore:
+    return cast(RequestStore, world.checkpointer)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from runner.errors import RunAlreadyClaimedError, RunAlreadyCompletedError, RunNotClaimedError
-from runner.exchange import Cut, ForkRequest
+from runner.exchange import Aborted, Cut, ForkRequest, Responded
 from runner.models import CheckpointData, HitlRequest, JsonObject, Message, Run, check_id
 from runner.states import RunStatus
 
 from . import execution, hitl, lanes, limits, tree
+from .runs import MemoryRunStore
 from .state import Branch, Database, Entry, RequestState, RunState, ThreadState, check_json, check_messages
 from .threads import MemoryThreadStore
 
@@ -80,6 +82,46 @@ class MemoryCheckpointer:
             return None
         request = pending[-1].request
         return request.model_copy(deep=True), request.run_id
+
+    async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
+        """Keep requests of an external run beside each other; one with a known id stays as it is."""
+        thread = self.db.ensure(self.tenant, thread_id)
+        for request in requests:
+            hitl.add(self.db, thread, request, run_id).saved = True
+
+    async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:
+        """Requests that wait or were answered, of the run or of the thread, the oldest first."""
+        thread = self.db.find(self.tenant, thread_id)
+        if thread is not None:  # no reconciler may be there to do it
+            self.db.tell(hitl.fire_deadlines(self.db, thread))
+        found = [state.request for state in self.db.requests_of(thread) if not state.closed] if thread else []
+        return [
+            request.model_copy(deep=True)
+            for request in sorted(found, key=lambda r: (r.created_at, r.request_id))
+            if run_id in (None, request.run_id)
+        ]
+
+    async def answer_request(
+        self,
+        thread_id: str,
+        answer: Any,
+        *,
+        request_id: str | None = None,
+        response_id: str | None = None,
+        answered_by: str | None = None,
+    ) -> Responded:
+        """Answer a request once (semantics: H3, H4)."""
+        responded = await MemoryRunStore(self.db, self.tenant).respond(
+            answer, thread_id=thread_id, request_id=request_id, response_id=response_id, answered_by=answered_by
+        )
+        self.db.tell(responded.effects)
+        return responded
+
+    async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
+        """Cancel the run that waits for a human, in the words of ``reason`` (semantics: H8)."""
+        done = await MemoryRunStore(self.db, self.tenant).abort_pending(thread_id, reason, run_id=run_id)
+        self.db.tell(done.effects)
+        return done
 
     async def claim_run(self, thread_id: str, run_id: str) -> None:
         """Begin an external run (semantics: R13)."""

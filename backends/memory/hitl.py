@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from backends.answers import check_answer
+from runner.agents.answers import check_answer
 from runner.errors import (
     HitlAlreadyAnsweredError,
     HitlAmbiguousError,
@@ -79,7 +79,7 @@ def fire_deadlines(db: Database, thread: ThreadState) -> Effects:
             effects += record(db, thread, state, choice["answer"], DEADLINE, None)
         elif run is None:
             state.closed = True
-        elif run.run.status is RunStatus.SUSPENDED:
+        elif run.run.status is RunStatus.SUSPENDED or (run.external and run.live):
             message = f"request {request.request_id} was not answered by {request.deadline_at.isoformat()}"
             effects += lanes.end_outside(db, thread, run, RunStatus.FAILED, ErrorInfo(code="hitl_timeout", message=message))
     return effects

@@ -7,6 +7,7 @@ from datetime import timedelta
 from runner.errors import CheckpointerError, RunAlreadyClaimedError, RunAlreadyCompletedError, ThreadBusyError
 from runner.exchange import MAIN_LANE, AcceptRequest, Effects, RunRef
 from runner.models import ErrorInfo, FeedType, JsonObject, Run, open_tool_calls
+from runner.models import cycles_closed as closed
 from runner.repair import CANCELLED, closing, farewell
 from runner.states import LIVE, RunStatus
 
@@ -153,7 +154,7 @@ def end_run(
     if r.kind not in FORK_KINDS and (kept or status is RunStatus.COMPLETED):
         count(thread, run)
     for request in db.requests_of(thread):
-        if request.request.run_id == run.id and request.pending and not request.saved:
+        if request.request.run_id == run.id and request.pending:
             request.closed = True
     db.note(thread, _ENDS[status], run.id)
     effects = Effects(
@@ -177,25 +178,8 @@ def count(thread: ThreadState, run: RunState) -> None:
 
 
 def cycles_closed(run: RunState) -> bool:
-    """Every tool call of the run is directly followed by its results; these may also close what its context left open."""
-    before = set(open_tool_calls(entry.message for entry in run.context))
-    expected: set[str] = set()
-    for entry in run.own():
-        results = [part.call_id for part in entry.message.tool_results]
-        if results:
-            if len(set(results)) != len(results) or not set(results) <= expected | before:
-                return False
-            expected -= set(results)
-            before -= set(results)
-        elif expected:
-            return False
-        else:
-            before = set()
-        calls = [call.id for call in entry.message.tool_calls]
-        if calls and (expected or len(set(calls)) != len(calls)):
-            return False
-        expected |= set(calls)
-    return not expected
+    """Every tool call of the run is directly followed by its results (semantics: R5)."""
+    return closed((entry.message for entry in run.context), (entry.message for entry in run.own()))
 
 
 def repair(db: Database, thread: ThreadState, run: RunState) -> None:

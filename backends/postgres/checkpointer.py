@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from runner.exchange import Cut, ForkRequest
+from runner.exchange import Aborted, Cut, ForkRequest, Responded
 from runner.models import CheckpointData, HitlRequest, JsonObject, Message, check_id
+from runner.repair import aborted
 
-from . import codec
+from . import codec, hitl
 from .database import Database
 from .threads import PostgresThreadStore
 
@@ -59,6 +61,42 @@ class PostgresCheckpointer:
         """The run id of the pending request; None without one."""
         pending = await self.load_pending(thread_id)
         return pending[1] if pending else None
+
+    async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
+        """Keep requests of an external run beside each other; one with a known id stays as it is."""
+        new = [codec.new_request(request) for request in requests]
+        await self.db.row("save_requests", self.tenant, check_id(thread_id, "thread_id"), new, run_id)
+
+    async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:
+        """Requests that wait or were answered, of the run or of the thread, the oldest first."""
+        return [codec.request(row) for row in await self.db.rows("load_requests", self.tenant, thread_id, run_id)]
+
+    async def answer_request(
+        self,
+        thread_id: str,
+        answer: Any,
+        *,
+        request_id: str | None = None,
+        response_id: str | None = None,
+        answered_by: str | None = None,
+    ) -> Responded:
+        """Answer a request once (semantics: H3, H4)."""
+        request, created, effects = await hitl.respond(
+            self.db, (self.tenant, thread_id, request_id, response_id), answer, answered_by
+        )
+        await self._tell(effects)
+        return Responded(request, created)
+
+    async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
+        """Cancel the run that waits for a human, in the words of ``reason`` (semantics: H8)."""
+        row = await self.db.one("abort_pending", self.tenant, thread_id, run_id, aborted(reason))
+        await self._tell(row["effects"])
+        return Aborted(codec.run(row) if row["run_id"] is not None else None)
+
+    async def _tell(self, effects: str | None) -> None:
+        """Nobody takes the effects of a checkpointer's verbs from its answers, so the workers are told."""
+        if effects is not None:
+            await self.db.row("tell", effects)
 
     async def claim_run(self, thread_id: str, run_id: str) -> None:
         """Begin an external run. Raises RunAlreadyClaimedError, RunAlreadyCompletedError."""

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from backends import cursors
-from backends.answers import check_answer
 from runner.batching import Batcher
-from runner.errors import BackendUnavailableError, HitlAlreadyAnsweredError, RunNotFoundError, from_dict
+from runner.errors import BackendUnavailableError, RunNotFoundError, from_dict
 from runner.exchange import (
     Aborted,
     Accepted,
@@ -30,7 +29,7 @@ from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message, Run
 from runner.repair import aborted
 from runner.states import RunStatus
 
-from . import codec
+from . import codec, hitl
 from .database import Database, refusal
 from .explain import sentence
 from .trail import RunTrail
@@ -177,24 +176,10 @@ class PostgresRunStore(RunTrail):
         answered_by: str | None = None,
     ) -> Responded:
         """Answer a request once (semantics: H3, H4)."""
-        asked = (self.tenant, thread_id, request_id, response_id)
-        packed = codec.pack(answer)
-        codec.to_json(answer)
-        while True:
-            request = codec.request(await self.db.one("request_for", *asked))
-            if request.answered_at is None:
-                check_answer(request, answer)
-            row = await self.db.one("respond", *asked, request.request_id, packed, answered_by)
-            if row["created"] is not None:
-                break
-        request = codec.request(row)
-        if not row["created"] and (request.answer != answer or (response_id and request.response_id != response_id)):
-            raise HitlAlreadyAnsweredError(
-                f"request {request.request_id} was answered before, differently",
-                request_id=request.request_id,
-                answered_by=request.answered_by,
-            )
-        return Responded(request, row["created"], codec.effects(row["effects"]))
+        request, created, effects = await hitl.respond(
+            self.db, (self.tenant, thread_id, request_id, response_id), answer, answered_by
+        )
+        return Responded(request, created, codec.effects(effects))
 
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
         """Cancel durably (semantics: R10). Raises RunEndedError, RunNotFoundError, ThreadNotFoundError."""

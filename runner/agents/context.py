@@ -304,15 +304,19 @@ class RunContext:
         call: ToolCallPart,
         question: str | None = None,
         *,
+        details: JsonObject | None = None,
         timeout: float | None = None,
         on_timeout: JsonObject | None = None,
     ) -> Approval:
         """Return the human's decision on ``call``, or suspend the run until there is one.
 
         The approval belongs to this call with these arguments; an answer is ``true``, ``false`` or an object with ``approved``
-        and optionally ``reason`` and edited ``arguments``. See :meth:`ask` for the rest.
+        and optionally ``reason`` and edited ``arguments``. ``details``: JSON shown beside the call. See :meth:`ask` for the
+        rest.
         """
         payload: JsonObject = {"question": question or f"Allow {call.name}?", "tool_call": call.model_dump(mode="json")}
+        if details is not None:
+            payload["details"] = details
         request = HitlRequest(kind="approval", payload=payload, answer_schema=APPROVAL_SCHEMA)
         return read_approval(await self._ask(approval_key(call), request, timeout, on_timeout), call)
 

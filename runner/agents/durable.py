@@ -204,7 +204,10 @@ class Humans(AbstractCapability[Any]):
         if waiting:
             await self.context.suspend()
         approvals = dict(zip((c.tool_call_id for c in requests.approvals), answers, strict=False))
-        calls: dict[str, Any] = dict(zip((c.tool_call_id for c in asked), answers[len(approvals) :], strict=True))
+        calls: dict[str, Any] = {}
+        for call, answer in zip(asked, answers[len(approvals) :], strict=True):
+            read = ours.get(call.tool_call_id, {}).get("read")
+            calls[call.tool_call_id] = read(answer) if read is not None else answer
         verdicts: dict[str, bool | ToolApproved | ToolDenied] = {
             name: _verdict(answer) for name, answer in approvals.items() if isinstance(answer, Approval)
         }
@@ -212,7 +215,9 @@ class Humans(AbstractCapability[Any]):
 
     async def _approve(self, call: ModelToolCall, ours: Mapping[str, Any]) -> Approval:
         question, timeout, on_timeout = ours.get("question"), ours.get("timeout"), ours.get("on_timeout")
-        return await self.context.approve(dialect.call_of(call), question, timeout=timeout, on_timeout=on_timeout)
+        return await self.context.approve(
+            dialect.call_of(call), question, details=ours.get("details"), timeout=timeout, on_timeout=on_timeout
+        )
 
     async def _ask(self, call: ModelToolCall, ours: Mapping[str, Any], requests: DeferredToolRequests) -> JsonValue:
         told = dialect.call_of(call)

@@ -31,6 +31,9 @@ APPROVAL_SCHEMA: Final[JsonObject] = {
 }
 """Answers to an approval: ``true``, ``false``, or an object that also gives a reason or edited arguments."""
 
+DENIED_IN_TIME: Final[JsonObject] = {"answer": {"approved": False, "reason": "nobody decided in time"}}
+"""What applies at the deadline of an approval unless it says otherwise: the call is denied (semantics: H7, H9)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Approval:

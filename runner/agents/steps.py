@@ -86,6 +86,15 @@ def current_step() -> CurrentStep:
     return found
 
 
+def current_run() -> RunContext:
+    """The context of the run that the calling code works for, such as a tool that asks or changes ``extra``. Raises
+    InvalidInputError outside of a run."""
+    found = current_context.get()
+    if found is None:
+        raise InvalidInputError("no run is being executed here")
+    return found
+
+
 def checked(policy: str) -> OnUnknown:
     """``policy`` if there is such a one; another would be found out only after a crash."""
     for known in get_args(OnUnknown):

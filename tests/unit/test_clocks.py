@@ -7,6 +7,8 @@ ROOT = Path(__file__).parents[2]
 
 HARMLESS = {
     "runner/executor.py": "tells the agent when its attempt ends; the attempt is ended by a timer",
+    "runner/agents/solo.py": "tells the agent of an external run when it began",
+    "runner/agents/keeper.py": "deadlines of one process, over a checkpointer that has no clock",
     "backends/redis/jobs.py": "a field of arq's job format that nothing reads",
     "backends/memory/state.py": "this store is a server with a clock of its own",
     "backends/conformance/world.py": "tests",

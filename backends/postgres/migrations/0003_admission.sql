@@ -159,7 +159,7 @@ BEGIN
         INSERT INTO runyard.attempts (accept_no, fence, worker_id, started_at, outcome, error)
         VALUES (r.accept_no, r.fence, r.worker_id, r.started_at, to_status, why) ON CONFLICT DO NOTHING;
     END IF;
-    IF to_status <> 'completed' OR r.attempt > 1 THEN
+    IF to_status <> 'completed' OR r.attempt > 1 OR r.kind = 'external' THEN
         UPDATE runyard.hitl_requests h SET closed_at = now()
         WHERE h.thread_key = t.thread_key AND h.run_id = r.run_id AND h.answered_at IS NULL AND h.closed_at IS NULL;
     END IF;

@@ -204,7 +204,7 @@ BEGIN
         SELECT y.* INTO r FROM runyard.runs y WHERE y.thread_key = t.thread_key AND y.run_id = h.run_id;
         IF NOT FOUND THEN
             UPDATE runyard.hitl_requests y SET closed_at = now() WHERE y.tenant = h.tenant AND y.request_id = h.request_id;
-        ELSIF r.status = 'suspended' THEN
+        ELSIF r.status = 'suspended' OR (r.kind = 'external' AND r.finished_at IS NULL) THEN
             event := nextval('runyard.fences') || '-1';
             why := jsonb_build_object('code', 'hitl_timeout', 'message', format('request %s was not answered by %s', h.request_id, h.deadline_at));
             got := runyard.end_run(t, r, 'failed', why, event);

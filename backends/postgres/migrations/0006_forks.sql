@@ -353,3 +353,34 @@ BEGIN
     WHERE x.thread_key = t.thread_key RETURNING x.* INTO t;
     RETURN t;
 END $$;
+
+-- Requests of an external run beside each other; one with a known id stays as it is.
+CREATE FUNCTION runyard.save_requests(for_tenant text, in_thread text, requests runyard.new_request[], run text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    t runyard.threads := runyard.ensure_thread(for_tenant, in_thread);
+BEGIN
+    INSERT INTO runyard.hitl_requests (tenant, request_id, thread_key, run_id, kind, body, deadline_at, otherwise)
+    SELECT for_tenant, q.request_id, t.thread_key, run, q.kind, q.body,
+           coalesce(q.deadline_at, clock_timestamp() + make_interval(secs => q.timeout)), q.otherwise
+    FROM unnest(requests) q(request_id, kind, body, deadline_at, timeout, otherwise)
+    ON CONFLICT (tenant, request_id) DO NOTHING;
+END $$;
+
+-- Requests that wait or were answered, of the run or of the thread. What is overdue gets its own choice first: no reconciler may be there to do it.
+CREATE FUNCTION runyard.load_requests(for_tenant text, in_thread text, run text) RETURNS SETOF runyard.hitl_requests
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    t runyard.threads := runyard.live_thread(for_tenant, in_thread);
+BEGIN
+    IF EXISTS (SELECT 1 FROM runyard.hitl_requests h
+               WHERE h.thread_key = t.thread_key AND h.deadline_at <= clock_timestamp() AND h.answered_at IS NULL AND h.closed_at IS NULL) THEN
+        SELECT y.* INTO t FROM runyard.threads y WHERE y.thread_key = t.thread_key FOR UPDATE;
+        got := runyard.fire_deadlines(t);
+        PERFORM runyard.tell(got.effects);
+    END IF;
+    RETURN QUERY SELECT h.* FROM runyard.hitl_requests h
+    WHERE h.thread_key = t.thread_key AND (run IS NULL OR h.run_id = run) AND (h.answered_at IS NOT NULL OR h.closed_at IS NULL)
+    ORDER BY h.created_at, h.request_id;
+END $$;

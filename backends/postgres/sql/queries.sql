@@ -157,6 +157,15 @@ SELECT runyard.save_extra($1, $2, $3::jsonb)
 -- name: save_pending
 SELECT runyard.save_pending($1, $2, $3::runyard.new_request, $4)
 
+-- name: save_requests
+SELECT runyard.save_requests($1, $2, $3::runyard.new_request[], $4)
+
+-- name: load_requests
+SELECT h.*, $2::text AS thread_id FROM runyard.load_requests($1, $2, $3) h
+
+-- name: tell
+SELECT runyard.tell($1::jsonb)
+
 -- name: pending
 SELECT h.*, t.thread_id FROM runyard.hitl_requests h JOIN runyard.threads t USING (thread_key)
 WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL AND h.answered_at IS NULL AND h.closed_at IS NULL

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.errors import HitlInvalidAnswerError
-from runner.models import HitlRequest
+from ..errors import HitlInvalidAnswerError
+from ..models import HitlRequest
 
 
 def check_answer(request: HitlRequest, answer: Any) -> None:

@@ -1,0 +1,36 @@
+"""Answers to HITL requests, applied once (semantics: H3, H4)."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from runner.agents.answers import check_answer
+from runner.errors import HitlAlreadyAnsweredError
+from runner.models import HitlRequest
+
+from . import codec
+from .database import Database
+
+Asked: TypeAlias = tuple[str, str | None, str | None, str | None]
+"""Tenant, thread id, request id, response id."""
+
+
+async def respond(db: Database, asked: Asked, answer: Any, answered_by: str | None) -> tuple[HitlRequest, bool, str | None]:
+    """Record ``answer``: the request, whether it had none before, and the effects as JSON."""
+    packed = codec.pack(answer)
+    codec.to_json(answer)
+    while True:
+        request = codec.request(await db.one("request_for", *asked))
+        if request.answered_at is None:
+            check_answer(request, answer)
+        row = await db.one("respond", *asked, request.request_id, packed, answered_by)
+        if row["created"] is not None:
+            break
+    request, (*_, response_id) = codec.request(row), asked
+    if not row["created"] and (request.answer != answer or (response_id and request.response_id != response_id)):
+        raise HitlAlreadyAnsweredError(
+            f"request {request.request_id} was answered before, differently",
+            request_id=request.request_id,
+            answered_by=request.answered_by,
+        )
+    return request, row["created"], row["effects"]

@@ -1,0 +1,278 @@
+"""What an in-process Agent reads and writes of one thread, through whatever a checkpointer can do (semantics: R14)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, cast
+
+from pydantic import JsonValue
+
+from ..errors import (
+    CapabilityMissingError,
+    HitlAlreadyAnsweredError,
+    HitlAmbiguousError,
+    HitlNoPendingRequestError,
+    HitlStaleAnswerError,
+    HitlTimeoutError,
+    RunNotCompletedError,
+)
+from ..exchange import Aborted, Ledger, Responded, Step
+from ..models import CheckpointData, HitlRequest, JsonObject, Message
+from ..ports import Checkpointer, RequestStore
+from ..repair import abort_messages
+from .answers import check_answer
+
+RESERVED: Final = "runyard"
+"""The key of a thread's extra under which an Agent keeps what its checkpointer has no place for."""
+
+DEADLINE: Final = "deadline"
+"""Who answered a request that nobody answered in time."""
+
+OF_REQUESTS: Final = ("save_requests", "load_requests", "answer_request", "abort_pending")
+"""The methods of a RequestStore."""
+
+
+def capability(checkpointer: Checkpointer, method: str) -> Callable[..., Any]:
+    """The checkpointer's ``method``. Raises CapabilityMissingError if it has none (semantics: R14)."""
+    found = getattr(checkpointer, method, None)
+    if found is None:
+        backend = type(checkpointer).__name__
+        raise CapabilityMissingError(
+            f"{backend} has no {method}; use a checkpointer that implements it", backend=backend, method=method
+        )
+    return cast("Callable[..., Any]", found)
+
+
+class Keeper:
+    """One thread of a checkpointer, as the runs of an Agent need it."""
+
+    def __init__(self, checkpointer: Checkpointer, thread_id: str) -> None:
+        self.checkpointer = checkpointer
+        self.thread_id = thread_id
+        native = all(hasattr(checkpointer, name) for name in OF_REQUESTS)
+        self.requests: RequestStore = cast(RequestStore, checkpointer) if native else ExtraRequests(checkpointer)
+        self._counted: set[str] = set()
+
+    @property
+    def thread_key(self) -> int:
+        """A number for the thread, from which the ids of its requests are made (semantics: I6)."""
+        return int.from_bytes(hashlib.blake2b(self.thread_id.encode(), digest_size=8).digest())
+
+    async def load(self) -> CheckpointData:
+        return await self.checkpointer.load(self.thread_id) or CheckpointData()
+
+    async def claim(self, run_id: str) -> None:
+        """Begin the run, if the checkpointer knows runs at all. Raises RunAlreadyClaimedError, RunAlreadyCompletedError."""
+        if hasattr(self.checkpointer, "claim_run"):
+            await self.checkpointer.claim_run(self.thread_id, run_id)
+
+    async def append(self, messages: Sequence[Message]) -> None:
+        if messages:
+            await self.checkpointer.append(self.thread_id, list(messages))
+
+    async def complete(self, run_id: str, extra: JsonObject | None) -> None:
+        """Save what changed of the thread's extra, and complete the run."""
+        if extra:
+            await self.checkpointer.save_extra(self.thread_id, extra)
+        if hasattr(self.checkpointer, "mark_run_complete"):
+            await self.checkpointer.mark_run_complete(self.thread_id, run_id)
+        self._counted.add(run_id)
+        await self.forget(run_id)
+
+    async def counts(self, data: CheckpointData, run_id: str) -> list[Message]:
+        """What a run sees of the thread: what counted when it began, and its own messages, each run's together (R7)."""
+        own = next((n for n, message in enumerate(data.messages) if message.run_id == run_id), len(data.messages))
+        earlier = data.messages[:own]
+        await self._count(earlier)
+        by_run: dict[object, list[Message]] = {}
+        for message in earlier:
+            if message.run_id is None or message.run_id in self._counted:
+                by_run.setdefault(message.run_id or message.id, []).append(message)
+        return [*(m for group in by_run.values() for m in group), *(m for m in data.messages if m.run_id == run_id)]
+
+    async def _count(self, messages: Sequence[Message]) -> None:
+        """Learn which runs of ``messages`` completed: a snapshot after one tells of all before it."""
+        if not hasattr(self.checkpointer, "snapshot"):
+            self._counted |= {message.run_id for message in messages if message.run_id is not None}
+            return
+        for run_id in dict.fromkeys(message.run_id for message in reversed(messages)):
+            if run_id is not None and run_id not in self._counted:
+                await self.completed(run_id)
+
+    async def completed(self, run_id: str) -> bool:
+        """True if the run, of which there are messages, completed."""
+        try:
+            snapshot = await capability(self.checkpointer, "snapshot")(self.thread_id, after_run_id=run_id)
+        except RunNotCompletedError:
+            return False
+        self._counted |= {message.run_id for message in snapshot if message.run_id is not None} | {run_id}
+        return True
+
+    async def pending(self) -> list[HitlRequest]:
+        """The requests that wait for an answer, the oldest first."""
+        return [request for request in await self.requests.load_requests(self.thread_id) if request.answered_at is None]
+
+    async def ledger(self, run_id: str, data: CheckpointData) -> Ledger:
+        """What earlier attempts of the run left (semantics: H5). Raises HitlTimeoutError if a question of it was to fail at its
+        deadline, and did."""
+        requests = await self.requests.load_requests(self.thread_id, run_id=run_id)
+        for request in requests:
+            if request.answered_by == DEADLINE and "answer" not in (request.on_deadline or {}):
+                raise HitlTimeoutError(
+                    f"request {request.request_id} was not answered by {request.deadline_at}", request_id=request.request_id
+                )
+        steps = _part(data.extra, "steps").get(run_id) or {}
+        assert isinstance(steps, dict)
+        return Ledger(
+            steps={key: Step(key, **cast("dict[str, Any]", step)) for key, step in steps.items()},
+            requests={request.request_id: request for request in requests},
+        )
+
+    async def save_step(self, run_id: str, step: Step) -> None:
+        extra = (await self.load()).extra
+        steps = _part(extra, "steps")
+        own = cast(JsonObject, steps.get(run_id) or {})
+        own[step.key] = {"done": step.done, "result": step.result, "fence": step.fence}
+        await _save(self.checkpointer, self.thread_id, extra, "steps", {**steps, run_id: own})
+
+    async def forget(self, run_id: str) -> None:
+        """Clear what the run needed while it was open."""
+        await _forget(self.checkpointer, self.thread_id, run_id)
+
+
+async def _forget(checkpointer: Checkpointer, thread_id: str, run_id: str) -> None:
+    data = await checkpointer.load(thread_id) or CheckpointData()
+    for part in ("steps", "requests"):
+        if run_id in (kept := _part(data.extra, part)):
+            kept.pop(run_id)
+            await _save(checkpointer, thread_id, data.extra, part, kept)
+            if part == "requests":
+                await capability(checkpointer, "save_pending_request")(thread_id, None)
+
+
+class ExtraRequests:
+    """A RequestStore for a checkpointer that keeps one pending request: the others, and the answers, are in the thread's extra.
+
+    Of two processes that answer at once both may win; a checkpointer that is a RequestStore itself prevents that.
+    """
+
+    def __init__(self, checkpointer: Checkpointer) -> None:
+        self.checkpointer = checkpointer
+
+    async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
+        capability(self.checkpointer, "save_pending_request")
+        extra, kept = await self._load(thread_id)
+        known = {request.request_id for request in kept}
+        now = datetime.now(UTC)
+        for request in requests:
+            if request.request_id not in known:
+                due = now + timedelta(seconds=request.timeout) if request.timeout is not None else None
+                update = {"run_id": run_id, "created_at": now, "deadline_at": due, "timeout": None}
+                kept.append(request.model_copy(update=update))
+        await self._store(thread_id, extra, kept)
+
+    async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:
+        _, kept = await self._load(thread_id)
+        return [request for request in kept if run_id in (None, request.run_id)]
+
+    async def answer_request(
+        self,
+        thread_id: str,
+        answer: Any,
+        *,
+        request_id: str | None = None,
+        response_id: str | None = None,
+        answered_by: str | None = None,
+    ) -> Responded:
+        extra, kept = await self._load(thread_id)
+        request = _chosen(kept, thread_id, request_id, response_id)
+        if request.answered_at is not None:
+            if request.answer == answer and response_id in (None, request.response_id):
+                return Responded(request, False)
+            raise HitlAlreadyAnsweredError(
+                f"request {request.request_id} was answered before, differently", request_id=request.request_id
+            )
+        check_answer(request, answer)
+        update = {"answer": answer, "response_id": response_id, "answered_by": answered_by, "answered_at": datetime.now(UTC)}
+        answered = request.model_copy(update=update)
+        await self._store(thread_id, extra, [answered if kept_one is request else kept_one for kept_one in kept])
+        return Responded(answered, True)
+
+    async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
+        """The documented methods know no cancelled run: it is completed with the last word (semantics: H8)."""
+        _, kept = await self._load(thread_id)
+        open_runs = {request.run_id for request in kept if request.answered_at is None} - {None}
+        data = await self.checkpointer.load(thread_id) or CheckpointData()
+        for waiting in open_runs if run_id is None else open_runs & {run_id}:
+            assert waiting is not None
+            said = abort_messages([message for message in data.messages if message.run_id == waiting], reason)
+            await self.checkpointer.append(thread_id, [m.model_copy(update={"run_id": waiting}) for m in said])
+            if hasattr(self.checkpointer, "mark_run_complete"):
+                await self.checkpointer.mark_run_complete(thread_id, waiting)
+            await _forget(self.checkpointer, thread_id, waiting)
+        return Aborted(None)
+
+    async def _load(self, thread_id: str) -> tuple[JsonObject, list[HitlRequest]]:
+        data = await self.checkpointer.load(thread_id) or CheckpointData()
+        kept = (HitlRequest.model_validate(each) for run in _part(data.extra, "requests").values() for each in _list(run))
+        # A fork inherits extra and no question (semantics: I6).
+        return data.extra, [_overdue(request) for request in kept if request.thread_id == thread_id]
+
+    async def _store(self, thread_id: str, extra: JsonObject, kept: Iterable[HitlRequest]) -> None:
+        """Answers first: a crash in between leaves a question that was answered, never one that nobody can answer (H6)."""
+        by_run: dict[str, JsonValue] = {}
+        for request in kept:
+            _list(by_run.setdefault(request.run_id or "", [])).append(request.model_dump(mode="json", exclude_none=True))
+        await _save(self.checkpointer, thread_id, extra, "requests", by_run)
+        waiting = next((request for request in kept if request.answered_at is None), None)
+        await self.checkpointer.save_pending_request(thread_id, waiting, run_id=waiting.run_id if waiting else None)
+
+
+def _overdue(request: HitlRequest) -> HitlRequest:
+    """The request with the answer that applies since its deadline, if that is over (semantics: H7)."""
+    if request.answered_at is not None or request.deadline_at is None or request.deadline_at > datetime.now(UTC):
+        return request
+    choice = request.on_deadline or {}
+    answer = choice.get("answer")
+    return request.model_copy(update={"answer": answer, "answered_at": request.deadline_at, "answered_by": DEADLINE})
+
+
+def _chosen(kept: Sequence[HitlRequest], thread_id: str, request_id: str | None, response_id: str | None) -> HitlRequest:
+    waiting = [request for request in kept if request.answered_at is None]
+    ids = [request.request_id for request in waiting]
+    for request in kept:
+        if request_id == request.request_id and request.answered_by != DEADLINE:
+            return request
+        if request_id is None and response_id is not None and response_id == request.response_id:
+            return request
+    if request_id is not None and kept:
+        raise HitlStaleAnswerError(
+            f"request {request_id} does not wait for an answer; pending: {', '.join(ids) or 'none'}",
+            request_id=request_id,
+            pending=ids,
+        )
+    if not waiting:
+        raise HitlNoPendingRequestError(f"nothing waits for an answer on thread {thread_id!r}", thread_id=thread_id)
+    if len(waiting) > 1:
+        raise HitlAmbiguousError(f"{len(ids)} requests wait on thread {thread_id!r}; name one", request_ids=ids)
+    return waiting[0]
+
+
+def _part(extra: JsonObject, part: str) -> JsonObject:
+    reserved = extra.get(RESERVED)
+    found = reserved.get(part) if isinstance(reserved, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _list(value: JsonValue) -> list[JsonValue]:
+    assert isinstance(value, list)
+    return value
+
+
+async def _save(checkpointer: Checkpointer, thread_id: str, extra: JsonObject, part: str, value: JsonObject) -> None:
+    reserved = extra.get(RESERVED)
+    kept: JsonObject = {**(reserved if isinstance(reserved, dict) else {}), part: value}
+    extra[RESERVED] = kept
+    await capability(checkpointer, "save_extra")(thread_id, {RESERVED: kept})

@@ -1,0 +1,247 @@
+"""Human in the loop: the ``ask_user`` tool, the policy that approves tool calls, and the channels to a human.
+
+::
+
+    agent = Agent(model="openai:gpt-5", tools=[refund, ask_user_tool()], middleware=[ApprovalPolicyMiddleware(policy=policy)])
+
+In a worker nothing else is needed: questions suspend the run and show in the inbox. In one process a channel says where they
+wait (:class:`InMemoryChannel`, :class:`CheckpointedChannel`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeAlias
+
+from pydantic import BaseModel, Field, JsonValue
+from pydantic_ai import Agent as Engine
+from pydantic_ai import RunContext, Tool, ToolDefinition
+from pydantic_ai import messages as ai
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
+
+from .agents.hitl import DENIED_IN_TIME
+from .channels import Channel, CheckpointedChannel, InMemoryChannel
+from .models import JsonObject, ToolCallPart
+
+__all__ = [
+    "ApprovalPolicy",
+    "ApprovalPolicyMiddleware",
+    "Approve",
+    "AskUser",
+    "AskUserTool",
+    "Channel",
+    "CheckpointedChannel",
+    "Decision",
+    "Deny",
+    "InMemoryChannel",
+    "Option",
+    "Question",
+    "ask_user_tool",
+]
+
+DEFERRAL: Final = "runyard"
+"""Where the metadata of a deferred call says what to ask (see :mod:`runner.agents.durable`)."""
+TIMED_OUT: Final[JsonObject] = {"timed_out": True}
+
+
+class Option(BaseModel):
+    """One of the answers that a question offers."""
+
+    label: Annotated[str, Field(min_length=1)]
+    description: str = ""
+
+
+class Question(BaseModel):
+    """One question to the user. Without ``options`` the answer is free text; ``multiple``: several options may be chosen;
+    ``other``: an answer of the user's own is welcome beside the options."""
+
+    question: Annotated[str, Field(min_length=1)]
+    options: list[Option] = Field(default_factory=list)
+    multiple: bool = False
+    other: bool = True
+
+
+class AskUserTool(Tool[Any]):
+    """What :func:`ask_user_tool` makes: a tool with the ``channel`` that it was bound to."""
+
+    channel: Channel | None = None
+
+
+def ask_user_tool(
+    channel: Channel | None = None, *, name: str = "ask_user", description: str | None = None, timeout: float | None = None
+) -> AskUserTool:
+    """A tool with which the model asks the user one or more questions (semantics: H9).
+
+    ``channel``: where the questions wait in an in-process Agent; a worker uses the run's own store instead. ``timeout``:
+    seconds until the model is told that nobody answered; by default the channel's.
+
+    An answer is ``{"answers": ["…", …]}``, one per question in order (a list of labels where several may be chosen), or
+    ``{"cancelled": true, "reason": "…"}``; to a single question also the bare text. The model gets "User answers", and an
+    error result with the details where the user cancelled or did not answer in time.
+    """
+    seconds = timeout if timeout is not None or channel is None else channel.default_timeout
+
+    async def ask_user(questions: Annotated[list[Question], Field(min_length=1)]) -> str:
+        """Ask the user questions that only they can answer, and wait for the answers.
+
+        Args:
+            questions: The questions, asked together.
+        """
+        asked: dict[str, Any] = {
+            "kind": "ask",
+            "payload": {
+                "question": "\n".join(question.question for question in questions),
+                "questions": [question.model_dump(mode="json") for question in questions],
+            },
+            "schema": answer_schema(questions),
+            "timeout": seconds,
+            "on_timeout": {"answer": TIMED_OUT},
+            "read": lambda answer: read_answers(questions, answer, seconds),
+        }
+        raise CallDeferred({DEFERRAL: asked}, kind="question")
+
+    tool = AskUserTool(
+        ask_user, name=name, description=description, takes_ctx=False, metadata={DEFERRAL: {"asks_humans": True}}
+    )
+    tool.channel = channel
+    return tool
+
+
+def bound_channels(engine: Engine[Any, Any]) -> list[Channel | None]:
+    """The channels that tools and middleware of ``engine`` were made with."""
+    found: list[Channel | None] = []
+
+    def visit(toolset: AbstractToolset[Any]) -> None:
+        if isinstance(toolset, FunctionToolset):
+            found.extend(tool.channel for tool in toolset.tools.values() if isinstance(tool, AskUserTool))
+
+    for toolset in engine.toolsets:
+        toolset.apply(visit)
+    engine.root_capability.apply(
+        lambda each: found.append(each.channel) if isinstance(each, ApprovalPolicyMiddleware) else None
+    )
+    return found
+
+
+def answer_schema(questions: Sequence[Question]) -> JsonObject:
+    """JSON schema of the answers to ``questions``."""
+    each = [_value_schema(question) for question in questions]
+    ways: list[JsonValue] = [
+        {
+            "type": "object",
+            "properties": {"answers": {"type": "array", "prefixItems": [*each], "minItems": len(each), "maxItems": len(each)}},
+            "required": ["answers"],
+            "additionalProperties": False,
+        },
+        {
+            "type": "object",
+            "properties": {"cancelled": {"const": True}, "reason": {"type": "string"}},
+            "required": ["cancelled"],
+            "additionalProperties": False,
+        },
+    ]
+    return {"anyOf": [*ways, *(each if len(each) == 1 else [])]}
+
+
+def _value_schema(question: Question) -> JsonObject:
+    text: JsonObject = {"type": "string"}
+    if question.options and not question.other:
+        text = {"enum": [option.label for option in question.options]}
+    return {"type": "array", "items": text} if question.multiple else text
+
+
+def read_answers(questions: Sequence[Question], answer: JsonValue, timeout: float | None = None) -> str | ToolFailed:
+    """The tool's result for an answer that fits :func:`answer_schema`, or for none in time."""
+    if answer == TIMED_OUT:
+        return _failed("The user did not answer in time.", questions, timeout=timeout)
+    if isinstance(answer, dict) and answer.get("cancelled"):
+        reason = answer.get("reason") or "cancelled"
+        return _failed(f"The user cancelled the questions: {reason}", questions, reason=reason)
+    given = answer["answers"] if isinstance(answer, dict) else [answer]
+    assert isinstance(given, list)
+    lines = [f"- {question.question}: {_shown(value)}" for question, value in zip(questions, given, strict=True)]
+    return "\n".join(["User answers:", *lines])
+
+
+def _shown(value: JsonValue) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _failed(what: str, questions: Sequence[Question], **details: JsonValue) -> ToolFailed:
+    told = {"questions": [question.question for question in questions], **details}
+    return ToolFailed(f"{what}\n{json.dumps(told, ensure_ascii=False)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Approve:
+    """The tool may be called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deny:
+    """The tool is not called; the model gets an error result with the ``reason``."""
+
+    reason: str = "denied by policy"
+
+
+@dataclass(frozen=True, slots=True)
+class AskUser:
+    """A human decides: approves, denies, or edits the arguments. ``prompt``: what they are asked. ``timeout``: seconds until
+    the call is denied; by default the channel's. ``details``: JSON shown beside the call."""
+
+    prompt: str | None = None
+    timeout: float | None = None
+    details: JsonObject | None = None
+
+
+Decision: TypeAlias = Approve | Deny | AskUser
+ApprovalPolicy: TypeAlias = Callable[[ToolCallPart], Decision | Awaitable[Decision]]
+
+
+class ApprovalPolicyMiddleware(AbstractCapability[Any]):
+    """Decides about every tool call before the tool runs (semantics: H9).
+
+    ``policy``: called with the tool call, returns Approve, Deny or AskUser, or an awaitable of one; without a policy a human is
+    asked about each call. ``channel``: where the questions wait in an in-process Agent.
+
+    An approval belongs to the call with its arguments (semantics: H5). Arguments that the human edited are validated like the
+    model's, and the policy may still deny them.
+    """
+
+    asks_humans = True
+
+    def __init__(self, channel: Channel | None = None, policy: ApprovalPolicy | None = None) -> None:
+        self.channel = channel
+        self.policy: ApprovalPolicy = policy or (lambda call: AskUser())
+
+    async def before_tool_execute(
+        self, ctx: RunContext[Any], *, call: ai.ToolCallPart, tool_def: ToolDefinition, args: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Let the call pass, or raise ToolFailed or ApprovalRequired. A tool that only asks a human needs no other's leave."""
+        if ((tool_def.metadata or {}).get(DEFERRAL) or {}).get("asks_humans"):
+            return args
+        asked = self.policy(ToolCallPart(id=call.tool_call_id, name=call.tool_name, arguments=call.args_as_dict()))
+        decision = await asked if inspect.isawaitable(asked) else asked
+        match decision:
+            case Deny(reason):
+                raise ToolFailed(f"The call was denied: {reason}")
+            case AskUser() if not ctx.tool_call_approved:
+                raise ApprovalRequired({DEFERRAL: self._question(decision)})
+        return args
+
+    def _question(self, ask: AskUser) -> dict[str, Any]:
+        timeout = ask.timeout
+        if timeout is None and self.channel is not None:
+            timeout = self.channel.default_timeout
+        return {
+            "kind": "approve",
+            "question": ask.prompt,
+            "details": ask.details,
+            "timeout": timeout,
+            "on_timeout": DENIED_IN_TIME,
+        }
