@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from pydantic_ai.messages import (
@@ -129,8 +130,11 @@ def call_of(call: ModelToolCall) -> ToolCallPart:
 
 def usage_of(response: ModelResponse) -> Usage:
     """Tokens of one response and their cost, 0 where no price is known."""
-    usage = response.usage
-    return Usage(requests=1, input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cost=float(usage.cost or 0))
+    usage, cost = response.usage, response.usage.cost
+    if cost is None and response.model_name is not None:
+        with suppress(LookupError, ValueError):
+            cost = response.cost().total_price
+    return Usage(requests=1, input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cost=float(cost or 0))
 
 
 def _told(messages: list[ModelMessage]) -> list[dict[str, Any]]:

@@ -11,13 +11,14 @@ import inspect
 import time
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pydantic_ai.agent import AbstractAgent, AgentRun, CallToolsNode, ModelRequestNode
 from pydantic_ai.exceptions import (
     AgentRunError,
     FallbackExceptionGroup,
     ModelAPIError,
+    ModelHTTPError,
     ModelQuotaExceededError,
     ModelRequestRejectedError,
     UserError,
@@ -45,6 +46,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.usage import UsageLimits
 from pydantic_core import to_jsonable_python
 
 from ..models import Message, Usage
@@ -55,6 +57,9 @@ from .durable import Humans, Recorded, Result, asks_humans, results_in
 
 Budgets: TypeAlias = "Budget | Sequence[Budget] | None"
 
+PASSING: Final = (408, 409, 425, 429)
+"""HTTP statuses below 500 after which the same request may succeed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -63,6 +68,7 @@ class Served:
     agent: AbstractAgent[Any, Any]
     deps: object = None
     budget: Budgets = None
+    usage_limits: UsageLimits | None = None
 
     @property
     def asks_humans(self) -> bool:
@@ -71,29 +77,43 @@ class Served:
 
     async def __call__(self, ctx: RunContext) -> None:
         deps = self.deps(ctx) if callable(self.deps) else self.deps
-        await drive(ctx, self.agent, deps=await deps if inspect.isawaitable(deps) else deps, budget=self.budget)
+        deps = await deps if inspect.isawaitable(deps) else deps
+        await drive(ctx, self.agent, deps=deps, budget=self.budget, usage_limits=self.usage_limits)
 
 
-def serve(agent: AbstractAgent[Any, Any], *, deps: object = None, budget: Budgets = None) -> Served:
+def serve(
+    agent: AbstractAgent[Any, Any],
+    *,
+    deps: object = None,
+    budget: Budgets = None,
+    usage_limits: UsageLimits | None = None,
+) -> Served:
     """``agent`` as an agent for an :class:`~runner.App`.
 
     ``deps``: its dependencies, or a function that makes them for a :class:`~runner.RunContext`, also an async one. ``budget``:
-    what a run or a thread may use.
+    what a run or a thread may use. ``usage_limits``: pydantic-ai's own limits, for one attempt.
     """
-    return Served(agent, deps, budget)
+    return Served(agent, deps, budget, usage_limits)
 
 
-async def drive(ctx: RunContext, agent: AbstractAgent[Any, Any], *, deps: object = None, budget: Budgets = None) -> None:
+async def drive(
+    ctx: RunContext,
+    agent: AbstractAgent[Any, Any],
+    *,
+    deps: object = None,
+    budget: Budgets = None,
+    usage_limits: UsageLimits | None = None,
+) -> None:
     """Run ``agent`` as this attempt of the run, from where the last one stopped, to its end.
 
-    ``deps`` are the agent's. ``budget``: what the run or its thread may use. A text answer is the run's last message; any other
-    output is also the run's result, as JSON.
+    ``deps`` are the agent's. ``budget``: what the run or its thread may use. ``usage_limits``: pydantic-ai's, per attempt. A
+    text answer is the run's last message; any other output is also the run's result, as JSON.
 
     Raises BudgetExceededError; what the agent raises, with ``retryable = False`` where another attempt would only repeat it.
     """
     budgets = () if budget is None else (budget,) if isinstance(budget, Budget) else tuple(budget)
     try:
-        await _Drive(ctx, agent, deps, Purse(ctx, budgets)).run()
+        await _Drive(ctx, agent, deps, Purse(ctx, budgets)).run(usage_limits)
     except (AgentRunError, UserError, FallbackExceptionGroup) as error:
         if not _worth_another(error):
             error.retryable = False  # type: ignore[union-attr]
@@ -144,7 +164,7 @@ class _Drive:
         self._known: list[object] = []
         self._since = time.monotonic()
 
-    async def run(self) -> None:
+    async def run(self, limits: UsageLimits | None) -> None:
         """Go through pydantic-ai's nodes, storing what each brings."""
         tail = _Tail.of(await self._ctx.history(), self._ctx.run_id)
         self._used, self._stored = tail.used, set(tail.results)
@@ -155,6 +175,7 @@ class _Drive:
         async with self._agent.iter(
             message_history=messages,
             deps=self._deps,
+            usage_limits=limits,
             conversation_id=self._ctx.thread_id,
             capabilities=[self._recorded, Humans(self._ctx)],
         ) as run:
@@ -326,4 +347,8 @@ def _worth_another(error: BaseException) -> bool:
     refused would be refused again (semantics: R7)."""
     if isinstance(error, FallbackExceptionGroup):
         return any(_worth_another(inner) for inner in error.exceptions)
-    return isinstance(error, ModelAPIError) and not isinstance(error, ModelRequestRejectedError | ModelQuotaExceededError)
+    if isinstance(error, ModelHTTPError) and error.provider_retry_hint is not None:
+        return error.provider_retry_hint
+    if not isinstance(error, ModelAPIError) or isinstance(error, ModelRequestRejectedError | ModelQuotaExceededError):
+        return False
+    return not isinstance(error, ModelHTTPError) or error.status_code in PASSING or error.status_code >= 500
