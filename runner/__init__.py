@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .models import ErrorInfo as ErrorInfo
     from .models import Event as Event
     from .models import FeedEntry as FeedEntry
+    from .models import ForkManyResult as ForkManyResult
     from .models import ForkOnceResult as ForkOnceResult
     from .models import HitlRequest as HitlRequest
     from .models import ImagePart as ImagePart
@@ -59,8 +60,8 @@ _HOMES = {
     "errors": ("RunyardError",),
     "handle": ("RunHandle", "RunResult"),
     "models": (
-        "Branch", "ErrorInfo", "Event", "FeedEntry", "ForkOnceResult", "HitlRequest", "ImagePart", "Message", "RetryPolicy",
-        "Run", "TextPart", "ThinkingPart", "Thread", "ToolCallPart", "ToolResultPart", "Usage", "new_id",
+        "Branch", "ErrorInfo", "Event", "FeedEntry", "ForkManyResult", "ForkOnceResult", "HitlRequest", "ImagePart", "Message",
+        "RetryPolicy", "Run", "TextPart", "ThinkingPart", "Thread", "ToolCallPart", "ToolResultPart", "Usage", "new_id",
     ),
     "states": ("RunStatus",),
     "sync": ("SyncClient",),
@@ -78,6 +79,7 @@ __all__ = [  # made by __getattr__
     "ErrorInfo",
     "Event",
     "FeedEntry",
+    "ForkManyResult",
     "ForkOnceResult",
     "HitlRequest",
     "ImagePart",

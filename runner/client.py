@@ -10,6 +10,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Self
 
 from . import registry
+from .calls.fanout import FanOutCalls
 from .calls.feed import FeedCalls
 from .calls.forks import ForkCalls
 from .calls.limits import LimitCalls
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from .sync import SyncClient
 
 
-class Client(ForkCalls, FeedCalls, LimitCalls, OperatorCalls):
+class Client(ForkCalls, FanOutCalls, FeedCalls, LimitCalls, OperatorCalls):
     """Reaches a deployment. Made by :meth:`connect`; closed by :meth:`close` or at the end of ``async with``."""
 
     def __init__(self, backend: Backend, *, app_version: str | None = None) -> None:

@@ -1,7 +1,7 @@
 """Every error that runyard raises, as one tree.
 
 RunyardError
-├── InvalidInputError (ValueError)      InvalidCursorError
+├── InvalidInputError (ValueError)      InvalidCursorError, TooManyCandidatesError
 ├── CapabilityMissingError              is a CheckpointerError; ExtraMissingError
 ├── BackendUnavailableError             Postgres or Redis cannot be reached; the call may be repeated
 ├── SchemaError                         SchemaUninitialized, SchemaMismatch
@@ -60,6 +60,12 @@ class InvalidCursorError(InvalidInputError):
     """A page cursor that this server did not issue."""
 
     code = "invalid_cursor"
+
+
+class TooManyCandidatesError(InvalidInputError):
+    """A fan-out has more candidates than one job takes; ``details["most"]`` says how many."""
+
+    code = "too_many_candidates"
 
 
 class BackendUnavailableError(RunyardError):

@@ -24,6 +24,7 @@ from .models import (
     Run,
     RunKind,
     RunOptions,
+    StopAt,
     Thread,
     Usage,
     VersionPolicy,
@@ -156,9 +157,24 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FanOut:
+    """What a ``fork_many`` job tries (semantics: F11): each of ``messages`` on a probe, or on a thread of its own.
+
+    ``max_parallel``: how many at once. ``stop``: at the end of all, or of the first that succeeds. ``judge``: the agent that
+    chooses the winner.
+    """
+
+    messages: Sequence[Message]
+    max_parallel: int
+    stop: StopAt = "all"
+    judge: str | None = None
+    threads: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForkRequest:
     """``fork`` of thread ``src`` to ``new`` (semantics: F1 to F8). ``fields`` of the request hash make a repeated fork the
-    same one."""
+    same one. ``fan``: of a ``fork_many`` job, which makes any number of them."""
 
     src: str
     new: str
@@ -168,6 +184,7 @@ class ForkRequest:
     tags: Mapping[str, str] = field(default_factory=dict)
     agent: str | None = None
     reset_usage: bool = True
+    fan: FanOut | None = None
 
     @property
     def fork_hash(self) -> str:
@@ -179,9 +196,15 @@ class ForkRequest:
         )
 
 
+def _words(message: Message) -> JsonObject:
+    """What makes two messages the same to whoever sends them."""
+    return message.model_dump(mode="json", include={"role", "content", "metadata"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptRequest:
-    """A run to accept. ``run_at`` or ``delay`` (seconds) make it due later. Fork jobs carry ``fork`` and no parent."""
+    """A run to accept. ``run_at`` or ``delay`` (seconds) make it due later. Fork jobs carry ``fork`` and no parent. ``job``:
+    what started it and is offered again when it ends."""
 
     thread_id: str
     run_id: str
@@ -198,19 +221,22 @@ class AcceptRequest:
     fork: ForkRequest | None = None
     app_version: str | None = None
     trace_context: str | None = None
+    job: RunRef | None = None
 
     @property
     def request_hash(self) -> dict[str, str]:
         """A digest per field that changes the outcome, so that a conflict can name what differs (semantics: R2)."""
-        message = self.input.model_dump(mode="json", include={"role", "content", "metadata"}) if self.input else None
         fields: dict[str, Any] = {
             "kind": self.kind,
             "agent": self.agent,
-            "message": message,
+            "message": _words(self.input) if self.input else None,
             "parent_id": self.parent_id,
             "options": [self.options.parallel, self.options.multitask_strategy],
             "fork": [self.fork.fork_hash, self.fork.new] if self.fork else None,
         }
+        if self.fork is not None and (fan := self.fork.fan) is not None:
+            fields["messages"] = [_words(message) for message in fan.messages]
+            fields["fan"] = [fan.stop, fan.judge, fan.threads]
         return {name: _digest(value) for name, value in fields.items() if value is not None}
 
 
@@ -244,7 +270,8 @@ class Claim:
     ``claimed``: ``attempt``, ``run``, ``tenant``, ``extra`` are set, and ``fork`` of a fork job; ``leaf_id`` is the run's last
     committed message if an earlier attempt wrote any. ``not_due``: ``retry_in`` seconds. ``paused``: its queue is. ``limited``:
     it waits in the store for a slot of a limit. ``skipped``: another transaction holds the thread; submit again. ``busy``: a
-    live worker runs it. ``waiting``: a fork job whose cut has not ended. Everything else needs no further delivery.
+    live worker runs it. ``waiting``: a fork job whose cut, or too many of whose runs, have not ended. Everything else needs no
+    further delivery.
 
     ``other_version``: another version of the app began it, and this worker leaves it to that one; submit again later.
     ``version_before``: the version of the last attempt, None before the first. ``alone``: earlier attempts took their processes

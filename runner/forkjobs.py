@@ -27,10 +27,15 @@ async def fork(backend: Backend, claim: Claim) -> JsonValue:
 
 async def snapshot(backend: Backend, claim: Claim, spec: AgentSpec) -> tuple[list[Message], JsonObject]:
     """What a probe starts from: messages and extra. An agent that may ask is refused before anything is read (F9)."""
-    if spec.hitl:
-        raise HitlNotAllowedError(f"agent {spec.name!r} asks humans; nobody can answer a probe", agent=spec.name)
+    refuse_asking(spec)
     request = request_of(claim)
     return await backend.for_tenant(claim.tenant).threads.cut_messages(request.src, request.cut)
+
+
+def refuse_asking(spec: AgentSpec) -> None:
+    """Raises HitlNotAllowedError for an agent that may ask."""
+    if spec.hitl:
+        raise HitlNotAllowedError(f"agent {spec.name!r} asks humans; nobody can answer a probe", agent=spec.name)
 
 
 def probe_result(written: list[Message], error: BaseException | None) -> JsonValue:

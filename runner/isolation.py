@@ -23,7 +23,8 @@ from typing import Any, Final
 import structlog
 
 from .exchange import Claim, Ended
-from .executor import UNSERVED_DELAY, UNWIND, Execution, Stop, Tools
+from .executor import UNWIND, Execution, Stop, Tools
+from .outcomes import UNSERVED_DELAY
 from .patience import patiently
 
 START: Final = 60.0

@@ -19,6 +19,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 StopReason = Literal["stop", "max_tokens", "tool_calls", "content_filter", "refusal", "error", "aborted", "cancelled"]
 RunKind = Literal["prompt", "fork", "fork_once", "fork_many", "external"]
 VersionPolicy = Literal["run", "wait", "fail"]
+StopAt = Literal["all", "first"]
 MultitaskStrategy = Literal["enqueue", "reject", "interrupt", "rollback"]
 Priority = Literal["high", "normal", "low"]
 
@@ -422,6 +423,32 @@ class ForkOnceResult:
     text: str
     messages: list[Message]
     stop_reason: StopReason
+
+
+@dataclass(frozen=True)
+class Candidate(ForkOnceResult):
+    """What became of one message of a fan-out. ``thread_id``: its thread, if it has one. ``error``: why it failed."""
+
+    thread_id: str | None = None
+    error: ErrorInfo | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True if the agent came to its end."""
+        return self.stop_reason not in ("error", "aborted", "cancelled")
+
+
+@dataclass(frozen=True)
+class ForkManyResult:
+    """What a fan-out brought (F11): ``results`` in the order of its messages, ``winner`` as an index into them.
+
+    ``winner`` is None where nobody chose, where no candidate succeeded, or where the judge named none; ``verdict`` is what the
+    judge answered, None if it was not asked.
+    """
+
+    results: list[Candidate]
+    winner: int | None = None
+    verdict: ForkOnceResult | None = None
 
 
 @dataclass

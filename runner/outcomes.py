@@ -22,6 +22,10 @@ END_EVENTS: Final = {
 }
 
 
+UNSERVED_DELAY: Final = 5.0
+"""Seconds after which a run is offered again whose agent this worker does not have."""
+
+
 def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions:
     """The run's options, with those of its agent where the run leaves the default."""
     if spec is None:

@@ -131,7 +131,8 @@ class ThreadStore(Protocol):
 class RunStore(Protocol):
     """The verbs of a run's life (states.py). Bound to one tenant; verbs of an attempt take the run's own.
 
-    ``isolate``: an attempt that is to run alone begins to. ``bury``: the process that executed it alone died.
+    ``isolate``: an attempt that is to run alone begins to. ``bury``: the process that executed it alone died. ``release`` with
+    ``until_fewer``: the job goes on when fewer than so many of the runs that it started are unfinished.
     """
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted: ...
@@ -146,7 +147,13 @@ class RunStore(Protocol):
     async def suspend(self, write: Write, requests: Sequence[HitlRequest]) -> Ended: ...
     async def fail(self, write: Write, error: ErrorInfo) -> Ended: ...
     async def release(
-        self, attempt: Attempt, *, delay: float = 0.0, error: ErrorInfo | None = None, first_event: int | None = 1
+        self,
+        attempt: Attempt,
+        *,
+        delay: float = 0.0,
+        error: ErrorInfo | None = None,
+        first_event: int | None = 1,
+        until_fewer: int | None = None,
     ) -> Ended: ...
     async def isolate(self, attempt: Attempt) -> None: ...
     async def bury(self, attempt: Attempt, how: str) -> Ended: ...

@@ -47,7 +47,7 @@ def _claim(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref
         return Claim(ref, "behind")
     if due and due > db.now():
         return Claim(ref, "not_due", retry_in=(due - db.now()).total_seconds())
-    if lanes.waits_for(thread, run):
+    if lanes.waits_for(thread, run) or lanes.parked(db, thread, run):
         return Claim(ref, "waiting")
     return _start(db, thread, run, worker_id, ref, crashes=_crashes(run))
 
@@ -100,7 +100,7 @@ def _start(
     r.attempt += 1
     r.crash_count = crashes
     run.progress = run.isolated = False
-    run.slot = None
+    run.slot = run.until_fewer = None
     r.started_at, run.changed_at, run.not_before = db.now(), db.now(), None
     run.attempts.append(AttemptInfo(fence=r.fence, worker_id=worker_id, started_at=r.started_at, outcome="running"))
     own = run.own()
@@ -303,8 +303,15 @@ def bury(db: Database, attempt: Attempt, how: str) -> Ended:
     return Ended(RunStatus.QUEUED, "", effects=_again(db, thread, run))
 
 
-def release(db: Database, attempt: Attempt, delay: float, error: ErrorInfo | None, first_event: int | None) -> Ended:
-    """Give the run back; with an error it counts as a retry."""
+def release(
+    db: Database,
+    attempt: Attempt,
+    delay: float,
+    error: ErrorInfo | None,
+    first_event: int | None,
+    until_fewer: int | None = None,
+) -> Ended:
+    """Give the run back; with an error it counts as a retry. ``until_fewer``: a job waits for runs that it started."""
     if repeated := _repeated(db, attempt):
         return repeated
     thread, run = holder(db, attempt)
@@ -316,6 +323,7 @@ def release(db: Database, attempt: Attempt, delay: float, error: ErrorInfo | Non
     run.run.status, run.run.worker_id, run.changed_at = RunStatus.QUEUED, None, db.now()
     run.attempt_ends(db.now(), "released" if error is None else "retried", error)
     run.not_before = db.now() + timedelta(seconds=delay) if delay > 0 else None
+    run.until_fewer = until_fewer
     if error is not None:
         run.run.error_count += 1
         run.run.error = error
@@ -324,6 +332,6 @@ def release(db: Database, attempt: Attempt, delay: float, error: ErrorInfo | Non
 
 def _again(db: Database, thread: ThreadState, run: RunState) -> Effects:
     """The run is queued once more, and its slots are others' meanwhile."""
-    effects = Effects(jobs=[job(thread, run, db.now())])
+    effects = Effects(jobs=[] if lanes.parked(db, thread, run) else [job(thread, run, db.now())])
     effects += limits.offers(db, limits.slots_of(db, thread, run.run))
     return effects

@@ -43,6 +43,8 @@ def _queued(db: Database, thread: ThreadState, run: RunState) -> str:
         return f"retrying after error {r.error.code if r.error else 'none'} at {run.not_before}"
     if waits := lanes.waits_for(thread, run):
         return f"waiting for run {waits.id} to end"
+    if lanes.parked(db, thread, run):
+        return f"waiting for the {lanes.started_by(db, thread, run)} live runs that it started"
     if run.slot is not None:
         name, subject = run.slot
         return (
@@ -51,8 +53,10 @@ def _queued(db: Database, thread: ThreadState, run: RunState) -> str:
     serving = [w for w in db.workers.values() if w.dead_at is None and not w.draining and r.queue in w.queues]
     if not serving:
         return f"no live worker serves queue {r.queue}"
-    if r.agent and not any(r.agent in w.agents for w in serving):
-        return f"no live worker serves agent {r.agent}"
+    judge = run.fork.fan.judge if run.fork and run.fork.fan else None
+    for agent in filter(None, (r.agent, judge)):
+        if not any(agent in w.agents for w in serving):
+            return f"no live worker serves agent {agent}"
     return "waiting for a free worker"
 
 

@@ -43,7 +43,9 @@ def new_run(db: Database, thread: ThreadState, request: AcceptRequest, parent_id
         app_version=request.app_version,
         metadata=request.metadata,
     )
-    return RunState(run.model_copy(deep=True), db.number(), db.next_fence(), request, request.fork, changed_at=now)
+    known = RunState(run.model_copy(deep=True), db.number(), db.next_fence(), request, request.fork, changed_at=now)
+    known.job = request.job
+    return known
 
 
 def lane_for(thread: ThreadState, run: Run) -> str:
@@ -104,6 +106,24 @@ def waits_for(thread: ThreadState, run: RunState) -> RunState | None:
     return cut if cut and cut.live else None
 
 
+def started_by(db: Database, thread: ThreadState, run: RunState) -> int:
+    """How many of the runs that the job started are live."""
+    job_of = RunRef(thread.key, run.id)
+    return sum(r.job == job_of and r.live for t in db.threads.values() for r in t.runs.values())
+
+
+def parked(db: Database, thread: ThreadState, run: RunState) -> bool:
+    """The job waits for runs that it started to end."""
+    return run.until_fewer is not None and started_by(db, thread, run) >= run.until_fewer
+
+
+def _offer_job(db: Database, run: RunState) -> Effects:
+    """A run ended: the job that started it looks whether it may go on."""
+    thread = db.by_key(run.job.thread_key) if run.job else None
+    waiting = thread.runs.get(run.job.run_id) if thread and run.job else None
+    return Effects([job(thread, waiting, db.now())]) if thread and waiting and waiting.live else Effects()
+
+
 def admit_thread(db: Database, thread: ThreadState) -> Effects:
     """Admit what is due, in order, so that nobody overtakes it. A refusal that comes too late for the caller fails the run."""
     effects = Effects()
@@ -162,6 +182,7 @@ def end_run(
     )
     if r.kind == "prompt" and (lane := thread.lane(r.lane or "")) and may_start(thread, lane[0]):
         effects.jobs.append(job(thread, lane[0], db.now()))
+    effects += _offer_job(db, run)
     effects += limits.offers(db, freed)
     return effects
 

@@ -83,7 +83,10 @@ class MemoryRunStore:
         check_json(request.metadata, "metadata")
         parent = check_uuid(request.parent_id, "parent_id") if request.parent_id is not None else None
         message = check_messages([request.input])[0] if request.input else None
-        return replace(request, parent_id=parent, input=message)
+        fork = request.fork
+        if fork is not None and fork.fan is not None:
+            fork = replace(fork, fan=replace(fork.fan, messages=check_messages(fork.fan.messages)))
+        return replace(request, parent_id=parent, input=message, fork=fork)
 
     def _judge(self, thread: ThreadState, request: AcceptRequest) -> RunState:
         """The run, if the thread can take it; changes nothing."""
@@ -91,7 +94,8 @@ class MemoryRunStore:
         if request.parent_id is not None:
             tree.check_parent(thread, request.parent_id)
         run = lanes.new_run(self.db, thread, request, request.parent_id)
-        limits.check_size(self.db, [request.input] if request.input else [])
+        fan = request.fork.fan if request.fork else None
+        limits.check_size(self.db, fan.messages if fan else [request.input] if request.input else [])
         limits.check_room(self.db, thread, run, lanes.lane_for(thread, run.run))
         if request.kind in lanes.FORK_KINDS:
             self._fix_cut(thread, run)
@@ -184,9 +188,15 @@ class MemoryRunStore:
         return execution.finish(self.db, write, RunStatus.FAILED, error)
 
     async def release(
-        self, attempt: Attempt, *, delay: float = 0.0, error: ErrorInfo | None = None, first_event: int | None = 1
+        self,
+        attempt: Attempt,
+        *,
+        delay: float = 0.0,
+        error: ErrorInfo | None = None,
+        first_event: int | None = 1,
+        until_fewer: int | None = None,
     ) -> Ended:
-        return execution.release(self.db, attempt, delay, error, first_event)
+        return execution.release(self.db, attempt, delay, error, first_event, until_fewer)
 
     async def isolate(self, attempt: Attempt) -> None:
         execution.isolate(self.db, attempt)

@@ -97,7 +97,8 @@ class Branch:
 
 @dataclass
 class RunState:
-    """A run and what only the store knows of it. ``context``: what its first claim saw. ``words``: those of its abort."""
+    """A run and what only the store knows of it. ``context``: what its first claim saw. ``words``: those of its abort.
+    ``job``: what started it; ``until_fewer``: a job waits until fewer of the runs that it started are live."""
 
     run: Run
     accept_no: int
@@ -118,6 +119,8 @@ class RunState:
     snapshot: tuple[Entry, ...] = ()
     thread_extra: JsonObject = field(default_factory=dict)
     steps: dict[str, Step] = field(default_factory=dict)
+    job: RunRef | None = None
+    until_fewer: int | None = None
     last_answer: tuple[int, Any] | None = None
     slot: Slot | None = None
     turn: int = 0

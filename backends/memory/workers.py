@@ -9,7 +9,7 @@ from runner.errors import WorkerDeadError
 from runner.exchange import Attempt, Head, Retention, RunRef, Standing, WorkerInfo
 from runner.states import RunStatus
 
-from .lanes import FORK_KINDS
+from .lanes import FORK_KINDS, parked
 from .state import Database, RunState, ThreadState, job
 
 
@@ -110,4 +110,5 @@ class MemoryWorkerStore:
             return worker is None or worker.dead_at is not None
         waits = thread.runs.get(run.run.after_run_id or "")
         due = run.not_before is None or run.not_before <= now
-        return run.run.status is RunStatus.QUEUED and run.slot is None and due and not (waits and waits.live)
+        held = (waits and waits.live) or parked(self.db, thread, run)
+        return run.run.status is RunStatus.QUEUED and run.slot is None and due and not held

@@ -22,6 +22,7 @@ from runner.exchange import (
     Cut,
     Effects,
     Ended,
+    FanOut,
     ForkRequest,
     Job,
     OutsideEvent,
@@ -223,6 +224,9 @@ def run_request(q: AcceptRequest) -> tuple[Any, ...]:
         q.delay,
         q.app_version,
         q.trace_context,
+        [_candidate(message) for message in q.fork.fan.messages] if q.fork and q.fork.fan else None,
+        q.job.thread_key if q.job else None,
+        q.job.run_id if q.job else None,
     )
 
 
@@ -319,16 +323,29 @@ def fork_json(fork: ForkRequest) -> dict[str, Any]:
         "tags": dict(fork.tags),
         "agent": fork.agent,
         "reset_usage": fork.reset_usage,
+        "fan": _fan_json(fork.fan) if fork.fan else None,
     }
 
 
-def fork_request(text: str | None) -> ForkRequest | None:
+def _fan_json(fan: FanOut) -> dict[str, Any]:
+    return {"max_parallel": fan.max_parallel, "stop": fan.stop, "judge": fan.judge, "threads": fan.threads}
+
+
+def _candidate(message: Message) -> bytes:
+    check_uuid(message.id)
+    return pack(message.model_dump(exclude={"run_id", "parent_id", "seq", "created_at"}))
+
+
+def fork_request(row: Row) -> ForkRequest | None:
     """The request of a fork job, as its run kept it; None for a run of another kind."""
-    if text is None:
+    if row["fork"] is None:
         return None
-    fields = from_json(text)
+    fields = from_json(row["fork"])
     del fields["hash"]
-    return ForkRequest(**fields | {"cut": Cut(**fields["cut"])})
+    fan = None
+    if fields["fan"] is not None:
+        fan = FanOut(messages=MESSAGES.validate_python([unpack(body) for body in row["candidates"]]), **fields["fan"])
+    return ForkRequest(**fields | {"cut": Cut(**fields["cut"]), "fan": fan})
 
 
 NewRequest = tuple[str, str, bytes, Any, float | None, bytes | None]

@@ -95,7 +95,7 @@ class PostgresRunStore(RunTrail):
             claim.tenant = row["tenant"]
             claim.run = codec.run(row)
             claim.extra = codec.from_json(row["thread_extra"]) | (codec.from_json(row["extra"]) or {})
-            claim.fork = codec.fork_request(row["fork"])
+            claim.fork = codec.fork_request(row)
             claim.leaf_id = row["leaf_id"]
             claim.takeover = row["takeover"]
             claim.version_before = row["version_before"]
@@ -150,13 +150,19 @@ class PostgresRunStore(RunTrail):
         return _ended(await self.db.one("fail", codec.attempt_write(write), error.model_dump_json()), write.attempt)
 
     async def release(
-        self, attempt: Attempt, *, delay: float = 0.0, error: ErrorInfo | None = None, first_event: int | None = 1
+        self,
+        attempt: Attempt,
+        *,
+        delay: float = 0.0,
+        error: ErrorInfo | None = None,
+        first_event: int | None = 1,
+        until_fewer: int | None = None,
     ) -> Ended:
         """Back to the queue in ``delay`` seconds; an ``error`` counts as a retry. ``first_event`` None: not the attempt itself
-        says so, but somebody who does not know how many events it sent."""
+        says so, but somebody who does not know how many events it sent. ``until_fewer``: a job waits for runs of its own."""
         why = error.model_dump_json() if error else None
-        row = await self.db.one("release", attempt.thread_key, attempt.run_id, attempt.fence, delay, why, first_event)
-        return _ended(row, attempt)
+        held = (attempt.thread_key, attempt.run_id, attempt.fence)
+        return _ended(await self.db.one("release", *held, delay, why, first_event, until_fewer), attempt)
 
     async def isolate(self, attempt: Attempt) -> None:
         """Note that the attempt begins to run alone. Raises StaleFenceError."""

@@ -21,6 +21,11 @@ _FORKS: Final = uuid.UUID("8a0d8f52-3a7e-5b0c-9c36-6a1c2c0f7b1d")
 _FIRST_PROMPTS: Final = uuid.UUID("0e2f1e0c-7a55-5d8f-9b51-3f3f7d6a4f10")
 
 
+def first_prompt_id(new: str) -> str:
+    """The run id of the first prompt of a fork, where nobody gave one."""
+    return str(uuid.uuid5(_FIRST_PROMPTS, new))
+
+
 class ForkCalls(RunCalls, ThreadCalls):
     """Fork now, fork as a job, probe once."""
 
@@ -67,7 +72,7 @@ class ForkCalls(RunCalls, ThreadCalls):
             await self._accept(
                 AcceptRequest(
                     thread_id=request.new,
-                    run_id=check_id(run_id or str(uuid.uuid5(_FIRST_PROMPTS, request.new)), "run_id"),
+                    run_id=check_id(run_id or first_prompt_id(request.new), "run_id"),
                     input=as_message(message),
                 )
             )

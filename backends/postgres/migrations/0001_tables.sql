@@ -89,7 +89,8 @@ BEGIN
        AND priority IN ('high', 'normal', 'low') AND multitask_strategy IN ('enqueue', 'reject', 'interrupt', 'rollback');
 END $$;
 
--- abort_words: what closes the open calls of a run that was aborted, and its last message.
+-- candidates: the messages of a fan-out. job: what started the run and is offered again when it ends; until_fewer: such a job waits until
+-- fewer of the runs that it started are unfinished. abort_words: what closes the open calls of a run that was aborted, and its last message.
 CREATE TABLE runyard.runs (
     accept_no           bigint PRIMARY KEY DEFAULT nextval('runyard.accept_numbers'),
     tenant              text NOT NULL,
@@ -116,6 +117,10 @@ CREATE TABLE runyard.runs (
     parent_id           uuid,
     after_run_id        text,
     fork                jsonb,
+    candidates          bytea[],
+    job_key             bigint,
+    job_run_id          text,
+    until_fewer         integer,
     run_at              timestamptz,
     not_before          timestamptz,
     branch_id           bigint,
@@ -168,6 +173,7 @@ CREATE INDEX runs_due ON runyard.runs (coalesce(run_at, accepted_at)) WHERE lane
 CREATE INDEX runs_completed ON runyard.runs (branch_id, completion_seq) WHERE completion_seq IS NOT NULL;
 CREATE INDEX runs_extra ON runyard.runs (thread_key, completion_seq) WHERE extra IS NOT NULL;
 CREATE INDEX runs_waiting ON runyard.runs (thread_key, after_run_id) WHERE after_run_id IS NOT NULL;
+CREATE INDEX runs_of_job ON runyard.runs (job_key, job_run_id) WHERE job_key IS NOT NULL;
 CREATE INDEX runs_worker ON runyard.runs (worker_id) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_queued ON runyard.runs (tenant, accept_no) WHERE finished_at IS NULL AND worker_id IS NULL AND suspended_at IS NULL;
 CREATE INDEX runs_of_agent ON runyard.runs (agent) WHERE worker_id IS NOT NULL AND finished_at IS NULL;

@@ -169,6 +169,26 @@ BEGIN
     IF r.kind = 'prompt' THEN
         effects := runyard.merge_effects(effects, runyard.next_head(t.thread_key, r.lane));
     END IF;
+    IF r.job_key IS NOT NULL THEN
+        effects := runyard.merge_effects(effects, runyard.offer_job(r));
+    END IF;
+END $$;
+
+-- A run ended: the job that started it, as effects. Whether it may go on is found out when it is claimed: others may be ending just now.
+CREATE FUNCTION runyard.offer_job(r runyard.runs) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    waiting runyard.runs;
+BEGIN
+    SELECT y.* INTO waiting FROM runyard.runs y WHERE y.thread_key = r.job_key AND y.run_id = r.job_run_id AND y.finished_at IS NULL;
+    IF NOT FOUND THEN RETURN NULL; END IF;
+    RETURN jsonb_build_object('jobs', jsonb_build_array(runyard.job(waiting)));
+END $$;
+
+CREATE FUNCTION runyard.started_by(r runyard.runs) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT count(*) FROM runyard.runs x WHERE x.job_key = r.thread_key AND x.job_run_id = r.run_id AND x.finished_at IS NULL);
 END $$;
 
 CREATE FUNCTION runyard.add_usage(a jsonb, b jsonb) RETURNS jsonb
@@ -373,11 +393,12 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Does the fork job wait for a run that has not ended?
+-- Does the fork job wait for a run that has not ended, or for runs that it started?
 CREATE FUNCTION runyard.cut_pending(r runyard.runs) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN EXISTS (SELECT 1 FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.run_id = r.after_run_id
+    RETURN r.until_fewer IS NOT NULL AND runyard.started_by(r) >= r.until_fewer
+        OR EXISTS (SELECT 1 FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.run_id = r.after_run_id
                    AND x.finished_at IS NULL);
 END $$;
 
@@ -426,7 +447,8 @@ CREATE TYPE runyard.request AS (
     thread_id text, run_id text, kind text, agent text, queue text, priority text,
     input bytea, input_id uuid, input_role text, input_calls text[], input_results text[],
     request_hash text, options jsonb, metadata jsonb, multitask_strategy text, parallel boolean,
-    parent_id uuid, after_run_id text, fork jsonb, run_at timestamptz, delay double precision, app_version text, trace_context text
+    parent_id uuid, after_run_id text, fork jsonb, run_at timestamptz, delay double precision, app_version text, trace_context text,
+    candidates bytea[], job_key bigint, job_run_id text
 );
 
 -- Insert the run of a request. Without a lane it waits to be admitted.
@@ -439,12 +461,12 @@ DECLARE
 BEGIN
     INSERT INTO runyard.runs AS x (tenant, thread_id, run_id, thread_key, kind, status, lane, lane_seq, admitted_at, agent, queue, priority,
         input, input_id, input_role, input_calls, input_results, request_hash, options, metadata, multitask_strategy, parallel,
-        parent_id, after_run_id, fork, run_at, app_version, trace_context, accepted_at)
+        parent_id, after_run_id, fork, candidates, job_key, job_run_id, run_at, app_version, trace_context, accepted_at)
     VALUES (for_tenant, q.thread_id, q.run_id, key, q.kind, 'queued', in_lane,
         CASE WHEN in_lane IS NOT NULL THEN nextval('runyard.lane_numbers') END, CASE WHEN in_lane IS NOT NULL THEN now() END, for_agent,
         coalesce(q.queue, (SELECT a.queue FROM runyard.agents a WHERE a.agent = for_agent), 'default'), q.priority,
         q.input, q.input_id, q.input_role, q.input_calls, q.input_results, q.request_hash, q.options, q.metadata, q.multitask_strategy,
-        q.parallel, q.parent_id, q.after_run_id, q.fork, due_at, q.app_version, q.trace_context, clock_timestamp())
+        q.parallel, q.parent_id, q.after_run_id, q.fork, q.candidates, q.job_key, q.job_run_id, due_at, q.app_version, q.trace_context, clock_timestamp())
     ON CONFLICT (tenant, thread_id, run_id) WHERE NOT deleted DO NOTHING
     RETURNING x.* INTO r;
     RETURN r;

@@ -214,7 +214,7 @@ BEGIN
         branch_id = r.branch_id, base_id = r.base_id, snapshot_tip = r.snapshot_tip, snapshot_cutoff = r.snapshot_cutoff,
         first_seq = r.first_seq, last_seq = r.last_seq,
         last_message_id = r.last_message_id, has_tools = r.has_tools, app_version = r.app_version,
-        waits_for_slot = NULL, turn = NULL, changed_at = now()
+        waits_for_slot = NULL, turn = NULL, until_fewer = NULL, changed_at = now()
     WHERE accept_no = r.accept_no;
     c.outcome := 'claimed';
     c.thread_extra := t.extra;
@@ -547,9 +547,11 @@ BEGIN
     RETURN e;
 END $$;
 
--- Back to the queue: a retry after an error (counted), or a hand-over (not counted).
-CREATE FUNCTION runyard.release(key bigint, id text, with_fence bigint, delay double precision, why jsonb, first_event integer)
-RETURNS runyard.ended
+-- Back to the queue: a retry after an error (counted), or a hand-over (not counted). fewer: a job waits until fewer of the runs that it
+-- started are unfinished.
+CREATE FUNCTION runyard.release(
+    key bigint, id text, with_fence bigint, delay double precision, why jsonb, first_event integer, fewer integer
+) RETURNS runyard.ended
 LANGUAGE plpgsql AS $$
 DECLARE
     got record;
@@ -564,9 +566,12 @@ BEGIN
     END IF;
     PERFORM runyard.note_attempt(r, CASE WHEN why IS NULL THEN 'released' ELSE 'retried' END, why);
     UPDATE runyard.runs y SET status = 'queued', worker_id = NULL, not_before = now() + make_interval(secs => delay), changed_at = now(),
-           error = coalesce(why, y.error), error_count = y.error_count + CASE WHEN why IS NULL THEN 0 ELSE 1 END
+           until_fewer = fewer, error = coalesce(why, y.error), error_count = y.error_count + CASE WHEN why IS NULL THEN 0 ELSE 1 END
     WHERE y.accept_no = r.accept_no RETURNING y.* INTO r;
     e.status := 'queued'; e.error := why; e.event_id := with_fence || '-' || coalesce(first_event, 1);
-    e.effects := runyard.merge_effects(jsonb_build_object('jobs', jsonb_build_array(runyard.job(r))), runyard.free(runyard.slots_of(r)));
+    IF fewer IS NULL OR NOT runyard.cut_pending(r) THEN
+        e.effects := jsonb_build_object('jobs', jsonb_build_array(runyard.job(r)));
+    END IF;
+    e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.slots_of(r)));
     RETURN e;
 END $$;

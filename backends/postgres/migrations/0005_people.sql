@@ -249,6 +249,7 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     ahead runyard.runs;
     asked runyard.hitl_requests;
+    missing text;
 BEGIN
     SELECT x.* INTO run FROM runyard.runs x
     WHERE x.tenant = for_tenant AND x.thread_id = in_thread AND x.run_id = id AND NOT x.deleted;
@@ -269,12 +270,16 @@ BEGIN
         reason := 'not_due'; facts := jsonb_build_object('due_at', coalesce(run.run_at, run.accepted_at));
     ELSIF run.not_before > clock_timestamp() THEN
         reason := 'retrying'; facts := jsonb_build_object('at', run.not_before, 'error', run.error);
+    ELSIF run.until_fewer IS NOT NULL AND runyard.started_by(run) >= run.until_fewer THEN
+        reason := 'fanned_out'; facts := jsonb_build_object('live', runyard.started_by(run));
     ELSIF run.kind <> 'prompt' AND runyard.cut_pending(run) THEN
         reason := 'waiting'; facts := jsonb_build_object('run_id', run.after_run_id);
     ELSIF EXISTS (SELECT 1 FROM runyard.paused_queues q WHERE q.queue = run.queue) THEN
         reason := 'paused';
         facts := (SELECT jsonb_build_object('queue', q.queue, 'since', q.paused_at) FROM runyard.paused_queues q WHERE q.queue = run.queue);
     ELSE
+        missing := (SELECT a.name FROM unnest(ARRAY[run.agent, run.fork->'fan'->>'judge']) a(name) WHERE a.name IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM runyard.workers w WHERE w.dead_at IS NULL AND run.queue = ANY (w.queues) AND w.agents ? a.name) LIMIT 1);
         SELECT x.* INTO ahead FROM runyard.runs x
         WHERE x.thread_key = run.thread_key AND x.lane = run.lane AND x.finished_at IS NULL
           AND x.lane_seq < run.lane_seq ORDER BY x.lane_seq LIMIT 1;
@@ -284,9 +289,8 @@ BEGIN
             reason := 'limited'; facts := jsonb_build_object('slot', run.waits_for_slot, 'most', runyard.limit_of_slot(run.waits_for_slot));
         ELSIF NOT EXISTS (SELECT 1 FROM runyard.workers w WHERE w.dead_at IS NULL AND NOT w.draining AND run.queue = ANY (w.queues)) THEN
             reason := 'no_worker'; facts := jsonb_build_object('queue', run.queue);
-        ELSIF run.agent IS NOT NULL AND NOT EXISTS (
-            SELECT 1 FROM runyard.workers w WHERE w.dead_at IS NULL AND run.queue = ANY (w.queues) AND w.agents ? run.agent) THEN
-            reason := 'no_agent'; facts := jsonb_build_object('agent', run.agent, 'queue', run.queue);
+        ELSIF missing IS NOT NULL THEN
+            reason := 'no_agent'; facts := jsonb_build_object('agent', missing, 'queue', run.queue);
         ELSE
             reason := 'next';
         END IF;
@@ -335,7 +339,7 @@ BEGIN
     WITH lanes AS (
         SELECT x.queue, x.thread_key, x.lane, count(*) FILTER (WHERE x.waits) AS queued, min(x.since) FILTER (WHERE x.waits) AS since,
                count(x.lane) FILTER (WHERE x.waits) AS depth, count(*) FILTER (WHERE x.status = 'suspended') AS suspended
-        FROM (SELECT y.queue, y.thread_key, y.lane, y.status, s.since, y.status = 'queued' AND s.since <= clock_timestamp() AS waits
+        FROM (SELECT y.queue, y.thread_key, y.lane, y.status, s.since, y.status = 'queued' AND y.until_fewer IS NULL AND s.since <= clock_timestamp() AS waits
               FROM runyard.runs y, LATERAL (SELECT greatest(y.changed_at, y.run_at, y.not_before) AS since) s
               WHERE y.finished_at IS NULL AND y.kind <> 'external') x
         GROUP BY x.queue, x.thread_key, x.lane

@@ -74,7 +74,7 @@ BEGIN
     DELETE FROM runyard.unclaimed v WHERE v.thread_key = t.thread_key;
     DELETE FROM runyard.steps s USING runyard.runs y WHERE y.thread_key = t.thread_key AND s.accept_no = y.accept_no;
     DELETE FROM runyard.attempts s USING runyard.runs y WHERE y.thread_key = t.thread_key AND s.accept_no = y.accept_no;
-    UPDATE runyard.runs y SET deleted = true, input = NULL, result = NULL, error = NULL, metadata = '{}'
+    UPDATE runyard.runs y SET deleted = true, input = NULL, candidates = NULL, result = NULL, error = NULL, metadata = '{}'
     WHERE y.thread_key = t.thread_key;
     INSERT INTO runyard.outbox (tenant, thread_key, thread_id, type) VALUES (t.tenant, t.thread_key, t.thread_id, 'thread.deleted');
     FOR swept IN

@@ -101,6 +101,7 @@ BEGIN
     IF octet_length(q.input) > most THEN
         PERFORM runyard.check_size(ARRAY[(q.input_id, q.input_role, q.input, NULL, NULL)::runyard.new_message], most);
     END IF;
+    PERFORM runyard.check_size(ARRAY(SELECT (NULL, NULL, c.body, NULL, NULL)::runyard.new_message FROM unnest(q.candidates) c(body)), most);
     most := runyard.limit_of('queued_per_lane');
     IF most IS NOT NULL AND q.kind = 'prompt' AND NOT q.parallel THEN
         waiting := (SELECT count(*) FROM (

@@ -43,7 +43,7 @@ SELECT * FROM runyard.suspend($1::runyard.attempt_write, $2::runyard.new_request
 SELECT * FROM runyard.fail($1::runyard.attempt_write, $2::jsonb)
 
 -- name: release
-SELECT * FROM runyard.release($1, $2, $3, $4, $5::jsonb, $6)
+SELECT * FROM runyard.release($1, $2, $3, $4, $5::jsonb, $6, $7)
 
 -- name: request_for
 SELECT h.*, t.thread_id FROM runyard.request_for($1, $2, $3, $4) h JOIN runyard.threads t USING (thread_key)

@@ -1,0 +1,80 @@
+"""fork_many on worker processes that are killed (semantics: F11, I1)."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from runner.exchange import Attempt, Step
+from runner.models import ForkManyResult
+from runner.states import RunStatus
+from tests.fleet import Fleet, until
+
+BOUND = 60.0
+
+
+async def steps_of(fleet: Fleet, thread_id: str, job: str) -> dict[str, Step]:
+    """What the job has recorded."""
+    run, key = await fleet.client.run(thread_id, job), await fleet.backend.threads.thread_key(thread_id)
+    assert key is not None
+    return (await fleet.backend.runs.ledger(Attempt(key, job, run.fence or 0))).steps
+
+
+async def first_run(fleet: Fleet) -> None:
+    assert (await (await fleet.client.enqueue("t", "say hello", "first")).result(BOUND)).ok
+
+
+async def replaced(fleet: Fleet, pid: int) -> None:
+    """Another worker takes the place of one that is killed."""
+    os.kill(pid, signal.SIGKILL)
+    await fleet.processes[pid].wait()
+    await fleet.start(slots=1)
+
+
+def ids(result: ForkManyResult, n: int) -> list[str]:
+    return [message.id for message in result.results[n].messages]
+
+
+async def test_f11_kill_9_between_probes_repeats_none_that_finished(fleet: Fleet) -> None:
+    """F11: a probe that was recorded is the same one afterwards, down to the ids of its messages."""
+    pid = await fleet.start(slots=1)
+    await first_run(fleet)
+    how = {"messages": ["say a", "hang | say b", "say c"], "run_id": "job"}
+    await fleet.client.enqueue_fork_many("t", **how)  # type: ignore[arg-type]
+
+    async def two_are_done() -> bool:
+        return len(await steps_of(fleet, "t", "job")) == 2
+
+    await until(two_are_done)
+    before = await steps_of(fleet, "t", "job")
+    await replaced(fleet, pid)
+    result = await fleet.client.fork_many("t", wait=BOUND, **how)  # type: ignore[arg-type]
+    assert [candidate.text for candidate in result.results] == ["a", "b", "c"]
+    for n in (0, 2):
+        assert ids(result, n) == [message["id"] for message in before[f"candidate:{n}"].result["messages"]]
+    run = await fleet.client.run("t", "job")
+    assert (run.attempt, run.crash_count) == (2, 1)
+    assert len((await fleet.client.messages("t")).items) == 2
+
+
+async def test_f11_kill_9_while_threads_run(fleet: Fleet) -> None:
+    """F11: one slot; the threads are found again, each run's words are there once, and no thread is made twice."""
+    pid = await fleet.start(slots=1)
+    await first_run(fleet)
+    how = {"messages": ["say a", "say b1 | hang | say b2", "say c"], "threads": True, "max_parallel": 2, "run_id": "job"}
+    await fleet.client.enqueue_fork_many("t", **how)  # type: ignore[arg-type]
+
+    async def one_hangs() -> bool:
+        runs = (await fleet.client.runs(status=RunStatus.RUNNING)).items
+        return any(run.input is not None and "hang" in run.input.text for run in runs)
+
+    await until(one_hangs)
+    await replaced(fleet, pid)
+    result = await fleet.client.fork_many("t", wait=BOUND, **how)  # type: ignore[arg-type]
+    said = [[message.text for message in candidate.messages if message.role == "assistant"] for candidate in result.results]
+    assert said == [["a"], ["b1", "b2"], ["c"]]
+    threads = {thread.thread_id for thread in (await fleet.client.threads(parent_thread_id="t")).items}
+    assert threads == {candidate.thread_id for candidate in result.results}
+    for candidate in result.results:
+        assert candidate.thread_id is not None
+        assert len((await fleet.client.messages(candidate.thread_id)).items) == 2 + len(candidate.messages)
