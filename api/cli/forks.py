@@ -1,4 +1,4 @@
-"""fork and fork-once: start from a snapshot of another thread."""
+"""fork, fork-once and fork-many: start from a snapshot of another thread."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from runner.calls.fanout import MAX_PARALLEL
 from runner.errors import InvalidInputError
-from runner.models import Thread
+from runner.models import StopAt, Thread
 
 from . import options, output, session
 from .exits import Exit
@@ -79,6 +80,48 @@ def fork_once(
         else:
             output.console().print(probe.text, markup=False, emoji=False)
         return Exit.FAILED_RUN if probe.stop_reason == "error" else Exit.OK
+
+    raise typer.Exit(int(session.wait(go())))
+
+
+def fork_many(
+    context: typer.Context,
+    source: Source,
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="What to try, each by itself.", show_default=False)],
+    after: options.After = None,
+    threads: Annotated[bool, typer.Option("--threads", envvar="RUNYARD_THREADS", help="Each on a fork that stays.")] = False,
+    stop: Annotated[str, typer.Option(envvar="RUNYARD_STOP", help="At the end of all, or of the first that succeeds.")] = "all",
+    judge: Annotated[str | None, typer.Option(envvar="RUNYARD_JUDGE", help="The agent that chooses the best.")] = None,
+    max_parallel: Annotated[int, typer.Option(envvar="RUNYARD_MAX_PARALLEL", min=1, help="How many at once.")] = MAX_PARALLEL,
+    run_id: Annotated[str | None, typer.Option(envvar="RUNYARD_RUN_ID", help="The job's id; repeating it is safe.")] = None,
+    agent: options.Agent = None,
+    wait_timeout: options.WaitTimeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Try several messages on the same snapshot of a thread; prints what came of each, the winner marked."""
+
+    async def go() -> Exit:
+        async with session.connect(context) as client:
+            result = await client.fork_many(
+                source,
+                after,
+                messages=texts,
+                threads=threads,
+                stop=options.choice(stop, StopAt, "--stop"),
+                judge=judge,
+                max_parallel=max_parallel,
+                agent=agent,
+                run_id=run_id,
+                wait=wait_timeout,
+            )
+        if as_json:
+            output.print_json(result)
+        for n, candidate in enumerate(result.results if not as_json else ()):
+            mark = "*" if n == result.winner else " "
+            where = f" {candidate.thread_id}" if candidate.thread_id else ""
+            why = candidate.text if candidate.ok else candidate.stop_reason
+            output.console().print(f"{mark} {n}{where}: {why}", markup=False, emoji=False)
+        return Exit.OK if any(candidate.ok for candidate in result.results) else Exit.FAILED_RUN
 
     raise typer.Exit(int(session.wait(go())))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
+
+from runner.errors import InvalidInputError
 
 ThreadArg = Annotated[str, typer.Argument(help="The thread's id.", show_default=False)]
 RunArg = Annotated[str, typer.Argument(help="The run's id.", show_default=False)]
@@ -18,3 +20,11 @@ WaitTimeout = Annotated[
 ]
 After = Annotated[str | None, typer.Option(envvar="RUNYARD_AFTER", help="Cut after this run; default: the last completed one.")]
 Agent = Annotated[str | None, typer.Option(envvar="RUNYARD_AGENT", help="The agent that runs it.")]
+
+
+def choice(value: str, literal: Any, option: str) -> Any:
+    """``value`` if it is one of the literal's. Raises InvalidInputError that names the ``option``."""
+    allowed = get_args(literal)
+    if value not in allowed:
+        raise InvalidInputError(f"{option} is one of {', '.join(allowed)}; got {value!r}")
+    return value

@@ -48,12 +48,12 @@ def prompt(
                 queue=queue,
                 parent_id=parent,
                 parallel=parallel,
-                priority=_choice(priority, Priority, "--priority"),
+                priority=options.choice(priority, Priority, "--priority"),
                 delay=delay,
                 run_at=_moment(run_at),
                 timeout=timeout,
                 max_attempts=max_attempts,
-                multitask_strategy=_choice(strategy, MultitaskStrategy, "--strategy"),
+                multitask_strategy=options.choice(strategy, MultitaskStrategy, "--strategy"),
             )
             await waiting.follow(client, handle, wait=wait, stream=stream, timeout=wait_timeout, as_json=as_json)
 
@@ -135,13 +135,6 @@ def cancel(
                 output.console().print("cancelling: its worker stops it" if asked else str(cancelled.status))
 
     session.wait(go())
-
-
-def _choice(value: str, literal: Any, option: str) -> Any:
-    allowed = literal.__args__
-    if value not in allowed:
-        raise InvalidInputError(f"{option} is one of {', '.join(allowed)}; got {value!r}")
-    return value
 
 
 def _moment(value: str | None) -> datetime | None:

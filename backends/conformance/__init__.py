@@ -40,6 +40,7 @@ from .attempts import TestAttempts  # noqa: E402
 from .checkpointer import TestCheckpointer, TestExternalRuns, TestRequests  # noqa: E402
 from .cuts import TestMessageCuts  # noqa: E402
 from .deletion import TestDeletion  # noqa: E402
+from .fanout import TestFanOut  # noqa: E402
 from .feed import TestFeed, TestPruning  # noqa: E402
 from .forks import TestForks  # noqa: E402
 from .history import TestHistory  # noqa: E402
@@ -63,6 +64,7 @@ __all__ = [
     "TestCheckpointer",
     "TestDeletion",
     "TestExternalRuns",
+    "TestFanOut",
     "TestFeed",
     "TestForks",
     "TestHistory",

@@ -117,7 +117,7 @@ def parked(db: Database, thread: ThreadState, run: RunState) -> bool:
     return run.until_fewer is not None and started_by(db, thread, run) >= run.until_fewer
 
 
-def _offer_job(db: Database, run: RunState) -> Effects:
+def offer_job(db: Database, run: RunState) -> Effects:
     """A run ended: the job that started it looks whether it may go on."""
     thread = db.by_key(run.job.thread_key) if run.job else None
     waiting = thread.runs.get(run.job.run_id) if thread and run.job else None
@@ -182,7 +182,7 @@ def end_run(
     )
     if r.kind == "prompt" and (lane := thread.lane(r.lane or "")) and may_start(thread, lane[0]):
         effects.jobs.append(job(thread, lane[0], db.now()))
-    effects += _offer_job(db, run)
+    effects += offer_job(db, run)
     effects += limits.offers(db, freed)
     return effects
 

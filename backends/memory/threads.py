@@ -206,6 +206,7 @@ class MemoryThreadStore:
             if run.run.status is RunStatus.RUNNING:
                 effects.cancels.append(RunRef(thread.key, run.id))
             effects += Effects(events=lanes.end_outside(self.db, thread, run, RunStatus.CANCELLED).events)
+            effects += lanes.offer_job(self.db, run)
         thread.deleted = True
         self.db.note(thread, "thread.deleted")
         for key in [key for key, state in self.db.requests.items() if state.thread_key == thread.key]:

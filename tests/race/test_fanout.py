@@ -330,14 +330,17 @@ class TestJudge:
 
     async def test_r12_a_job_waits_for_a_worker_that_has_its_judge(self, backend: Backend, client: Client) -> None:
         """R12: the sentence names it."""
-        async with serving(backend, echo):
+        watch = Watch()
+
+        async def busy() -> bool:
+            return watch.running == 1
+
+        async with serving(backend, watch):
             await first_run(client)
-        worker = App({"agent": echo})
-        async with serving(backend, worker, slots=1):
-            await client.pause_queue("default")
+            await client.enqueue("other", "hang")
+            await until(busy)  # in the only slot, so nobody takes the job
             job = await client.enqueue_fork_many("t", messages=["a"], judge="elsewhere")
-            await client.resume_queue("default")
-            assert "elsewhere" in await job.explain()
+            assert "serves agent elsewhere" in await job.explain()
 
 
 class TestThreads:
