@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import cache
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import asyncpg
 
@@ -21,10 +21,14 @@ from runner.errors import (
     SchemaUninitialized,
     from_dict,
 )
+from runner.patience import jittered
 
 from .urls import split_url
 
 T = TypeVar("T")
+
+_AFTER_YOU: Final = 0.05
+"""Seconds for whoever waited for the locks of a statement that was undone: sent again at once, it may take them first."""
 
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 
@@ -101,6 +105,7 @@ async def _undone_again(send: Callable[[], Awaitable[T]]) -> T:
     for _ in range(2):
         with contextlib.suppress(asyncpg.TransactionRollbackError):
             return await send()
+        await asyncio.sleep(jittered(_AFTER_YOU))
     return await send()
 
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
 
+import pytest
+
+from api.cli.exits import Exit
+from api.cli.main import main
+from runner import Client
 from runner.exchange import Attempt, Step
 from runner.models import ForkManyResult
 from runner.states import RunStatus
@@ -55,6 +62,31 @@ async def test_f11_kill_9_between_probes_repeats_none_that_finished(fleet: Fleet
     run = await fleet.client.run("t", "job")
     assert (run.attempt, run.crash_count) == (2, 1)
     assert len((await fleet.client.messages("t")).items) == 2
+
+
+async def test_f11_from_the_command_line_and_without_an_event_loop(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F11: the winner is marked; the sync client asks for the same job and has its answer."""
+    await fleet.start(slots=1)
+    await first_run(fleet)
+    monkeypatch.setenv("RUNYARD_POSTGRES_URL", fleet.postgres)
+    monkeypatch.setenv("RUNYARD_REDIS_URL", fleet.redis)
+    words = ("fork-many", "t", "fail", "say b", "--stop", "first", "--max-parallel", "1", "--run-id", "job")
+    assert await asyncio.to_thread(main, words) == Exit.OK
+    assert capsys.readouterr().out == "  0: error\n* 1: b\n"
+
+    def ask() -> ForkManyResult:
+        with Client.sync(fleet.postgres, redis=fleet.redis) as client:
+            return client.fork_many("t", messages=["fail", "say b"], stop="first", run_id="job", wait=BOUND)
+
+    assert (await asyncio.to_thread(ask)).winner == 1
+    assert await asyncio.to_thread(main, ("fork-many", "t", "fail", "fail")) == Exit.FAILED_RUN
+    capsys.readouterr()
+    assert await asyncio.to_thread(main, ("fork-many", "t", "say c", "--threads", "--json")) == Exit.OK
+    [candidate] = json.loads(capsys.readouterr().out)["results"]
+    assert candidate["text"] == "c"
+    assert (await fleet.client.thread(candidate["thread_id"])).parent_thread_id == "t"
 
 
 async def test_f11_kill_9_while_threads_run(fleet: Fleet) -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from runner import Client, RetryPolicy, RunHandle, RunResult, RunStatus
+from runner.calls.fanout import candidate_id
+from runner.calls.forks import first_prompt_id
 from runner.errors import RunEndedError
 from runner.exchange import Attempt
 from runner.models import STREAM_ENDS, Message
@@ -77,6 +79,9 @@ class _Driver:
         await self.ended(job)
         probe = await patiently(lambda: client.fork_once(THREAD, "say-probed", names.asked, run_id=names.probe, wait=WAIT))
         assert probe.text == "say-probed"
+        many = {"messages": TRIED, "threads": True, "max_parallel": 1, "run_id": names.many, "wait": WAIT}
+        tried = await patiently(lambda: client.fork_many(THREAD, names.asked, **many))  # type: ignore[arg-type]
+        assert [candidate.text for candidate in tried.results] == TRIED
         await self.ended(await self.enqueue("tool-c say-four", names.forks_own, names.fork))
 
     async def give_up(self, handle: RunHandle) -> None:
@@ -126,6 +131,7 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float) -> boo
     return True
 
 
+TRIED: Final = ["say-five", "say-six"]
 FIRST: Final = [
     "user: tool-a tool-b ask-go say-one", "call tool-a", "result tool-a", "call tool-b", "result tool-b",
     "assistant: answered yes", "assistant: say-one",
@@ -139,13 +145,17 @@ async def check(client: Client, names: Names, world: Path, crashes: int) -> None
     effects = [line.split() for line in world.read_text().splitlines()]
     statuses = {run.run_id: run.status for run in (await client.runs()).items}
     assert {statuses.pop(name) for name in (names.hangs, names.given_up)} == {RunStatus.CANCELLED}
-    own = ("asked", "stumbles", "breaks", "job", "probe", "forks_own", "unheard")
-    same(statuses, {getattr(names, name): RunStatus.COMPLETED for name in own})
+    own = ("asked", "stumbles", "breaks", "job", "probe", "many", "forks_own", "unheard")
+    tried = [candidate_id(THREAD, names.many, n) for n in range(len(TRIED))]
+    completed = [*(getattr(names, name) for name in own), *map(first_prompt_id, tried)]
+    same(statuses, dict.fromkeys(completed, RunStatus.COMPLETED))
 
     same(await history(client, THREAD), FIRST + LATER)
     same(await history(client, GIVEN_UP), ["user: ask-why", "assistant: aborted: nobody answers"])
     same(await history(client, names.fork), FIRST + OWN)
     same(await history(client, names.forked), FIRST)
+    for thread, word in zip(tried, TRIED, strict=True):
+        same(await history(client, thread), [*FIRST, f"user: {word}", f"assistant: {word}"])
     source, fork = [(await client.messages(thread)).items for thread in (THREAD, names.fork)]
     same([message.id for message in fork[: len(FIRST)]], [message.id for message in source[: len(FIRST)]])
     same((await client.thread(THREAD)).extra, {"asked": "ask-go"})
