@@ -45,15 +45,15 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import Model
 from pydantic_ai.models.function import FunctionModel
-from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.usage import UsageLimits
 from pydantic_core import to_jsonable_python
 
-from ..models import Message, Usage
+from ..models import Message, Usage, new_id
 from . import dialect
 from .budgets import Budget, Purse
 from .context import RunContext
 from .durable import Humans, Recorded, Result, asks_humans, results_in
+from .fitting import Fitted, unwrapped
 
 Budgets: TypeAlias = "Budget | Sequence[Budget] | None"
 
@@ -177,7 +177,7 @@ class _Drive:
             deps=self._deps,
             usage_limits=limits,
             conversation_id=self._ctx.thread_id,
-            capabilities=[self._recorded, Humans(self._ctx)],
+            capabilities=[self._recorded, Humans(self._ctx), Fitted()],
         ) as run:
             node = await run.next(run.next_node)  # type: ignore[arg-type]
             if tail.answered and isinstance(node, ModelRequestNode):
@@ -276,8 +276,8 @@ class _Drive:
     def _distinguish(self, part: Any) -> None:
         """Give a call another id if there was one like it: results, approvals and steps belong to one call (semantics: H5)."""
         if isinstance(part, ToolCallPart):
-            while part.tool_call_id in self._ids:
-                part.tool_call_id += "'"
+            if part.tool_call_id in self._ids:
+                part.tool_call_id = new_id()
             self._ids.add(part.tool_call_id)
 
     def _account(self, run: AgentRun[Any, Any], message: Message) -> Usage:
@@ -335,8 +335,7 @@ def _last_response(messages: Sequence[ModelMessage]) -> ModelResponse:
 
 def _streams(model: Model[Any]) -> bool:
     """Whether ``model`` can stream its answers."""
-    while isinstance(model, WrapperModel):
-        model = model.wrapped
+    model = unwrapped(model)
     if isinstance(model, FunctionModel):
         return model.stream_function is not None
     return type(model).request_stream is not Model.request_stream

@@ -200,12 +200,12 @@ def read_turns(messages: list[Body]) -> Iterator[Turn]:
     names: dict[str, str] = {}
     for message in messages:
         content = message["content"]
-        text = "".join(block["text"] for block in content if block["type"] == "text")
+        texts = tuple(block["text"] for block in content if block["type"] == "text")
         if message["role"] == "assistant":
             calls = tuple(Call(block["name"], block["input"], block["id"]) for block in content if block["type"] == "tool_use")
             names.update({call.id: call.name for call in calls})
             thinking = "".join(block["thinking"] for block in content if block["type"] == "thinking")
-            yield Turn("model", text, thinking, calls)
+            yield Turn("model", texts, thinking, calls)
         else:
             results = tuple(
                 Result(
@@ -217,7 +217,7 @@ def read_turns(messages: list[Body]) -> Iterator[Turn]:
                 for block in content
                 if block["type"] == "tool_result"
             )
-            yield Turn("user", text, results=results)
+            yield Turn("user", texts, results=results)
 
 
 def said(ask: Ask, reply: Reply) -> list[Body]:
@@ -229,7 +229,10 @@ def said(ask: Ask, reply: Reply) -> list[Body]:
         content.append({"type": "thinking", "thinking": thought, "signature": sign(thought)})
     if reply.text:
         content.append({"type": "text", "text": reply.text, "citations": None})
-    content += [{"type": "tool_use", "id": fresh("toolu_"), "name": call.name, "input": call.arguments} for call in reply.calls]
+    content += [
+        {"type": "tool_use", "id": call.id or fresh("toolu_"), "name": call.name, "input": call.arguments}
+        for call in reply.calls
+    ]
     return content
 
 

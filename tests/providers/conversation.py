@@ -26,7 +26,7 @@ SECRET = b"what the servers sign with"
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call. ``id`` is the protocol's; a scenario leaves it out and the server makes one."""
+    """A tool call. ``id`` is the protocol's; the server makes one where a scenario gives none."""
 
     name: str
     arguments: Body = field(default_factory=dict)
@@ -45,13 +45,17 @@ class Result:
 
 @dataclass(frozen=True)
 class Turn:
-    """One message of the conversation."""
+    """One message of the conversation. ``texts``: its blocks."""
 
     role: Literal["user", "model"]
-    text: str = ""
+    texts: tuple[str, ...] = ()
     thinking: str = ""
     calls: tuple[Call, ...] = ()
     results: tuple[Result, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Conversation:
     @property
     def prompt(self) -> str:
         """The last text of the user."""
-        return next((turn.text for turn in reversed(self.turns) if turn.role == "user" and turn.text), "")
+        return next((turn.texts[-1] for turn in reversed(self.turns) if turn.role == "user" and turn.text), "")
 
     @property
     def results(self) -> list[Result]:

@@ -186,13 +186,13 @@ def substance(part: Body) -> str:
 
 def read_turn(content: Body) -> Turn:
     parts = content["parts"]
-    text = "".join(part["text"] for part in parts if "text" in part and not part.get("thought"))
+    texts = tuple(part["text"] for part in parts if "text" in part and not part.get("thought"))
     if content["role"] == "model":
         thinking = "".join(part["text"] for part in parts if "text" in part and part.get("thought"))
         calls = [part["functionCall"] for part in parts if "functionCall" in part]
-        return Turn("model", text, thinking, tuple(Call(c["name"], c.get("args") or {}, c.get("id", "")) for c in calls))
+        return Turn("model", texts, thinking, tuple(Call(c["name"], c.get("args") or {}, c.get("id", "")) for c in calls))
     responses = [part["functionResponse"] for part in parts if "functionResponse" in part]
-    return Turn("user", text, results=tuple(Result(r["name"], answer(r["response"]), r.get("id", "")) for r in responses))
+    return Turn("user", texts, results=tuple(Result(r["name"], answer(r["response"]), r.get("id", "")) for r in responses))
 
 
 def answer(response: Body) -> str:
@@ -209,7 +209,7 @@ def parts(ask: Ask, reply: Reply) -> Iterator[Body]:
         yield from ({"text": token, "thought": True} for token in tokens(reply.thinking))
     yield from ({"text": token} for token in tokens(reply.text))
     for n, call in enumerate(reply.calls):
-        part: Body = {"functionCall": {"id": fresh("", 4), "name": call.name, "args": call.arguments}}
+        part: Body = {"functionCall": {"id": call.id or fresh("", 4), "name": call.name, "args": call.arguments}}
         if not n:
             part["thoughtSignature"] = base64.b64encode(sign(substance(part)).encode()).decode()
         yield part

@@ -145,11 +145,13 @@ def check_answered(n: int, wanted: list[str], given: list[str]) -> None:
         )
 
 
+def texts(content: Any) -> tuple[str, ...]:
+    """The texts of a content, which is one or is made of parts."""
+    return (content,) if isinstance(content, str) else tuple(part["text"] for part in content or () if "text" in part)
+
+
 def plain(content: Any) -> str:
-    """The text of a content, whole or in parts."""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text", "") for part in content or ())
+    return "".join(texts(content))
 
 
 def read_turns(messages: list[Body]) -> Iterator[Turn]:
@@ -157,14 +159,14 @@ def read_turns(messages: list[Body]) -> Iterator[Turn]:
     for message in messages:
         match message["role"]:
             case "user":
-                yield Turn("user", plain(message["content"]))
+                yield Turn("user", texts(message["content"]))
             case "assistant":
                 calls = tuple(
                     Call(call["function"]["name"], json.loads(call["function"]["arguments"] or "{}"), call["id"])
                     for call in message.get("tool_calls") or ()
                 )
                 names.update({call.id: call.name for call in calls})
-                yield Turn("model", plain(message.get("content")), calls=calls)
+                yield Turn("model", texts(message.get("content")), calls=calls)
             case "tool":
                 called = message["tool_call_id"]
                 yield Turn("user", results=(Result(names[called], plain(message["content"]), called),))
@@ -176,7 +178,11 @@ def usage(ask: Ask, reply: Reply) -> Body:
 
 
 def called(call: Call) -> Body:
-    return {"id": fresh("call_"), "type": "function", "function": {"name": call.name, "arguments": json.dumps(call.arguments)}}
+    return {
+        "id": call.id or fresh("call_"),
+        "type": "function",
+        "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+    }
 
 
 def whole(ask: Ask, reply: Reply) -> Body:

@@ -30,7 +30,7 @@ from .conversation import (
     tokens,
     weigh,
 )
-from .openai_chat import authorised, check_name, error, malformed
+from .openai_chat import authorised, check_name, error, malformed, plain, texts
 from .schemas import Malformed, Schema
 
 __all__ = ["authorised", "error", "events", "read", "whole"]
@@ -140,13 +140,6 @@ def check_reasoning(items: list[Body]) -> None:
             refuse(text, path="input")
 
 
-def plain(content: Any) -> str:
-    """The text of a content, whole or in parts."""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text", "") for part in content or ())
-
-
 def read_turns(items: list[Body]) -> Iterator[Turn]:
     """One turn for each stretch of items of one side."""
     names: dict[str, str] = {}
@@ -161,7 +154,7 @@ def read_turns(items: list[Body]) -> Iterator[Turn]:
         if kind(item) == "function_call_output":
             yield Turn("user", results=(Result(names[item["call_id"]], plain(item["output"]), item["call_id"]),))
         elif item.get("role") == "user":
-            yield Turn("user", plain(item["content"]))
+            yield Turn("user", texts(item["content"]))
     if said:
         yield model_turn(said, names)
 
@@ -173,9 +166,9 @@ def model_turn(said: list[Body], names: dict[str, str]) -> Turn:
         if kind(item) == "function_call"
     )
     names.update({call.id: call.name for call in calls})
-    text = "".join(plain(item["content"]) for item in said if kind(item) == "message")
+    spoken = tuple(text for item in said if kind(item) == "message" for text in texts(item["content"]))
     thinking = "".join(part["text"] for item in said if kind(item) == "reasoning" for part in item["summary"])
-    return Turn("model", text, thinking, calls)
+    return Turn("model", spoken, thinking, calls)
 
 
 def output(ask: Ask, reply: Reply) -> list[Body]:
@@ -194,7 +187,7 @@ def output(ask: Ask, reply: Reply) -> list[Body]:
         role: Body = {"role": "assistant", "status": "completed"}
         items.append({"id": f"msg_{owned}", "type": "message", **role, "content": content})
     for n, call in enumerate(reply.calls):
-        named = {"call_id": fresh("call_"), "name": call.name, "arguments": json.dumps(call.arguments)}
+        named = {"call_id": call.id or fresh("call_"), "name": call.name, "arguments": json.dumps(call.arguments)}
         items.append({"id": f"fc_{owned}{n}", "type": "function_call", "status": "completed", **named})
     return items
 

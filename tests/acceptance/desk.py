@@ -1,0 +1,59 @@
+"""Agents that do what they are told, on each of the providers' protocols: ``tests.acceptance.desk:app``."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pydantic_ai import Agent, ToolReturn
+
+from runner import App, Message, RunContext, current_step
+from tests.providers.conversation import MODELS, Call, Conversation, Reply
+
+
+def model(conversation: Conversation) -> Reply:
+    """Does what the prompt says: words are tools to be called at once, a comma ends a step. ``again`` calls ``quick`` under an
+    id that was there before."""
+    steps = conversation.prompt.split(", ")
+    words = steps[conversation.steps].split() if conversation.steps < len(steps) else []
+    if calls := tuple(Call("quick", id="call_0") if word == "again" else Call(word) for word in words):
+        return Reply("Just a moment.", "I need tools.", calls)
+    return Reply("Done: " + " ".join(result.content for result in conversation.results), "All is known.")
+
+
+def clerk(name: str) -> Agent[None, str]:
+    """``slow`` hangs in a run's first attempt; ``refund`` needs an approval; ``show`` shows the model something besides."""
+    agent = Agent(name, system_prompt="Be brief.", model_settings={"thinking": True}, defer_model_check=True)
+
+    @agent.tool_plain
+    def quick() -> str:
+        return "quick"
+
+    @agent.tool_plain
+    async def slow() -> str:
+        if current_step().attempt == 1:
+            await asyncio.Event().wait()
+        return "slow"
+
+    @agent.tool_plain(requires_approval=True)
+    def refund() -> str:
+        return "refunded"
+
+    @agent.tool_plain
+    def show() -> ToolReturn:
+        return ToolReturn("shown", content=["This is what it looks like."])
+
+    return agent
+
+
+async def talker(ctx: RunContext) -> None:
+    """Says two things, one after the other, then asks."""
+    await ctx.append(Message.assistant("First of all."), Message.assistant("And then."))
+    await ctx.ask("What else?")
+
+
+def desk() -> App:
+    """A clerk for each protocol, under its name, and a talker."""
+    return App(agents={**{protocol: clerk(name) for protocol, name in MODELS.items()}, "talker": talker})
+
+
+app = desk()
