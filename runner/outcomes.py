@@ -6,7 +6,8 @@ import math
 import random
 from typing import Any, Final
 
-from .agents.context import Remainder, completed_events
+from .agents.context import Remainder
+from .agents.transcript import completed_events
 from .app import AgentSpec
 from .errors import BackendUnavailableError, RunyardError
 from .exchange import Ended
@@ -20,10 +21,6 @@ END_EVENTS: Final = {
     RunStatus.DEAD: "run.dead",
     RunStatus.SUSPENDED: "run.suspended",
 }
-
-
-UNSERVED_DELAY: Final = 5.0
-"""Seconds after which a run is offered again whose agent this worker does not have."""
 
 
 def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions:

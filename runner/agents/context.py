@@ -5,26 +5,19 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, Literal, NoReturn, Self, TypeAlias, TypeVar
+from typing import Any, Final, NoReturn, Self
 
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
-from ..errors import (
-    CancelRequestedError,
-    HitlNotAllowedError,
-    InvalidInputError,
-    RunyardError,
-    StaleFenceError,
-    StepUnknownError,
-)
+from ..errors import HitlNotAllowedError, InvalidInputError, RunyardError, StepUnknownError
 from ..eventwriter import EventStream
 from ..exchange import Ledger, Step
-from ..models import HitlRequest, JsonObject, Message, Run, ToolCallPart, Usage, new_id
+from ..models import HitlRequest, JsonObject, Message, Run, ToolCallPart, Usage
 from .hitl import APPROVAL_SCHEMA, Approval, approval_key, digest, read_approval, request_id
 from .journal import Journal
 from .signals import AttemptLost, ControlSignal, Deferred, Suspend
@@ -40,10 +33,11 @@ from .steps import (
     tool_scope,
     tool_step,
 )
+from .transcript import Transcript, whole
 
-T = TypeVar("T")
-
-DeltaField: TypeAlias = Literal["text", "thinking", "arguments"]
+LONGEST_WAIT: Final = 10 * 365 * 86400
+"""Seconds that a question may wait, where it has a timeout at all."""
+FAIL: Final[JsonObject] = {"fail": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +56,7 @@ class Remainder:
         return cls([], None, None, [], None)
 
 
-LONGEST_WAIT: Final = 10 * 365 * 86400
-"""Seconds that a question may wait, where it has a timeout at all."""
-FAIL: Final[JsonObject] = {"fail": True}
-EMITTED: Final = ("message.delta", "tool.started", "tool.completed")
-
-
-class RunContext:
+class RunContext(Transcript):
     """One attempt of one run, as its agent sees it.
 
     ``thread_id``, ``run_id``; ``attempt`` (1 for the first execution); ``input`` (the prompt, or None to continue from the
@@ -89,102 +77,27 @@ class RunContext:
         deadline: datetime | None = None,
         on_lost: Callable[[RunyardError], None] | None = None,
     ) -> None:
+        super().__init__(run, journal, stream, on_lost)
         self.thread_id = run.thread_id
-        self.run_id = run.run_id
         self.attempt = run.attempt
         self.input = run.input
         self.deadline = deadline
         self.result: JsonValue = None
         self.extra: JsonObject = copy.deepcopy(extra or {})
         self._given_extra = copy.deepcopy(self.extra)
-        self._journal = journal
-        self._stream = stream
-        self._on_lost = on_lost
         self._ledger = ledger or Ledger()
-        self._lock = asyncio.Lock()
-        self._committed: list[Message] | None = None
-        self._held: list[Message] = []
-        self._usage: Usage | None = None
         self._requests: dict[str, HitlRequest] = {}
-        self._counted = run.usage
         self._scope = Scope(self)
-        self._open_message: str | None = None
         self._cancelled = False
-        self._signal: ControlSignal | None = None
 
     @property
     def cancelled(self) -> bool:
         """True once the run is to stop: it was cancelled, or its worker shuts down. The agent's task is cancelled as well."""
         return self._cancelled
 
-    async def history(self) -> list[Message]:
-        """The messages that the model should see: what counted when the run was claimed, then the run's own, in order."""
-        async with self._lock:
-            if self._committed is None:
-                self._committed = await self._write(self._journal.context())
-                self._count_committed(self._committed)
-            return [*self._committed, *self._held]
-
-    async def append(self, *messages: Message) -> list[Message]:
-        """Add messages to the run and return them as they are stored.
-
-        Durable when it returns, with one exception: an assistant message without tool calls closes a cycle and is held, to be
-        committed with the completion or with the next durable operation of the attempt (append, step, ask), whichever comes
-        first. So a simple run is three commits: accept, claim, complete. ``message.completed`` is emitted after the commit
-        only.
-
-        An assistant message that was streamed (:meth:`stream_text`) takes the id under which its text was sent.
-        """
-        self._check()
-        own = [self._own(message) for message in messages]
-        split = next((n for n in range(len(own), 0, -1) if not _closes_cycle(own[n - 1])), 0)
-        async with self._lock:
-            if split:
-                await self._commit([*self._held, *own[:split]])
-            self._held += own[split:]
-        return own
-
-    async def conclude(self, *messages: Message) -> list[Message]:
-        """Add the messages that end the run: they are held and committed as :meth:`append` does with a last answer."""
-        self._check()
-        own = [self._own(message) for message in messages]
-        async with self._lock:
-            self._held += own
-        return own
-
-    async def emit(self, delta: str | JsonObject, *, type: str = "message.delta") -> None:
-        """Send an event to whoever streams the run; it is not stored. Text is streamed text (:meth:`stream_text`).
-
-        ``type``: message.delta, tool.started or tool.completed; the others are runyard's own to send.
-        """
-        if type not in EMITTED:
-            raise InvalidInputError(f"an agent emits {', '.join(EMITTED)}, not {type!r}", field="type")
-        self._check()
-        if isinstance(delta, str):
-            await self.stream_text(delta)
-        else:
-            self._stream.emit(type, delta)
-
-    async def stream_text(self, text: str) -> None:
-        """Send a piece of the assistant message being made. The first piece emits ``message.started`` with the message's id."""
-        self.stream_part(text)
-
-    def stream_part(self, piece: str, what: DeltaField = "text", call: tuple[str, str] = ("", "")) -> None:
-        """Send a piece of the assistant message being made: of its ``text``, of the model's ``thinking``, or of the
-        ``arguments`` of a tool ``call``, given by its id and name."""
-        self._check()
-        if self._open_message is None:
-            self._open_message = new_id()
-            self._stream.emit("message.started", {"message_id": self._open_message, "role": "assistant"})
-        self._stream.delta(self._open_message, piece, what, call)
-
-    def discard_stream(self) -> None:
-        """What was streamed since the last append is of a message that will not come; the next piece begins another one."""
-        self._open_message = None
-
-    async def thread_usage(self) -> Usage:
-        """What the runs of the thread that count have used, this one not included."""
-        return await self._write(self._journal.thread_usage())
+    def stop(self) -> None:
+        """Say that the run is to stop; the executor then cancels the agent's task."""
+        self._cancelled = True
 
     async def step(self, fn: Callable[..., Any], *args: Any, key: str | None = None, on_unknown: OnUnknown = "retry") -> Any:
         """Call ``fn(*args)`` once for the run: its result (a JSON value) is recorded, and a later attempt gets the record.
@@ -253,7 +166,7 @@ class RunContext:
         return value
 
     async def _finish(self, key: str, value: JsonValue) -> None:
-        await _whole(self._write(self._journal.finish_step(key, value)))
+        await whole(self._write(self._journal.finish_step(key, value)))
 
     def _current_step(self, key: str) -> CurrentStep:
         return CurrentStep(self.thread_id, self.run_id, key, self.attempt, self._id(f"step:{key}"))
@@ -320,14 +233,6 @@ class RunContext:
         request = HitlRequest(kind="approval", payload=payload, answer_schema=APPROVAL_SCHEMA)
         return read_approval(await self._ask(approval_key(call), request, timeout, on_timeout), call)
 
-    def add_usage(self, usage: Usage) -> None:
-        """Count tokens and cost that no appended message carries."""
-        self._usage = usage if self._usage is None else self._usage + usage
-
-    def stop(self) -> None:
-        """Say that the run is to stop; the executor then cancels the agent's task."""
-        self._cancelled = True
-
     async def remainder(self) -> Remainder:
         """What is left to write when the agent is through; nothing can be added after it."""
         async with self._lock:
@@ -335,7 +240,7 @@ class RunContext:
             given = self._given_extra
             extra = {key: value for key, value in self.extra.items() if key not in given or given[key] != value} or None
             signal, self._signal = self._signal, self._signal or Suspend()
-            return Remainder(self._held, extra, self._usage, list(self._requests.values()), signal, self.result)
+            return Remainder(self._held, extra, self.accounts.uncounted, list(self._requests.values()), signal, self.result)
 
     async def _ask(self, key: str, request: HitlRequest, timeout: float | None, on_timeout: JsonObject | None) -> JsonValue:
         if not self._journal.durable:
@@ -364,81 +269,3 @@ class RunContext:
 
     def _id(self, key: str) -> str:
         return request_id(self._stream.ref.thread_key, self.run_id, key)
-
-    def _own(self, message: Message) -> Message:
-        fields: dict[str, Any] = {"run_id": self.run_id}
-        if message.role == "assistant" and self._open_message is not None:
-            fields["id"], self._open_message = self._open_message, None
-        if message.usage is not None:
-            self.add_usage(message.usage)
-        return message.model_copy(update=fields)
-
-    def _count_committed(self, messages: Sequence[Message]) -> None:
-        """Count what earlier attempts committed in messages and never came to count: they crashed."""
-        used = sum((m.usage for m in messages if m.run_id == self.run_id and m.usage is not None), start=Usage())
-        if used.requests > self._counted.requests:
-            names = Usage.model_fields
-            self.add_usage(Usage(**{name: max(0, getattr(used, name) - getattr(self._counted, name)) for name in names}))
-
-    async def _flush(self) -> None:
-        async with self._lock:
-            if self._held:
-                await self._commit(self._held)
-
-    async def _commit(self, messages: Sequence[Message]) -> None:
-        """Append ``messages``, the held ones among them, in one commit. The caller holds the lock."""
-        await _whole(self._append(list(messages)))
-
-    async def _append(self, messages: list[Message]) -> None:
-        reservation = self._stream.reserve(len(messages))
-        try:
-            stored = await self._write(self._journal.append(messages, first_event=reservation.first))
-        except BaseException:
-            reservation.drop()
-            raise
-        reservation.fill(completed_events(stored))
-        self._held = []
-        if self._committed is not None:
-            self._committed += stored
-
-    async def _write(self, operation: Awaitable[T]) -> T:
-        try:
-            return await operation
-        except (StaleFenceError, CancelRequestedError) as error:
-            self._signal = AttemptLost(error)
-            if self._on_lost is not None:
-                self._on_lost(error)
-            raise self._signal from None
-
-    def _check(self) -> None:
-        if self._signal is not None:
-            raise self._signal
-
-
-async def _whole(commit: Coroutine[Any, Any, None]) -> None:
-    """Await ``commit`` in a task of its own: a cancelled agent must not leave it half known. What it was refused for, the
-    context remembers as its signal, so nobody has to take the task's exception."""
-    task = asyncio.create_task(commit)
-    task.add_done_callback(_taken)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait((task,))
-        raise
-
-
-def _taken(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()
-
-
-def _closes_cycle(message: Message) -> bool:
-    return message.role == "assistant" and not message.tool_calls
-
-
-def completed_events(messages: Sequence[Message]) -> list[tuple[str, JsonObject]]:
-    """The events that announce stored messages."""
-    return [
-        ("message.completed", {"message_id": message.id, "message": message.model_dump(mode="json", exclude_none=True)})
-        for message in messages
-    ]

@@ -50,6 +50,7 @@ from pydantic_core import to_jsonable_python
 
 from ..models import Message, Usage, new_id
 from . import dialect
+from .accounts import less
 from .budgets import Budget, Purse
 from .context import RunContext
 from .durable import Humans, Recorded, Result, asks_humans, results_in
@@ -288,13 +289,13 @@ class _Drive:
         self._since = now
         total = run.usage
         self._counted += message.usage
-        hidden = Usage(
-            requests=max(0, total.requests - self._counted.requests),
-            input_tokens=max(0, total.input_tokens - self._counted.input_tokens),
-            output_tokens=max(0, total.output_tokens - self._counted.output_tokens),
-            cost=max(0.0, float(total.cost or 0) - self._counted.cost),
+        used = Usage(
+            requests=total.requests,
+            input_tokens=total.input_tokens,
+            output_tokens=total.output_tokens,
+            cost=float(total.cost or 0),
         )
-        if hidden.requests or hidden.input_tokens or hidden.output_tokens:
+        if (hidden := less(used, self._counted)) != Usage():
             self._counted += hidden
             self._ctx.add_usage(hidden)
         self._used += usage + hidden

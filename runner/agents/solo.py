@@ -17,11 +17,12 @@ from ..exchange import Attempt, Ledger, Step
 from ..models import CheckpointData, Event, HitlRequest, JsonObject, Message, Run, RunKind, Usage, cycles_closed
 from ..outcomes import describe
 from ..states import RunStatus
-from .context import Remainder, RunContext, completed_events
+from .context import Remainder, RunContext
 from .hitl import DENIED_IN_TIME
 from .keeper import RESERVED, Keeper
 from .signals import Suspend, signals_in, unwrap
 from .steps import current_context
+from .transcript import completed_events
 
 Work: TypeAlias = Callable[[RunContext], Awaitable[None]]
 Listener: TypeAlias = Callable[[Event], None]
