@@ -37,14 +37,14 @@ from .errors import (
 )
 from .eventwriter import EventStream, EventWriter
 from .exchange import Attempt, Claim, Ended, Ledger, Write
-from .models import ErrorInfo, JsonObject, Run
-from .outcomes import backoff, describe, effective_options, end_events, retryable
+from .fanout import Answer, FanOutJob
+from .fanthreads import Later
+from .models import ErrorInfo, JsonObject, Message, Run
+from .outcomes import UNSERVED_DELAY, backoff, describe, effective_options, end_events, retryable
 from .patience import patiently
 from .ports import Backend
 from .states import RunStatus
 
-UNSERVED_DELAY: Final = 5.0
-"""Seconds after which a run is offered again whose agent this worker does not have."""
 UNWIND: Final = 10.0
 """Seconds that a cancelled agent gets to clean up; then its attempt ends without it."""
 
@@ -160,6 +160,8 @@ class Execution:
             return await self._job(lambda: forkjobs.fork(self._tools.backend, self._claim))
         if self.record.kind == "fork_once":
             return await self._job(self._probe)
+        if self.record.kind == "fork_many":
+            return await self._job(lambda: self._fan_out(ledger))
         return await self._fail(
             CapabilityMissingError(f"this worker cannot run {self.record.kind} jobs", kind=self.record.kind)
         )
@@ -178,7 +180,8 @@ class Execution:
             return Ledger()
         ledger = await patiently(lambda: self._tools.backend.runs.ledger(self.attempt))
         answered = [request for request in ledger.requests.values() if request.answered_at is not None]
-        resumed = bool(answered) and not self._claim.takeover and not run.error_count
+        parks = self._claim.fork is not None and self._claim.fork.fan is not None and self._claim.fork.fan.threads
+        resumed = (bool(answered) or parks) and not self._claim.takeover and not run.error_count
         data["message_id"] = self._claim.leaf_id
         self._stream.emit("run.resumed" if resumed else "run.rewound", data, urgent=True)
         if resumed:
@@ -201,17 +204,25 @@ class Execution:
                 self.record = self.record.model_copy(update={"usage": self.record.usage + result.left.usage})
             ledger = await patiently(lambda: self._tools.backend.runs.ledger(self.attempt))
 
-    async def _call(self, journal: Journal, extra: JsonObject, ledger: Ledger) -> _Result:
+    async def _call(
+        self,
+        journal: Journal,
+        extra: JsonObject,
+        ledger: Ledger,
+        *,
+        run: Run | None = None,
+        spec: AgentSpec | None = None,
+        stopped: asyncio.Future[None] | None = None,
+    ) -> _Result:
         """Run the agent until it returns, raises, is stopped, or its time is over."""
-        assert self._spec is not None
+        run, spec, stopped = run or self.record, spec or self._spec, stopped or self._stopped
+        assert spec is not None
         timeout = self._options.timeout
         deadline = datetime.now(UTC) + timedelta(seconds=timeout) if timeout is not None else None
-        context = RunContext(
-            self.record, journal, self._stream, extra=extra, ledger=ledger, deadline=deadline, on_lost=self._lost
-        )
-        task = asyncio.create_task(_drive(self._spec, context), name=f"agent of run {self.record.run_id}")
-        await asyncio.wait((task, self._stopped), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        timed_out = not task.done() and not self._stopped.done()
+        context = RunContext(run, journal, self._stream, extra=extra, ledger=ledger, deadline=deadline, on_lost=self._lost)
+        task = asyncio.create_task(_drive(spec, context), name=f"agent of run {run.run_id}")
+        await asyncio.wait((task, stopped), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        timed_out = not task.done() and not stopped.done()
         if not task.done():
             context.stop()
             task.cancel()
@@ -255,7 +266,7 @@ class Execution:
         policy = self._options.retry.of(error) if retryable(error) else None
         if policy is None or self.record.error_count + 1 >= self._options.max_attempts:
             return await self._fail(error, left)
-        return await self._release(left, backoff(policy, self.record.error_count), describe(error))
+        return await self._release(left, backoff(policy, self.record.error_count, error), describe(error))
 
     async def _complete(self, left: Remainder, value: object = None) -> Ended:
         return await self._write(left, self._last_write(left, value), lambda w: self._tools.complete(w))
@@ -269,14 +280,24 @@ class Execution:
         info, fail = describe(error), self._tools.backend.runs.fail
         return await self._write(left, self._last_write(left), lambda w: fail(w, info))
 
-    async def _release(self, left: Remainder | None = None, delay: float = 0.0, error: ErrorInfo | None = None) -> Ended:
-        """Give the run back, after committing what its agent finished saying."""
+    async def _release(
+        self,
+        left: Remainder | None = None,
+        delay: float = 0.0,
+        error: ErrorInfo | None = None,
+        until_fewer: int | None = None,
+    ) -> Ended:
+        """Give the run back, after committing what its agent finished saying. ``until_fewer``: to wait for what it started."""
         runs = self._tools.backend.runs
         if left is not None and left.messages:
             await self._save(left)
         reservation = self._stream.reserve(1)
         try:
-            ended = await patiently(lambda: runs.release(self.attempt, delay=delay, error=error, first_event=reservation.first))
+            ended = await patiently(
+                lambda: runs.release(
+                    self.attempt, delay=delay, error=error, first_event=reservation.first, until_fewer=until_fewer
+                )
+            )
         except BaseException:
             reservation.drop()
             raise
@@ -335,17 +356,31 @@ class Execution:
             return await self._failed(error, nothing)
         if self._why is Stop.ABANDON:
             return None
+        if isinstance(value, Later):
+            return await self._release(delay=value.delay, until_fewer=value.until_fewer)
         return await self._complete(nothing, value)
 
     async def _probe(self) -> object:
         assert self._spec is not None
         messages, extra = await forkjobs.snapshot(self._tools.backend, self._claim, self._spec)
-        journal = ProbeJournal(messages, self.record)
-        result = await self._call(journal, extra, Ledger())
-        if self._why is not None and result.error is not None:
+        answer = await self._ask(self._spec, self.record, messages, extra, self._stopped)
+        if self._why is not None and answer.error is not None:
             raise RunyardError("the probe was stopped")
+        return forkjobs.probe_result(answer.written, answer.error)
+
+    async def _ask(
+        self, spec: AgentSpec, run: Run, messages: Sequence[Message], extra: JsonObject, stopped: asyncio.Future[None]
+    ) -> Answer:
+        """Run an agent on a snapshot, without a trace in any thread."""
+        journal = ProbeJournal(messages, run)
+        result = await self._call(journal, extra, Ledger(), run=run, spec=spec, stopped=stopped)
         error = unwrap(result.error) if result.error else None
-        return forkjobs.probe_result([*journal.written, *result.left.messages], error)
+        return Answer([*journal.written, *result.left.messages], error, result.left.result)
+
+    async def _fan_out(self, ledger: Ledger) -> object:
+        assert self._spec is not None
+        tools = self._tools
+        return await FanOutJob(tools.app, tools.backend, self._claim, self._spec, ledger, self._ask, self._stopped).run()
 
 
 async def _drive(spec: AgentSpec, context: RunContext) -> None:

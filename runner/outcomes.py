@@ -14,6 +14,8 @@ from .exchange import Ended
 from .models import ErrorInfo, JsonObject, RetryPolicy, RunOptions
 from .states import RunStatus
 
+LONGEST_ASKED: Final = 3600.0
+"""Seconds for which an error may put the next attempt off."""
 END_EVENTS: Final = {
     RunStatus.COMPLETED: "run.completed",
     RunStatus.FAILED: "run.failed",
@@ -21,6 +23,10 @@ END_EVENTS: Final = {
     RunStatus.DEAD: "run.dead",
     RunStatus.SUSPENDED: "run.suspended",
 }
+
+
+UNSERVED_DELAY: Final = 5.0
+"""Seconds after which a run is offered again whose agent this worker does not have."""
 
 
 def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions:
@@ -77,10 +83,12 @@ def _storable(value: Any) -> Any:
             return _storable(str(value))
 
 
-def backoff(policy: RetryPolicy, errors_before: int) -> float:
-    """Seconds until the next attempt (semantics: R11)."""
+def backoff(policy: RetryPolicy, errors_before: int, error: BaseException | None = None) -> float:
+    """Seconds until the next attempt (semantics: R11), and not before ``error`` says that it makes sense (``retry_after``)."""
     delay = min(policy.initial * policy.factor ** min(errors_before, 64), policy.maximum)
-    return max(0.0, delay * (1 + random.uniform(-policy.jitter, policy.jitter)))
+    asked = getattr(error, "retry_after", None)
+    least = min(asked, LONGEST_ASKED) if isinstance(asked, int | float) else 0.0
+    return max(least, delay * (1 + random.uniform(-policy.jitter, policy.jitter)))
 
 
 def end_events(ended: Ended, left: Remainder) -> list[tuple[str, JsonObject]]:

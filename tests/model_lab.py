@@ -17,6 +17,7 @@ from pydantic_ai.messages import (
     ThinkingPart,
     ToolCallPart,
     ToolReturnPart,
+    UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
 
@@ -214,3 +215,8 @@ def in_short(message: Message) -> object:
 
 def status(ended: Ended | None) -> RunStatus | None:
     return ended.status if ended else None
+
+
+def prompts(messages: Sequence[ModelMessage]) -> list[UserPromptPart]:
+    """What a model was told as the user."""
+    return [part for m in messages if isinstance(m, ModelRequest) for part in m.parts if isinstance(part, UserPromptPart)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
@@ -17,9 +17,13 @@ from pydantic_core import to_jsonable_python
 from ..errors import HitlNotAllowedError, InvalidInputError, RunyardError, StepUnknownError
 from ..eventwriter import EventStream
 from ..exchange import Ledger, Step
+from ..extras import load
 from ..models import HitlRequest, JsonObject, Message, Run, ToolCallPart, Usage
 from .hitl import APPROVAL_SCHEMA, Approval, approval_key, digest, read_approval, request_id
 from .journal import Journal
+from .requests import ModelAnswer, ModelRequest, Output
+from .requests import model as ask_model
+from .requests import tool as use_tool
 from .signals import AttemptLost, ControlSignal, Deferred, Suspend
 from .steps import (
     ANSWER_SCHEMA,
@@ -34,6 +38,11 @@ from .steps import (
     tool_step,
 )
 from .transcript import Transcript, whole
+
+if TYPE_CHECKING:
+    from pydantic_ai import Tool
+    from pydantic_ai.models import Model
+    from pydantic_ai.settings import ModelSettings
 
 LONGEST_WAIT: Final = 10 * 365 * 86400
 """Seconds that a question may wait, where it has a timeout at all."""
@@ -116,9 +125,7 @@ class RunContext(Transcript):
         self._check()
         checked(on_unknown)
         if key is None:
-            scope, name = self._names(), name_of(fn)
-            key = f"{scope.prefix}{name}#{scope.calls[name]}"
-            scope.calls[name] += 1
+            key = self._default_key(name_of(fn))
         known = self._ledger.steps.get(key)
         if known is not None and not known.done:
             known = await self._doubt(known, on_unknown)
@@ -183,9 +190,69 @@ class RunContext(Transcript):
             tool_scope.reset(scope)
             executing.reset(step)
 
+    def _default_key(self, name: str) -> str:
+        scope = self._names()
+        scope.calls[name] += 1
+        return f"{scope.prefix}{name}#{scope.calls[name] - 1}"
+
     def _names(self) -> Scope:
         scope = tool_scope.get()
         return scope if scope is not None and scope.owner is self else self._scope
+
+    async def model(
+        self,
+        model: Model[Any] | str,
+        prompt: str | Sequence[Message] | None = None,
+        *,
+        tools: Sequence[Callable[..., Any] | Tool[Any]] = (),
+        output_type: type[Output] = str,  # type: ignore[assignment]
+        instructions: str | None = None,
+        settings: ModelSettings | None = None,
+        stream: bool = False,
+        key: str | None = None,
+    ) -> ModelAnswer[Output]:
+        """Ask a model once; a later attempt gets the recorded answer instead. Nothing is appended to the run: append
+        ``answer.message`` if it is to stay in the conversation.
+
+        ``model``: ``provider:name`` or one of pydantic-ai's. ``prompt``: a text, messages, or by default :meth:`history`.
+        ``tools``: functions that the model may call; it is asked once, so its calls are executed by :meth:`tool` and their
+        results appended before it is asked again. ``output_type``: what the answer is to be; pydantic-ai asks again for one
+        that does not fit. ``instructions`` and ``settings``: pydantic-ai's. ``stream``: send the answer while it is made.
+        ``key``: as for :meth:`step`.
+
+        Raises ExtraMissingError without the extra ``agents``, and what pydantic-ai raises.
+        """
+        load("pydantic_ai")
+        messages = [Message.user(prompt)] if isinstance(prompt, str) else prompt if prompt is not None else await self.history()
+        request = ModelRequest(
+            model=model,
+            messages=messages,
+            tools=tools,
+            output_type=output_type,
+            instructions=instructions,
+            settings=settings,
+            stream=stream,
+        )
+        return await ask_model(self, request, key)
+
+    async def tool(
+        self,
+        fn: Callable[..., Any],
+        call: ToolCallPart | None = None,
+        *,
+        key: str | None = None,
+        on_unknown: OnUnknown = "retry",
+        **arguments: Any,
+    ) -> Any:
+        """Call ``fn`` with ``arguments``, or as the ``call`` of a model asks for it, once for the run (:meth:`step`). Whoever
+        streams the run is told when it starts and when it is through.
+
+        Raises what ``fn`` raises.
+        """
+        if key is None:
+            key = tool_step(call.id) if call is not None else self._default_key(name_of(fn))
+        told = ToolCallPart(id=key, name=name_of(fn), arguments=to_jsonable_python(arguments)) if call is None else call
+        return await use_tool(self, fn, told, key, on_unknown)
 
     async def ask(
         self,

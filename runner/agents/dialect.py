@@ -25,6 +25,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.messages import (
     ToolCallPart as ModelToolCall,
 )
+from pydantic_ai.usage import RunUsage
 from pydantic_core import to_json
 
 from ..models import (
@@ -135,6 +136,12 @@ def usage_of(response: ModelResponse) -> Usage:
         with suppress(LookupError, ValueError):
             cost = response.cost().total_price
     return Usage(requests=1, input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cost=float(cost or 0))
+
+
+def usage_of_run(usage: RunUsage) -> Usage:
+    """What one execution of an agent used."""
+    tokens = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+    return Usage(requests=usage.requests, cost=float(usage.cost or 0), **tokens)
 
 
 def _told(messages: list[ModelMessage]) -> list[dict[str, Any]]:

@@ -9,37 +9,20 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from pydantic_ai.agent import AbstractAgent, AgentRun, CallToolsNode, ModelRequestNode
-from pydantic_ai.exceptions import (
-    AgentRunError,
-    FallbackExceptionGroup,
-    ModelAPIError,
-    ModelHTTPError,
-    ModelQuotaExceededError,
-    ModelRequestRejectedError,
-    UserError,
-)
 from pydantic_ai.messages import (
-    AgentStreamEvent,
     FunctionToolResultEvent,
     ModelMessage,
     ModelRequest,
     ModelRequestPart,
     ModelResponse,
-    PartDeltaEvent,
-    PartStartEvent,
     RetryFeedbackPart,
-    TextPart,
-    TextPartDelta,
-    ThinkingPart,
-    ThinkingPartDelta,
     ToolAvailabilityDeltaPart,
     ToolCallPart,
-    ToolCallPartDelta,
     ToolReturnPart,
     UserPromptPart,
 )
@@ -54,12 +37,11 @@ from .accounts import less
 from .budgets import Budget, Purse
 from .context import RunContext
 from .durable import Humans, Recorded, Result, asks_humans, results_in
+from .failures import judged
 from .fitting import Fitted, unwrapped
+from .relay import begin, relay
 
 Budgets: TypeAlias = "Budget | Sequence[Budget] | None"
-
-PASSING: Final = (408, 409, 425, 429)
-"""HTTP statuses below 500 after which the same request may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +95,8 @@ async def drive(
     Raises BudgetExceededError; what the agent raises, with ``retryable = False`` where another attempt would only repeat it.
     """
     budgets = () if budget is None else (budget,) if isinstance(budget, Budget) else tuple(budget)
-    try:
+    with judged():
         await _Drive(ctx, agent, deps, Purse(ctx, budgets)).run(usage_limits)
-    except (AgentRunError, UserError, FallbackExceptionGroup) as error:
-        if not _worth_another(error):
-            error.retryable = False  # type: ignore[union-attr]
-        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +183,7 @@ class _Drive:
         await self._purse.check(self._used)
         if _streams(run.ctx.deps.model):
             async with node.stream(run.ctx) as events:
-                await self._relay(events)
+                await relay(self._ctx, events)
         following = await run.next(node)
         if not isinstance(following, CallToolsNode):
             self._ctx.discard_stream()  # a hook refused the answer
@@ -213,7 +191,7 @@ class _Drive:
         response = following.model_response
         if not _streams(run.ctx.deps.model):
             for part in response.parts:
-                self._begin(0, part, {})
+                begin(self._ctx, 0, part, {})
         for part in response.parts:
             self._distinguish(part)
         message = dialect.from_response(response)
@@ -289,45 +267,12 @@ class _Drive:
         self._since = now
         total = run.usage
         self._counted += message.usage
-        used = Usage(
-            requests=total.requests,
-            input_tokens=total.input_tokens,
-            output_tokens=total.output_tokens,
-            cost=float(total.cost or 0),
-        )
+        used = dialect.usage_of_run(total)
         if (hidden := less(used, self._counted)) != Usage():
             self._counted += hidden
             self._ctx.add_usage(hidden)
         self._used += usage + hidden
         return usage
-
-    async def _relay(self, events: AsyncIterable[AgentStreamEvent]) -> None:
-        """Pass a streamed answer on. This is done for each token, so nothing is made that is not sent."""
-        speak = self._ctx.stream_part
-        calls: dict[int, tuple[str, str]] = {}
-        async for event in events:
-            if isinstance(event, PartDeltaEvent):
-                delta = event.delta
-                if isinstance(delta, TextPartDelta):
-                    speak(delta.content_delta)
-                elif isinstance(delta, ThinkingPartDelta):
-                    if delta.content_delta:
-                        speak(delta.content_delta, "thinking")
-                elif isinstance(delta, ToolCallPartDelta) and isinstance(delta.args_delta, str):
-                    speak(delta.args_delta, "arguments", calls.get(event.index, ("", "")))
-            elif isinstance(event, PartStartEvent):
-                self._begin(event.index, event.part, calls)
-
-    def _begin(self, index: int, part: Any, calls: dict[int, tuple[str, str]]) -> None:
-        match part:
-            case TextPart(content=text) if text:
-                self._ctx.stream_part(text)
-            case ThinkingPart(content=text) if text:
-                self._ctx.stream_part(text, "thinking")
-            case ToolCallPart():
-                calls[index] = (part.tool_call_id, part.tool_name)
-                args = part.args_as_json_str() if part.args else ""
-                self._ctx.stream_part(args, "arguments", calls[index])
 
 
 def _last_response(messages: Sequence[ModelMessage]) -> ModelResponse:
@@ -340,15 +285,3 @@ def _streams(model: Model[Any]) -> bool:
     if isinstance(model, FunctionModel):
         return model.stream_function is not None
     return type(model).request_stream is not Model.request_stream
-
-
-def _worth_another(error: BaseException) -> bool:
-    """Whether another attempt may succeed: a provider's limits, failures and lost connections pass; what it or pydantic-ai
-    refused would be refused again (semantics: R7)."""
-    if isinstance(error, FallbackExceptionGroup):
-        return any(_worth_another(inner) for inner in error.exceptions)
-    if isinstance(error, ModelHTTPError) and error.provider_retry_hint is not None:
-        return error.provider_retry_hint
-    if not isinstance(error, ModelAPIError) or isinstance(error, ModelRequestRejectedError | ModelQuotaExceededError):
-        return False
-    return not isinstance(error, ModelHTTPError) or error.status_code in PASSING or error.status_code >= 500

@@ -100,6 +100,10 @@ class Transcript:
             self._stream.emit("message.started", {"message_id": self._open_message, "role": "assistant"})
         self._stream.delta(self._open_message, piece, what, call)
 
+    def named(self, message: Message) -> Message:
+        """``message`` under the id under which it was streamed, if it was."""
+        return message if self._open_message is None else message.model_copy(update={"id": self._open_message})
+
     def discard_stream(self) -> None:
         """What was streamed since the last append is of a message that will not come; the next piece begins another one."""
         self._open_message = None

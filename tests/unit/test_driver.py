@@ -9,7 +9,7 @@ from pydantic_ai import Agent, ModelRetry, NativeOutput, ToolReturn, UsageLimits
 from pydantic_ai import RunContext as ModelContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.messages import ModelRequest, ModelResponse, SystemPromptPart, TextPart, ThinkingPart, UserPromptPart
+from pydantic_ai.messages import ModelRequest, SystemPromptPart, TextPart, ThinkingPart
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets import FunctionToolset
@@ -20,7 +20,7 @@ from runner.agents.steps import current_context
 from runner.app import App
 from runner.executor import Stop
 from runner.models import RunStatus, open_tool_calls
-from tests.model_lab import Lab, Script, call, status
+from tests.model_lab import Lab, Script, call, prompts, status
 
 
 @pytest.fixture
@@ -457,13 +457,5 @@ def test_an_app_takes_agents_of_pydantic_ai_as_they_are() -> None:
     assert App(agents={"support": guarded})["support"].hitl
 
 
-def prompts(messages: list[Any]) -> list[UserPromptPart]:
-    return [part for m in messages if isinstance(m, ModelRequest) for part in m.parts if isinstance(part, UserPromptPart)]
-
-
 def system_prompts(messages: list[Any]) -> list[SystemPromptPart]:
     return [part for m in messages if isinstance(m, ModelRequest) for part in m.parts if isinstance(part, SystemPromptPart)]
-
-
-def responses(messages: list[Any]) -> list[ModelResponse]:
-    return [message for message in messages if isinstance(message, ModelResponse)]
