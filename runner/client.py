@@ -13,7 +13,9 @@ from . import registry
 from .calls.fanout import FanOutCalls
 from .calls.feed import FeedCalls
 from .calls.forks import ForkCalls
+from .calls.keys import KeyCalls
 from .calls.limits import LimitCalls
+from .calls.lineage import LineageCalls
 from .calls.operations import OperatorCalls
 from .ports import Backend
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from .sync import SyncClient
 
 
-class Client(ForkCalls, FanOutCalls, FeedCalls, LimitCalls, OperatorCalls):
+class Client(ForkCalls, FanOutCalls, LineageCalls, FeedCalls, LimitCalls, OperatorCalls, KeyCalls):
     """Reaches a deployment. Made by :meth:`connect`; closed by :meth:`close` or at the end of ``async with``."""
 
     def __init__(self, backend: Backend, *, app_version: str | None = None) -> None:

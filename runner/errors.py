@@ -1,7 +1,10 @@
 """Every error that runyard raises, as one tree.
 
 RunyardError
-├── InvalidInputError (ValueError)      InvalidCursorError, TooManyCandidatesError
+├── InvalidInputError (ValueError)      InvalidCursorError, InvalidRequestError, TooManyCandidatesError
+├── AccessError                         UnauthenticatedError, ForbiddenError, RateLimitedError
+├── RequestError                        RouteNotFoundError, MethodNotAllowedError, RequestTooLargeError, RequestTimeoutError,
+│                                       UnsupportedMediaTypeError: what the HTTP API refuses before it looks at the content
 ├── CapabilityMissingError              is a CheckpointerError; ExtraMissingError
 ├── BackendUnavailableError             Postgres or Redis cannot be reached; the call may be repeated
 ├── SchemaError                         SchemaUninitialized, SchemaMismatch
@@ -66,6 +69,82 @@ class TooManyCandidatesError(InvalidInputError):
     """A fan-out has more candidates than one job takes; ``details["most"]`` says how many."""
 
     code = "too_many_candidates"
+
+
+class InvalidRequestError(InvalidInputError):
+    """A request to the HTTP API does not fit its schema; ``details["errors"]`` names each field and what is wrong with it."""
+
+    code = "invalid_request"
+    http_status = 422
+
+
+class AccessError(RunyardError):
+    """Base of what the HTTP API refuses for who asks."""
+
+    code = "access_denied"
+    http_status = 403
+
+
+class UnauthenticatedError(AccessError):
+    """The request has no valid API key or token."""
+
+    code = "unauthenticated"
+    http_status = 401
+
+
+class ForbiddenError(AccessError):
+    """The API key or token lacks a scope, or is for something else."""
+
+    code = "forbidden"
+
+
+class RateLimitedError(AccessError):
+    """The key asks too often or holds too many streams; ``details["retry_after"]`` is in seconds."""
+
+    code = "rate_limited"
+    http_status = 429
+
+
+class RequestError(RunyardError):
+    """Base of what the HTTP API refuses before it looks at the content of a request."""
+
+    code = "bad_request"
+    http_status = 400
+
+
+class RouteNotFoundError(RequestError):
+    """The HTTP API has no such path."""
+
+    code = "route_not_found"
+    http_status = 404
+
+
+class MethodNotAllowedError(RequestError):
+    """The path exists and has no such method; ``details["allow"]`` lists those that it has."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+
+class RequestTimeoutError(RequestError):
+    """The body of the request did not arrive in time."""
+
+    code = "request_timeout"
+    http_status = 408
+
+
+class RequestTooLargeError(RequestError):
+    """The request has a larger body, or more or larger headers, than the HTTP API takes."""
+
+    code = "request_too_large"
+    http_status = 413
+
+
+class UnsupportedMediaTypeError(RequestError):
+    """The body is not declared as application/json."""
+
+    code = "unsupported_media_type"
+    http_status = 415
 
 
 class BackendUnavailableError(RunyardError):

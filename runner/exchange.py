@@ -372,6 +372,31 @@ class Forked:
     created: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadRequest:
+    """A thread to make before anything is said on it. ``config``: JSON that its forks copy, by value."""
+
+    thread_id: str
+    agent: str | None = None
+    title: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    extra: JsonObject = field(default_factory=dict)
+    config: JsonObject = field(default_factory=dict)
+
+    @property
+    def hash(self) -> str:
+        """What makes a repetition the same thread; no fork has it."""
+        return "thread " + _digest([self.agent, self.title, dict(self.tags), self.extra, self.config])
+
+
+@dataclass(slots=True)
+class Created:
+    """``created`` is False when the same thread was made before."""
+
+    thread: Thread
+    created: bool
+
+
 @dataclass(slots=True)
 class Page(Generic[T]):
     """Part of a list; ``next`` continues it, None at the end."""

@@ -68,13 +68,16 @@ class RunResult:
 
 class RunHandle:
     """One run of a thread. Cheap to make and stateless: everything is asked anew. ``created`` is False for a repeated
-    enqueue."""
+    enqueue. ``accepted``: the run as an enqueue found it, None for a handle that was made without one."""
 
-    def __init__(self, client: RunCalls, thread_id: str, run_id: str, *, created: bool = False) -> None:
+    def __init__(
+        self, client: RunCalls, thread_id: str, run_id: str, *, created: bool = False, accepted: Run | None = None
+    ) -> None:
         self._client = client
         self.thread_id = thread_id
         self.id = run_id
         self.created = created
+        self.accepted = accepted
 
     def __repr__(self) -> str:
         return f"RunHandle(thread_id={self.thread_id!r}, id={self.id!r})"

@@ -96,6 +96,16 @@ SERVING: Final = Gauge(
 PAUSED: Final = Gauge("runyard_paused_queue", "1 if the queue is paused. From the leader only.", ["queue"])
 OF_QUEUES: Final = (QUEUED, DEEPEST_LANE, OLDEST, SUSPENDED_RUNS, SERVING, PAUSED)
 
+HTTP: Final = Histogram(
+    "runyard_http_request_seconds",
+    "From a request of the HTTP API to the end of its answer; of streams, to their beginning.",
+    ["method", "route", "status"],
+    buckets=_SHORT,
+)
+HTTP_REJECTED: Final = Counter("runyard_http_rejected_total", "Requests that the HTTP API answered with a problem.", ["code"])
+STREAMS_OPEN: Final = Gauge("runyard_http_streams", "Event streams that are open in this process.")
+STREAM_EVENTS: Final = Counter("runyard_http_stream_events_total", "Events sent to readers of streams.")
+
 _agents: set[str] = set()
 _queues: set[str] = set()
 

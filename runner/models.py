@@ -288,6 +288,7 @@ class Run(_Model):
     result: JsonValue = None
     usage: Usage = Field(default_factory=Usage)
     metadata: JsonObject = Field(default_factory=dict)
+    trace_context: str | None = None
     event_id: str | None = None
 
     @property

@@ -14,6 +14,7 @@ from .exchange import (
     Attempt,
     Changed,
     Claim,
+    Created,
     Cut,
     Delivery,
     Effects,
@@ -30,9 +31,11 @@ from .exchange import (
     RunRef,
     Standing,
     Step,
+    ThreadRequest,
     WorkerInfo,
     Write,
 )
+from .keys import ApiKey
 from .models import (
     AttemptInfo,
     Branch,
@@ -99,8 +102,15 @@ class ThreadStore(Protocol):
     async def thread(self, thread_id: str) -> Thread | None: ...
     async def thread_key(self, thread_id: str) -> int | None: ...
     async def threads(
-        self, *, parent_thread_id: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        *,
+        parent_thread_id: str | None = None,
+        agent: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
     ) -> Page[Thread]: ...
+    async def create_thread(self, request: ThreadRequest) -> Created: ...
     async def update_thread(
         self,
         thread_id: str,
@@ -176,6 +186,8 @@ class RunStore(Protocol):
         thread_id: str | None = None,
         status: RunStatus | None = None,
         agent: str | None = None,
+        since: datetime | None = None,
+        before: datetime | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Run]: ...
@@ -242,6 +254,19 @@ class QueueStore(Protocol):
     async def resume(self, queue: str) -> bool: ...
 
 
+class KeyStore(Protocol):
+    """API keys (semantics: A1). Bound to one tenant, but ``find_key`` sees those of every tenant.
+
+    ``create_key``: ``lifetime`` is in seconds. ``revoke_key`` returns whether that changed anything. ``find_key``: the key and
+    the digest of its secret, None once it expired or was revoked.
+    """
+
+    async def create_key(self, key: ApiKey, digest: bytes, *, lifetime: float | None = None) -> ApiKey: ...
+    async def keys(self) -> list[ApiKey]: ...
+    async def revoke_key(self, key_id: str) -> bool: ...
+    async def find_key(self, key_id: str) -> tuple[ApiKey, bytes] | None: ...
+
+
 class Scheduler(Protocol):
     """What may start now, and who holds which lane. Losing all of it costs latency, never a run.
 
@@ -262,17 +287,20 @@ class Scheduler(Protocol):
 
 
 class EventLog(Protocol):
-    """One bounded stream of events per run."""
+    """One bounded stream of events per run. ``begins`` yields at first, and whenever an attempt of any run of the thread begins
+    or a verb outside an attempt tells of one: the events that are numbered 1."""
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None: ...
     async def read(self, ref: RunRef, after: str | None = None) -> list[Event]: ...
     def follow(self, ref: RunRef, after: str | None = None) -> AsyncIterator[Event]: ...
+    def begins(self, thread_key: int) -> AsyncIterator[bool]: ...
 
 
 class Backend(Protocol):
     """Everything that a client or a worker needs, connected. ``store`` parts are bound to ``tenant``.
 
-    ``for_tenant``: the same connections, bound to another one. ``notifications``: yields at first and whenever a host may have
+    ``for_tenant``: the same connections, bound to another one. ``check``: ask the store whether this code can run on it; raises
+    BackendUnavailableError, SchemaError. ``notifications``: yields at first and whenever a host may have
     accepted a run that waits to be admitted; and with what calls that return nothing ask of the scheduler.
     """
 
@@ -284,9 +312,11 @@ class Backend(Protocol):
     limits: LimitStore
     workers: WorkerStore
     queues: QueueStore
+    keys: KeyStore
     scheduler: Scheduler
     events: EventLog
 
     def for_tenant(self, tenant: str) -> Backend: ...
+    async def check(self) -> None: ...
     def notifications(self) -> AsyncGenerator[Effects]: ...
     async def close(self) -> None: ...

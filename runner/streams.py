@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from .errors import BackendUnavailableError, RunNotFoundError
 from .exchange import RunRef
@@ -22,11 +22,14 @@ from .states import RunStatus
 if TYPE_CHECKING:
     from .ports import Backend, EventLog
 
+T = TypeVar("T")
 Position: TypeAlias = tuple[int, int]
 
 START: Final[Position] = (-1, 0)
 NOT_HELD: Final = 0.5
 """Seconds between two looks for a thread that a future run will create, or for a Redis that went away."""
+UNDERWAY: Final = 1.0
+"""Seconds that a reader gives the end of a run, which the store proves already, to arrive in Redis."""
 RECHECK: Final = 5.0
 """Seconds of silence after which a reader asks Postgres whether the run stopped without saying so."""
 
@@ -109,6 +112,7 @@ class _Reader:
                 self.announced = True
                 yield self._gap()
         if stopped(run):
+            await self._underway(ref, run)
             async for event in self._catch_up(ref, position(run.event_id)):
                 yield event
             return
@@ -134,12 +138,26 @@ class _Reader:
             return True
         return any(position(event.id) == at for event in await self.backend.runs.run_events(ref))
 
+    async def _underway(self, ref: RunRef, run: Run) -> None:
+        """Wait a moment for the run's end: just committed, it follows what its attempt said last, and neither is lost."""
+        kept = await self._kept(ref)
+        if not kept or (position(kept[-1].id) or START) >= _end(run):
+            return
+        with suppress(TimeoutError, BackendUnavailableError):
+            async with (
+                asyncio.timeout(UNDERWAY),
+                aclosing(with_silence(self._log().follow(ref, kept[-1].id), UNDERWAY)) as events,
+            ):
+                async for event in events:
+                    if event is not None and (position(event.id) or START) >= _end(run):
+                        return
+
     async def _live(self, ref: RunRef) -> AsyncGenerator[Event]:
         """Follow Redis until the run stopped, or until Redis went away."""
         after = None if self.cursor.at == START else "{}-{}".format(*self.cursor.at)
         arrived = False
         try:
-            async with aclosing(_with_silence(self._log().follow(ref, after), self.recheck)) as arrivals:
+            async with aclosing(with_silence(self._log().follow(ref, after), self.recheck)) as arrivals:
                 async for arrival in arrivals:
                     arrived = True
                     async for event in self._deliver(ref, arrival):
@@ -222,9 +240,9 @@ def _end(run: Run) -> Position:
     return position(run.event_id) or START
 
 
-async def _with_silence(events: AsyncIterator[Event], seconds: float) -> AsyncGenerator[Event | None]:
+async def with_silence(events: AsyncIterator[T], seconds: float) -> AsyncGenerator[T | None]:
     """``events``, and None each time ``seconds`` passed without one."""
-    arrival: asyncio.Future[Event] | None = None
+    arrival: asyncio.Future[T] | None = None
     try:
         while True:
             arrival = asyncio.ensure_future(anext(events))

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from .client import Client
 from .handle import RunHandle
 from .models import Event, FeedEntry
+from .threadstream import ThreadEvent
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -153,6 +154,9 @@ class SyncClient:
     requests = _client_call(Client.requests)
     thread = _client_call(Client.thread)
     threads = _client_call(Client.threads)
+    create_thread = _client_call(Client.create_thread)
+    lineage = _client_call(Client.lineage)
+    diff = _client_call(Client.diff)
     update_thread = _client_call(Client.update_thread)
     messages = _client_call(Client.messages)
     branches = _client_call(Client.branches)
@@ -169,6 +173,9 @@ class SyncClient:
     limits = _client_call(Client.limits)
     set_limit = _client_call(Client.set_limit)
     clear_limit = _client_call(Client.clear_limit)
+    create_key = _client_call(Client.create_key)
+    keys = _client_call(Client.keys)
+    revoke_key = _client_call(Client.revoke_key)
 
     def handle(self, thread_id: str, run_id: str) -> SyncRunHandle:
         """A handle of a run that was enqueued elsewhere; asks nothing."""
@@ -177,6 +184,10 @@ class SyncClient:
     def stream(self, thread_id: str, run_id: str, last_event_id: str | None = None) -> Iterator[Event]:
         """A run's events after ``last_event_id``, live, until it ends or is suspended."""
         return self.portal.iterate(self.client.stream(thread_id, run_id, last_event_id))
+
+    def stream_thread(self, thread_id: str, after: str | None = None) -> Iterator[ThreadEvent]:
+        """The events of all runs of a thread, live, until it is deleted."""
+        return self.portal.iterate(self.client.stream_thread(thread_id, after))
 
     def follow_feed(self, cursor: str | None = None) -> Iterator[FeedEntry]:
         """The feed's entries after ``cursor``, and those to come, without end."""

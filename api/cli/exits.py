@@ -39,10 +39,15 @@ MEANING: dict[Exit, str] = {
 
 _BY_HTTP_STATUS = {
     400: Exit.USAGE,
+    401: Exit.USAGE,
+    403: Exit.USAGE,
     404: Exit.NOT_FOUND,
+    405: Exit.USAGE,
+    408: Exit.UNAVAILABLE,
     409: Exit.CONFLICT,
     410: Exit.NOT_FOUND,
     413: Exit.USAGE,
+    415: Exit.USAGE,
     422: Exit.USAGE,
     429: Exit.UNAVAILABLE,
     501: Exit.USAGE,

@@ -17,27 +17,15 @@ backend's scheduler and event log have suites of their own.
 import pytest
 
 MODULES = (
-    *(
-        "abort",
-        "attempts",
-        "checkpointer",
-        "cuts",
-        "deletion",
-        "feed",
-        "forks",
-        "history",
-        "hitl",
-        "inheritance",
-        "lanes",
-        "poison",
-    ),
-    *("queues", "runs", "tenants", "transitions", "tree", "versions", "workers", "world"),
+    *("abort", "attempts", "checkpointer", "creation", "cuts", "deletion", "feed", "forks", "history", "hitl", "inheritance"),
+    *("keys", "lanes", "poison", "queues", "runs", "tenants", "transitions", "tree", "versions", "workers", "world"),
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
 
 from .abort import TestAbort  # noqa: E402
 from .attempts import TestAttempts  # noqa: E402
 from .checkpointer import TestCheckpointer, TestExternalRuns, TestRequests  # noqa: E402
+from .creation import TestCreation, TestFilters  # noqa: E402
 from .cuts import TestMessageCuts  # noqa: E402
 from .deletion import TestDeletion  # noqa: E402
 from .fanout import TestFanOut  # noqa: E402
@@ -46,6 +34,7 @@ from .forks import TestForks  # noqa: E402
 from .history import TestHistory  # noqa: E402
 from .hitl import TestHitl  # noqa: E402
 from .inheritance import TestInheritance  # noqa: E402
+from .keys import TestKeys  # noqa: E402
 from .lanes import TestLanes  # noqa: E402
 from .limits import TestLimits, TestSlots  # noqa: E402
 from .poison import TestPoison  # noqa: E402
@@ -62,14 +51,17 @@ __all__ = [
     "TestAbort",
     "TestAttempts",
     "TestCheckpointer",
+    "TestCreation",
     "TestDeletion",
     "TestExternalRuns",
     "TestFanOut",
     "TestFeed",
+    "TestFilters",
     "TestForks",
     "TestHistory",
     "TestHitl",
     "TestInheritance",
+    "TestKeys",
     "TestLanes",
     "TestLimits",
     "TestMessageCuts",

@@ -17,6 +17,7 @@ from runner.ports import (
     Checkpointer,
     EventLog,
     Feed,
+    KeyStore,
     LimitStore,
     QueueStore,
     RunStore,
@@ -28,6 +29,7 @@ from runner.ports import (
 from .checkpointer import MemoryCheckpointer
 from .events import MemoryEventLog
 from .feed import MemoryFeed
+from .keys import MemoryKeyStore
 from .limits import MemoryLimitStore
 from .queues import MemoryQueueStore
 from .runs import MemoryRunStore
@@ -61,12 +63,16 @@ class MemoryBackend:
         self.limits: LimitStore = MemoryLimitStore(world.db)
         self.workers: WorkerStore = MemoryWorkerStore(world.db)
         self.queues: QueueStore = MemoryQueueStore(world.db)
+        self.keys: KeyStore = MemoryKeyStore(world.db, tenant)
         self.scheduler: Scheduler = world.scheduler
         self.events: EventLog = world.events
 
     def for_tenant(self, tenant: str) -> Backend:
         """The same world, bound to another tenant."""
         return MemoryBackend(self.world, tenant)
+
+    async def check(self) -> None:
+        """It is there."""
 
     async def notifications(self) -> AsyncGenerator[Effects]:
         """Yields at once, then what calls that return nothing ask of the scheduler."""

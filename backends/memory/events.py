@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
 from runner.exchange import RunRef
@@ -20,6 +21,7 @@ class MemoryEventLog:
 
     def __init__(self) -> None:
         self._streams: dict[RunRef, list[Event]] = {}
+        self._begun: Counter[int] = Counter()
         self._changed = asyncio.Condition()
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None:
@@ -27,11 +29,22 @@ class MemoryEventLog:
             stream = self._streams.setdefault(RunRef(thread_key, event.run_id), [])
             if not stream or place(event.id) > place(stream[-1].id):
                 stream.append(event)
+                self._begun[thread_key] += place(event.id)[1] == 1
         async with self._changed:
             self._changed.notify_all()
 
     async def read(self, ref: RunRef, after: str | None = None) -> list[Event]:
         return [e for e in self._streams.get(ref, []) if after is None or place(e.id) > place(after)]
+
+    async def begins(self, thread_key: int) -> AsyncIterator[bool]:
+        """At once, and whenever an event numbered 1 is added to a run of the thread."""
+        seen = -1
+        while True:
+            async with self._changed:
+                while self._begun[thread_key] == seen:
+                    await self._changed.wait()
+                seen = self._begun[thread_key]
+            yield True
 
     async def follow(self, ref: RunRef, after: str | None = None) -> AsyncIterator[Event]:
         """Events after ``after``, until one that ends the stream."""

@@ -42,6 +42,7 @@ def new_run(db: Database, thread: ThreadState, request: AcceptRequest, parent_id
         accepted_at=now,
         app_version=request.app_version,
         metadata=request.metadata,
+        trace_context=request.trace_context,
     )
     known = RunState(run.model_copy(deep=True), db.number(), db.next_fence(), request, request.fork, changed_at=now)
     known.job = request.job

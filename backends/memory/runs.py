@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from runner.errors import (
@@ -295,13 +296,18 @@ class MemoryRunStore:
         thread_id: str | None = None,
         status: RunStatus | None = None,
         agent: str | None = None,
+        since: datetime | None = None,
+        before: datetime | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Run]:
-        """Runs in order of acceptance."""
+        """Runs, the newest first."""
         found = [r for t in self.db.of(self.tenant) if thread_id in (None, t.id) for r in t.runs.values()]
         found = [r for r in found if status in (None, r.run.status) and agent in (None, r.run.agent)]
-        part = page(sorted(found, key=lambda r: r.accept_no), lambda r: str(r.accept_no), limit, cursor)
+        found = [
+            r for r in found if (since is None or r.run.accepted_at >= since) and (before is None or r.run.accepted_at < before)
+        ]
+        part = page(sorted(found, key=lambda r: -r.accept_no), lambda r: str(r.accept_no), limit, cursor)
         return Page([copy_run(r.run) for r in part.items], part.next)
 
     async def explain(self, thread_id: str, run_id: str) -> str:

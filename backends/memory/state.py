@@ -13,6 +13,7 @@ from typing import Any
 
 from runner.errors import InvalidInputError, RunNotFoundError, ThreadNotFoundError
 from runner.exchange import AcceptRequest, Effects, ForkRequest, Job, OutsideEvent, RunRef, Step, WorkerInfo, queued_event
+from runner.keys import ApiKey
 from runner.models import (
     AttemptInfo,
     ErrorInfo,
@@ -227,6 +228,7 @@ class Database:
         self.paused: dict[str, datetime] = {}
         self.lease: tuple[str, datetime] | None = None
         self.limits: dict[tuple[LimitName, str | None], int] = {}
+        self.keys: dict[str, tuple[ApiKey, bytes]] = {}
         self.notes: list[Note] = []
         self.pruned: dict[str, int] = {}
         self.fence = 0

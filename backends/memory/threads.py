@@ -13,7 +13,7 @@ from runner.errors import (
     ThreadAlreadyExistsError,
     ThreadBusyError,
 )
-from runner.exchange import Cut, Effects, Forked, ForkRequest, Page, RunRef
+from runner.exchange import Created, Cut, Effects, Forked, ForkRequest, Page, RunRef, ThreadRequest
 from runner.models import Branch as Leaf
 from runner.models import JsonObject, Message, Thread, check_id, check_tags
 from runner.repair import FORKED, closing
@@ -39,12 +39,36 @@ class MemoryThreadStore:
         return thread.key if thread else None
 
     async def threads(
-        self, *, parent_thread_id: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        *,
+        parent_thread_id: str | None = None,
+        agent: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
     ) -> Page[Thread]:
         """Threads in the order in which they were made."""
         found = [t.thread for t in self.db.of(self.tenant) if parent_thread_id in (None, t.thread.parent_thread_id)]
+        found = [t for t in found if agent in (None, t.agent) and (tags or {}).items() <= t.tags.items()]
         part = page(found, lambda t: t.thread_id, limit, cursor)
         return Page([t.model_copy(deep=True) for t in part.items], part.next)
+
+    async def create_thread(self, request: ThreadRequest) -> Created:
+        """Make an empty thread; the same request again finds it."""
+        check_id(request.thread_id, "thread_id")
+        tags = check_tags(check_json(dict(request.tags), "tags"), check_json(request.title, "title"))
+        extra, config = check_json(request.extra, "extra"), check_json(request.config, "config")
+        existing = self.db.find(self.tenant, request.thread_id)
+        if existing is not None and existing.fork_hash == request.hash:
+            return Created(existing.thread.model_copy(deep=True), False)
+        if existing is not None:
+            message = f"thread {request.thread_id!r} exists and was not made by this request; choose another id"
+            raise ThreadAlreadyExistsError(message, thread_id=request.thread_id)
+        thread = self.db.create(
+            self.tenant, request.thread_id, agent=request.agent, title=request.title, tags=tags, extra=extra, config=config
+        )
+        thread.base_extra, thread.fork_hash = dict(extra), request.hash
+        return Created(thread.thread.model_copy(deep=True), True)
 
     async def update_thread(
         self,

@@ -18,6 +18,7 @@ from runner.ports import (
     Checkpointer,
     EventLog,
     Feed,
+    KeyStore,
     LimitStore,
     QueueStore,
     RunStore,
@@ -30,6 +31,7 @@ from . import codec
 from .checkpointer import PostgresCheckpointer
 from .database import Database, translated
 from .feed import PostgresFeed
+from .keys import PostgresKeyStore
 from .limits import PostgresLimitStore
 from .migrate import check_schema
 from .queues import PostgresQueueStore
@@ -51,6 +53,7 @@ class PostgresBackend:
         self.limits: LimitStore = PostgresLimitStore(db)
         self.workers: WorkerStore = PostgresWorkerStore(db)
         self.queues: QueueStore = PostgresQueueStore(db)
+        self.keys: KeyStore = PostgresKeyStore(db, tenant)
         if redis is not None:
             events = RedisEventLog(redis)
             self.scheduler: Scheduler = RedisScheduler(redis, events)
@@ -59,6 +62,10 @@ class PostgresBackend:
     def for_tenant(self, tenant: str) -> Backend:
         """The same connections, bound to another tenant."""
         return PostgresBackend(self.db, self.redis, tenant, self.listen_url)
+
+    async def check(self) -> None:
+        """Raises BackendUnavailableError, SchemaUninitialized, SchemaMismatch."""
+        await check_schema(self.db)
 
     async def notifications(self) -> AsyncGenerator[Effects]:
         """Yields when a host's transaction accepted a run, and after each (re)connection, when one may have been missed; with

@@ -189,6 +189,7 @@ def run(row: Row) -> Run:
         result=unpack(row["result"]) if row["result"] is not None else None,
         usage=Usage(**from_json(row["usage"])) if row["usage"] else Usage(),
         metadata=from_json(row["metadata"]),
+        trace_context=row["trace_context"],
         event_id=row["event_id"],
     )
 
@@ -250,6 +251,7 @@ def accepted_run(request: AcceptRequest, row: Row) -> Run:
         admitted_at=row["admitted_at"],
         metadata=request.metadata,
         app_version=request.app_version,
+        trace_context=request.trace_context,
     )
 
 

@@ -215,12 +215,14 @@ class PostgresRunStore(RunTrail):
         thread_id: str | None = None,
         status: RunStatus | None = None,
         agent: str | None = None,
+        since: datetime | None = None,
+        before: datetime | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Run]:
         """Runs, the newest first."""
-        before = cursors.decode(cursor) if cursor else _LAST
-        rows = await self.db.rows("runs", self.tenant, thread_id, status, agent, before, limit + 1)
+        last = cursors.decode(cursor) if cursor else _LAST
+        rows = await self.db.rows("runs", self.tenant, thread_id, status, agent, last, limit + 1, since, before)
         more = cursors.encode(rows[limit - 1]["accept_no"]) if len(rows) > limit else None
         return Page([codec.run(row) for row in rows[:limit]], more)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from backends import cursors
-from runner.exchange import Cut, Effects, Forked, ForkRequest, Page
+from runner.exchange import Created, Cut, Effects, Forked, ForkRequest, Page, ThreadRequest
 from runner.models import Branch, JsonObject, Message, Thread, check_id, check_tags, open_tool_calls
 from runner.repair import FORKED, closing
 from runner.states import RunStatus
@@ -34,13 +34,31 @@ class PostgresThreadStore:
         return row["thread_key"] if row else None
 
     async def threads(
-        self, *, parent_thread_id: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        *,
+        parent_thread_id: str | None = None,
+        agent: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
     ) -> Page[Thread]:
         """Threads in the order in which they were made."""
         after = cursors.decode(cursor) if cursor else 0
-        rows = await self.db.rows("threads", self.tenant, parent_thread_id, after, limit + 1)
+        having = codec.to_json(dict(tags)) if tags else None
+        rows = await self.db.rows("threads", self.tenant, parent_thread_id, after, limit + 1, agent, having)
         more = cursors.encode(rows[limit - 1]["thread_key"]) if len(rows) > limit else None
         return Page([codec.thread(row) for row in rows[:limit]], more)
+
+    async def create_thread(self, request: ThreadRequest) -> Created:
+        """Make an empty thread; the same request again finds it. Raises ThreadAlreadyExistsError."""
+        row = await self.db.one(
+            "create_thread",
+            *(self.tenant, check_id(request.thread_id, "thread_id"), request.hash, request.agent, request.title),
+            codec.to_json(check_tags(request.tags, request.title)),
+            codec.to_json(request.extra),
+            codec.to_json(request.config),
+        )
+        return Created(codec.thread(row), row["created"])
 
     async def update_thread(
         self,

@@ -119,6 +119,14 @@ class RedisEventLog:
                     ended = event.type in STREAM_ENDS
                     yield event
 
+    async def begins(self, thread_key: int) -> AsyncGenerator[bool, None]:
+        """At once, and whenever an event numbered 1 is added to a run of the thread. Raises BackendUnavailableError when the
+        connection is lost."""
+        async with self._server.subscribe(self._keys.begins(thread_key), self._backlog) as live:
+            while True:
+                yield True
+                await live.get()
+
     async def _stored(self, position: _Position) -> AsyncGenerator[Event, None]:
         """Page through what the stream holds after ``position``, and move it."""
         read, key = script("read"), self._keys.events(position.ref)

@@ -12,6 +12,7 @@ key                                     type    holds
 ``<ns>:{0}:rouse:<worker>``             list    a token that ends this worker's wait, put there when it is to stop; expires
 ``<ns>:{n}:token``                      int     the last lock token
 ``<ns>:{n}:events:<thread>:<run>``      stream  the run's events; also the name of the channel that announces them; expires
+``<ns>:{n}:events:<thread>``            channel tells that a run of the thread has an event numbered 1
 ``<ns>:cancel``                         channel hints that a running run was asked to cancel
 ======================================  ======  =============================================================================
 
@@ -46,6 +47,9 @@ class Keys:
 
     def events(self, ref: RunRef) -> str:
         return f"{self.prefix(self.events_shard(ref))}events:{events_suffix(ref)}"
+
+    def begins(self, thread_key: int) -> str:
+        return f"{self.prefix(self.shard(str(thread_key)))}events:{thread_key}"
 
     def wake(self, shard: int, queue: str) -> str:
         return f"{self.prefix(shard)}wake:{queue}"

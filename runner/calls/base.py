@@ -39,10 +39,10 @@ def options(**fields: Any) -> RunOptions:
         raise InvalidInputError(f"{name}: {first['msg'].lower()}, got {first['input']!r:.80}", field=name) from None
 
 
-def aware(moment: datetime | None) -> datetime | None:
+def aware(moment: datetime | None, name: str = "run_at") -> datetime | None:
     """``moment`` if it names an instant: a naive one would mean another time on another host."""
     if moment is not None and moment.tzinfo is None:
-        raise InvalidInputError(f"run_at needs a time zone, got {moment.isoformat()}; use datetime.now(UTC)", field="run_at")
+        raise InvalidInputError(f"{name} needs a time zone, got {moment.isoformat()}; use datetime.now(UTC)", field=name)
     return moment
 
 

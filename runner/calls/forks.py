@@ -10,7 +10,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from ..errors import InvalidInputError
-from ..exchange import AcceptRequest, Cut, ForkRequest
+from ..exchange import AcceptRequest, Cut, Forked, ForkRequest
 from ..handle import RunHandle
 from ..models import ForkOnceResult, JsonObject, Message, Thread, check_id, new_id
 from .base import as_message, options
@@ -56,26 +56,14 @@ class ForkCalls(RunCalls, ThreadCalls):
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, ForkBoundaryError, MessageNotFoundError.
         """
-        request = _fork_request(
-            src, new, Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair),
-            metadata, title, tags, agent, reset_usage,
-        )  # fmt: skip
+        cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
+        request = fork_request(src, new, cut, metadata, title, tags, agent, reset_usage)
         if wait:
             job = await self._accept_fork(request, None)
             (await job.result()).raise_for_status()
+            await prompt_fork(self, request.new, message, run_id)
         else:
-            from .. import metrics  # prometheus-client: half of a light client's import time
-
-            with metrics.FORK.time():
-                await self.backend.threads.fork(request)
-        if message is not None:
-            await self._accept(
-                AcceptRequest(
-                    thread_id=request.new,
-                    run_id=check_id(run_id or first_prompt_id(request.new), "run_id"),
-                    input=as_message(message),
-                )
-            )
+            await make_fork(self, request, message, run_id)
         return await self.thread(request.new)
 
     async def enqueue_fork(
@@ -104,7 +92,7 @@ class ForkCalls(RunCalls, ThreadCalls):
         cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
         if new is None and run_id is not None:
             new = str(uuid.uuid5(_FORKS, f"{src}/{run_id}"))
-        return await self._accept_fork(_fork_request(src, new, cut, metadata, title, tags, agent, reset_usage), run_id)
+        return await self._accept_fork(fork_request(src, new, cut, metadata, title, tags, agent, reset_usage), run_id)
 
     async def fork_once(
         self,
@@ -144,12 +132,31 @@ class ForkCalls(RunCalls, ThreadCalls):
         return await self._accept(AcceptRequest(thread_id=request.src, run_id=job, kind="fork", fork=request))
 
 
+async def make_fork(
+    calls: ForkCalls, request: ForkRequest, message: str | Message | None = None, run_id: str | None = None
+) -> tuple[Forked, RunHandle | None]:
+    """What ``fork`` does, from a request: the thread, whether this call made it, and the run of its first prompt."""
+    from .. import metrics  # prometheus-client: half of a light client's import time
+
+    with metrics.FORK.time():
+        forked = await calls.backend.threads.fork(request)
+    return forked, await prompt_fork(calls, request.new, message, run_id)
+
+
+async def prompt_fork(calls: ForkCalls, new: str, message: str | Message | None, run_id: str | None) -> RunHandle | None:
+    """The first prompt of a fork, if there is one. ``run_id`` None: derived from ``new``, so that a repetition is the same
+    run."""
+    if message is None:
+        return None
+    return await calls.enqueue(new, message, run_id or first_prompt_id(new))
+
+
 @cache
 def _probe() -> TypeAdapter[ForkOnceResult]:
     return TypeAdapter(ForkOnceResult)
 
 
-def _fork_request(
+def fork_request(
     src: str,
     new: str | None,
     cut: Cut,
@@ -159,6 +166,7 @@ def _fork_request(
     agent: str | None,
     reset_usage: bool,
 ) -> ForkRequest:
+    """The request that the arguments of a fork make. Raises InvalidInputError."""
     if sum(point is not None for point in (cut.after_run_id, cut.at_message_id, cut.at_seq)) > 1:
         raise InvalidInputError("cut after a run, at a message or at a seq: give one of them", field="after_run_id")
     return ForkRequest(

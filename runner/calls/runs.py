@@ -28,6 +28,8 @@ from ..models import (
 )
 from ..states import RunStatus
 from ..streams import follow_run
+from ..threadstream import ThreadEvent, follow_thread
+from ..tracing import current
 from .base import Calls, as_message, aware, due, options, urgency
 
 _PAGE: Final = 50
@@ -37,14 +39,15 @@ class RunCalls(Calls):
     """Enqueue, answer, cancel, watch."""
 
     async def _accept(self, request: AcceptRequest, connection: Any = None) -> RunHandle:
-        request = replace(request, app_version=self.app_version)
+        request = replace(request, app_version=self.app_version, trace_context=current())
         accepted = await self.backend.runs.accept(request, connection=connection)
         if accepted.created:
             from .. import metrics  # prometheus-client: half of a light client's import time
 
             metrics.RUNS_ACCEPTED.labels(kind=request.kind).inc()
         await self._apply(accepted.effects)
-        return RunHandle(self, accepted.run.thread_id, accepted.run.run_id, created=accepted.created)
+        run = accepted.run
+        return RunHandle(self, run.thread_id, run.run_id, created=accepted.created, accepted=run)
 
     async def enqueue(
         self,
@@ -197,11 +200,22 @@ class RunCalls(Calls):
         *,
         status: RunStatus | None = None,
         agent: str | None = None,
+        since: datetime | None = None,
+        before: datetime | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Run]:
-        """Runs, of one thread or of all, a page at a time. Raises InvalidCursorError."""
-        return await self.backend.runs.runs(thread_id=thread_id, status=status, agent=agent, limit=limit, cursor=cursor)
+        """Runs, of one thread or of all, the newest first, a page at a time. ``since`` and ``before`` (aware) bound when they
+        were accepted; the second is exclusive. Raises InvalidInputError, InvalidCursorError."""
+        return await self.backend.runs.runs(
+            thread_id=thread_id,
+            status=status,
+            agent=agent,
+            since=aware(since, "since"),
+            before=aware(before, "before"),
+            limit=limit,
+            cursor=cursor,
+        )
 
     async def explain(self, thread_id: str, run_id: str) -> str:
         """One sentence that says why the run is not running, or what it does (semantics: R12). Raises RunNotFoundError."""
@@ -220,6 +234,12 @@ class RunCalls(Calls):
     async def stream(self, thread_id: str, run_id: str, last_event_id: str | None = None) -> AsyncGenerator[Event]:
         """A run's events after ``last_event_id``, live, until it ends or is suspended: :func:`runner.streams.follow_run`."""
         async with aclosing(follow_run(self.backend, thread_id, run_id, last_event_id)) as events:
+            async for event in events:
+                yield event
+
+    async def stream_thread(self, thread_id: str, after: str | None = None) -> AsyncGenerator[ThreadEvent]:
+        """The events of all runs of a thread, live, until it is deleted: :func:`runner.threadstream.follow_thread`."""
+        async with aclosing(follow_thread(self.backend, thread_id, after)) as events:
             async for event in events:
                 yield event
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from ..errors import ThreadNotFoundError
-from ..exchange import Page
-from ..models import Branch, JsonObject, Message, Thread, check_id
+from ..exchange import Created, Page, ThreadRequest
+from ..models import Branch, JsonObject, Message, Thread, check_id, check_tags, new_id
 from .base import Calls, as_message
 
 
@@ -20,11 +21,45 @@ class ThreadCalls(Calls):
             raise ThreadNotFoundError(f"there is no thread {thread_id!r}", thread_id=thread_id)
         return thread
 
+    async def create_thread(
+        self,
+        thread_id: str | None = None,
+        *,
+        agent: str | None = None,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        extra: JsonObject | None = None,
+        config: JsonObject | None = None,
+    ) -> Created:
+        """An empty thread, and whether it was made by this call. Not needed before a prompt, which makes its thread by itself.
+
+        ``thread_id``: yours, or None for a uuid7; the same id with the same content again is the same thread. ``agent``: what
+        answers where a prompt names none. ``config``: what forks copy, by value.
+
+        Raises ThreadAlreadyExistsError, InvalidInputError.
+        """
+        id = new_id() if thread_id is None else check_id(thread_id, "thread_id")
+        request = ThreadRequest(
+            thread_id=id, agent=agent, title=title, tags=check_tags(tags or {}), extra=extra or {}, config=config or {}
+        )
+        return await self.backend.threads.create_thread(request)
+
     async def threads(
-        self, *, parent_thread_id: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        *,
+        parent_thread_id: str | None = None,
+        agent: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
     ) -> Page[Thread]:
-        """Threads, or the forks of one, a page at a time. Raises InvalidCursorError."""
-        return await self.backend.threads.threads(parent_thread_id=parent_thread_id, limit=limit, cursor=cursor)
+        """Threads, or the forks of one, the oldest first, a page at a time. ``tags``: those that carry all of them.
+
+        Raises InvalidCursorError.
+        """
+        return await self.backend.threads.threads(
+            parent_thread_id=parent_thread_id, agent=agent, tags=tags, limit=limit, cursor=cursor
+        )
 
     async def update_thread(
         self,
@@ -74,12 +109,29 @@ class ThreadCalls(Calls):
             check_id(thread_id, "thread_id"), stored, parent_id, expected_leaf=expected_leaf
         )
 
-    async def delete_thread(self, thread_id: str, *, cancel: bool = False) -> None:
-        """Delete a thread; its forks keep what they see. ``cancel``: end its live runs first.
+    async def delete_thread(self, thread_id: str, *, cancel: bool = False, descendants: bool = False) -> None:
+        """Delete a thread; its forks keep what they see. ``cancel``: end its live runs first. ``descendants``: delete its forks
+        and theirs first, one by one; where that stops half-way, call again.
 
         Raises ThreadNotFoundError, ThreadBusyError.
         """
+        if descendants:
+            for child in reversed(await self._descendants(thread_id)):
+                with suppress(ThreadNotFoundError):
+                    await self._apply(await self.backend.threads.delete_thread(child, cancel=cancel))
         await self._apply(await self.backend.threads.delete_thread(thread_id, cancel=cancel))
+
+    async def _descendants(self, thread_id: str) -> list[str]:
+        """The ids of the forks of ``thread_id`` and of theirs; each after the one that it was forked from."""
+        found = [(await self.thread(thread_id)).thread_id]
+        for parent in found:
+            cursor: str | None = None
+            while True:
+                page = await self.threads(parent_thread_id=parent, cursor=cursor)
+                found += [child.thread_id for child in page.items if child.thread_id not in found]
+                if (cursor := page.next) is None:
+                    break
+        return found[1:]
 
     async def erase_thread(self, thread_id: str, *, cancel: bool = False) -> None:
         """Delete a thread and blank its own messages wherever a fork still shows them.

@@ -132,6 +132,29 @@ BEGIN
     created := true;
 END $$;
 
+-- Make an empty thread. One that was made by a request with the same hash is that thread.
+CREATE FUNCTION runyard.create_thread(
+    for_tenant text, id text, hash text, of_agent text, with_title text, with_tags jsonb, with_extra jsonb, with_config jsonb,
+    OUT thread runyard.threads, OUT created boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    branch bigint := nextval('runyard.branch_numbers');
+BEGIN
+    INSERT INTO runyard.threads AS t (tenant, thread_id, fork_hash, head_branch, agent, title, tags, base_extra, extra, config)
+    VALUES (for_tenant, id, hash, branch, of_agent, with_title, with_tags, with_extra, with_extra, with_config)
+    ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING t.* INTO thread;
+    created := FOUND;
+    IF created THEN
+        INSERT INTO runyard.branches (branch_id, thread_key, lane) VALUES (branch, thread.thread_key, '');
+        RETURN;
+    END IF;
+    thread := runyard.same_fork(for_tenant, id, hash);
+    IF thread.thread_key IS NULL THEN
+        PERFORM runyard.refuse('thread_already_exists', format('thread %s exists and was not made by this request; choose another id', id),
+                               jsonb_build_object('thread_id', id));
+    END IF;
+END $$;
+
 -- Store a message outside any run.
 CREATE FUNCTION runyard.store_message(for_tenant text, in_thread text, m runyard.new_message, parent uuid, expected uuid)
 RETURNS TABLE (seq bigint, parent_id uuid, created_at timestamptz)

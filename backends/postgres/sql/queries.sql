@@ -74,6 +74,7 @@ SELECT r.* FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = $2 AND r.ru
 SELECT r.* FROM runyard.runs r
 WHERE r.tenant = $1 AND NOT r.deleted AND ($2::text IS NULL OR r.thread_id = $2) AND ($3::text IS NULL OR r.status = $3)
   AND ($4::text IS NULL OR r.agent = $4) AND r.accept_no < $5
+  AND ($7::timestamptz IS NULL OR r.accepted_at >= $7) AND ($8::timestamptz IS NULL OR r.accepted_at < $8)
 ORDER BY r.accept_no DESC LIMIT $6
 
 -- name: explain
@@ -108,7 +109,11 @@ SELECT t.* FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t
 -- name: threads
 SELECT t.* FROM runyard.threads t
 WHERE t.tenant = $1 AND t.deleted_at IS NULL AND ($2::text IS NULL OR t.parent_thread_id = $2) AND t.thread_key > $3
+  AND ($5::text IS NULL OR t.agent = $5) AND ($6::jsonb IS NULL OR t.tags @> $6::jsonb)
 ORDER BY t.thread_key LIMIT $4
+
+-- name: create_thread
+SELECT (c.thread).*, c.created FROM runyard.create_thread($1, $2, $3, $4, $5, $6::jsonb, $7::jsonb, $8::jsonb) c
 
 -- name: update_thread
 SELECT t.* FROM runyard.update_thread($1, $2, $3, $4::jsonb, $5::jsonb) t
@@ -269,3 +274,17 @@ SELECT current_setting('server_version') AS version, clock_timestamp() AS now, p
 
 -- name: leader
 SELECT l.holder FROM runyard.leases l WHERE l.name = 'reconciler' AND l.expires_at > clock_timestamp()
+
+-- name: create_key
+INSERT INTO runyard.api_keys (key_id, tenant, name, scopes, digest, expires_at)
+VALUES ($1, $2, $3, $4, $5, clock_timestamp() + make_interval(secs => $6)) RETURNING *
+
+-- name: keys
+SELECT k.* FROM runyard.api_keys k WHERE k.tenant = $1 ORDER BY k.created_at, k.key_id
+
+-- name: revoke_key
+UPDATE runyard.api_keys SET revoked_at = clock_timestamp() WHERE tenant = $1 AND key_id = $2 AND revoked_at IS NULL RETURNING key_id
+
+-- name: find_key
+SELECT k.* FROM runyard.api_keys k
+WHERE k.key_id = $1 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())

@@ -30,6 +30,9 @@ while i <= #ARGV do
     if id_fence > fence or (id_fence == fence and id_n > n) then
       redis.call('XADD', stream, 'MAXLEN', '~', maxlen, id, 'e', payload)
       redis.call('PUBLISH', stream, id .. ' ' .. payload)
+      if id_n == 1 then
+        redis.call('PUBLISH', prefix .. 'events:' .. string.match(ARGV[i], '^%d+'), '')
+      end
       fence, n, added = id_fence, id_n, added + 1
     end
   end

@@ -1,0 +1,1 @@
+"""The HTTP API: :func:`api.http.app.asgi_app` makes it."""

@@ -1,0 +1,94 @@
+"""The OpenAPI document, with what the framework cannot know: how callers are recognised, problems, and streams."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from . import problems
+
+TOKEN: Final = {
+    "name": "token",
+    "in": "query",
+    "required": False,
+    "description": "A stream token, instead of an API key.",
+    "schema": {"type": "string"},
+}
+EVENTS: Final = {
+    "schema": {
+        "type": "string",
+        "description": "Of each event its `id`, its type as `event`, and as `data` all of it as JSON.",
+    },
+    "example": 'id: 7-2\nevent: message.delta\ndata: {"id":"7-2","type":"message.delta","thread_id":"t","run_id":"r",'
+    '"data":{"message_id":"0198…","text":"Hel"}}\n\n',
+}
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The document of ``app``, made once."""
+    if app.openapi_schema is None:
+        made = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags
+        )
+        components = made.setdefault("components", {})
+        schemas = components.setdefault("schemas", {})
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        schemas |= _schema_of_problems()
+        components["securitySchemes"] = {
+            "apiKey": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "An API key, `ry_…`, with the scope of the operation.",
+            }
+        }
+        _describe_streams(made)
+        components["responses"] = _shared(made)
+        app.openapi_schema = made
+    return app.openapi_schema
+
+
+def operations(made: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every operation of a document: its method, path and description."""
+    for path, methods in made["paths"].items():
+        for method, described in methods.items():
+            yield method, path, described
+
+
+def _schema_of_problems() -> dict[str, Any]:
+    schema = problems.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {**schema.pop("$defs", {}), "Problem": schema}
+
+
+def _describe_streams(made: dict[str, Any]) -> None:
+    for method, path, described in operations(made):
+        if path.endswith("/stream"):
+            described["responses"]["200"]["content"] = {"text/event-stream": EVENTS}
+            if method == "get":
+                described.setdefault("parameters", []).append(TOKEN)
+        elif path == "/metrics":
+            described["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
+
+
+def _shared(made: dict[str, Any]) -> dict[str, Any]:
+    """Replace answers that many operations have in common by references; what they refer to."""
+    answers = [(described["responses"], status) for _, _, described in operations(made) for status in described["responses"]]
+    seen = Counter(_key(responses[status]) for responses, status in answers)
+    shared: dict[str, Any] = {}
+    for responses, status in answers:
+        answer = responses[status]
+        examples = answer.get("content", {}).get(problems.MEDIA_TYPE, {}).get("examples")
+        if examples and seen[_key(answer)] > 1:
+            name = "-or-".join(examples)
+            shared[name] = answer
+            responses[status] = {"$ref": f"#/components/responses/{name}"}
+    return dict(sorted(shared.items()))
+
+
+def _key(answer: dict[str, Any]) -> str:
+    return json.dumps(answer, sort_keys=True)

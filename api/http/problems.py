@@ -1,0 +1,214 @@
+"""Errors as problem documents (RFC 9457), for the whole tree of :mod:`runner.errors`.
+
+A problem names the error's stable ``code``, says in ``detail`` what was wrong and what to do, and carries the error's
+``details``; ``errors`` lists the fields of a request that do not fit its schema.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field, JsonValue
+from pydantic_core import to_jsonable_python
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from runner import errors
+from runner.errors import RunyardError
+
+from .paths import route_path
+
+MEDIA_TYPE: Final = "application/problem+json"
+EVERYWHERE: Final[tuple[type[RunyardError], ...]] = (
+    errors.InvalidInputError,
+    errors.RequestError,
+    errors.UnauthenticatedError,
+    errors.ForbiddenError,
+    errors.RequestTimeoutError,
+    errors.RequestTooLargeError,
+    errors.InvalidRequestError,
+    errors.RateLimitedError,
+    errors.BackendUnavailableError,
+    errors.SchemaError,
+)
+"""What any route may answer."""
+
+
+class FieldError(BaseModel):
+    """One place of a request that does not fit. ``pointer``: a JSON pointer into the body, or the parameter's name."""
+
+    location: str = Field(description="body, path, query or header", examples=["body"])
+    pointer: str = Field(examples=["/message/content/0/text"])
+    message: str = Field(examples=["Input should be a valid string"])
+
+
+class Problem(BaseModel):
+    """What went wrong (RFC 9457)."""
+
+    type: str = Field(description="Identifies the kind of problem.", examples=["urn:runyard:problem:run_conflict"])
+    title: str = Field(description="The kind of problem in words.", examples=["Conflict"])
+    status: int = Field(description="The HTTP status.", examples=[409])
+    code: str = Field(description="Stable; what a program should look at.", examples=["run_conflict"])
+    detail: str = Field(description="What was wrong, and what to do.")
+    instance: str = Field(description="The request: the id that the access log has.", examples=["urn:uuid:0198…"])
+    details: dict[str, JsonValue] = Field(default_factory=dict, description="Facts about this error, by its code.")
+    errors: list[FieldError] | None = Field(None, description="The fields that do not fit the schema.")
+
+
+class ProblemResponse(Response):
+    """A problem on its way."""
+
+    media_type = MEDIA_TYPE
+
+
+def response(error: RunyardError, request_id: str, headers: Mapping[str, str] | None = None) -> ProblemResponse:
+    """``error`` as the answer to the request."""
+    details = dict(error.details)
+    found = details.pop("errors", None) if isinstance(error, errors.InvalidRequestError) else None
+    problem = Problem.model_construct(
+        type=f"urn:runyard:problem:{error.code}",
+        title=HTTPStatus(error.http_status).phrase,
+        status=error.http_status,
+        code=error.code,
+        detail=error.message,
+        instance=f"urn:uuid:{request_id}",
+        details=details,
+        errors=found,
+    )
+    body = {name: value for name, value in problem.__dict__.items() if value is not None}
+    # Not pydantic's JSON: what was wrong may be a lone surrogate, which only an escape can show.
+    content = json.dumps(to_jsonable_python(body, fallback=str))
+    return ProblemResponse(content, error.http_status, {**_headers(error), **(headers or {})})
+
+
+def _headers(error: RunyardError) -> dict[str, str]:
+    match error:
+        case errors.UnauthenticatedError():
+            return {"WWW-Authenticate": 'Bearer realm="runyard"'}
+        case errors.MethodNotAllowedError():
+            return {"Allow": str(error.details.get("allow", ""))}
+        case errors.BackendUnavailableError() | errors.SchemaError():
+            return {"Retry-After": "1"}
+        case _ if "retry_after" in error.details:
+            return {"Retry-After": str(max(1, round(float(error.details["retry_after"]))))}
+    return {}
+
+
+async def send(error: RunyardError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer from outside the routes."""
+    scope.setdefault("state", {})["code"] = error.code
+    await response(error, request_id_of(scope))(scope, receive, send)
+
+
+def request_id_of(scope: Scope) -> str:
+    """The id that the request was given."""
+    return str(scope.get("state", {}).get("request_id", "00000000-0000-0000-0000-000000000000"))
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the routes with a problem."""
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RunyardError)
+        request.state.code = error.code
+        return response(error, request_id_of(request.scope))
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return await refused(request, _invalid(error.errors()))
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return await refused(request, _of_http(request, error))
+
+    app.add_exception_handler(RunyardError, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+
+
+def _invalid(found: Sequence[Mapping[str, Any]]) -> errors.InvalidRequestError:
+    listed = []
+    for one in found[:50]:
+        where, *path = one["loc"] or ("body",)
+        pointer = "".join(f"/{_escaped(part)}" for part in path) if where == "body" else str(path[0]) if path else ""
+        message = str(one["msg"]).removeprefix("Value error, ")
+        listed.append({"location": str(where), "pointer": pointer, "message": message})
+    first = listed[0]
+    place = first["pointer"] or first["location"]
+    return errors.InvalidRequestError(f"{place}: {first['message']}", errors=listed)
+
+
+def _escaped(part: object) -> str:
+    return str(part).replace("~", "~0").replace("/", "~1")
+
+
+def _of_http(request: Request, error: HTTPException) -> RunyardError:
+    """What the framework refuses by itself."""
+    if isinstance(error, Refusal):
+        return error.error
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return errors.RouteNotFoundError("there is no such path; /openapi.json lists those that there are")
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allow = ", ".join(sorted(_methods(request)))
+        return errors.MethodNotAllowedError(f"{request.method} is not possible here, only {allow}", allow=allow)
+    return errors.RequestError(str(error.detail))
+
+
+def _methods(request: Request) -> set[str]:
+    """What the path of the request can be asked by."""
+    path = route_path(request.scope)
+    return {
+        method.upper()
+        for template, methods in request.app.openapi()["paths"].items()
+        if re.fullmatch(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(template)), path)
+        for method in methods
+    }
+
+
+class Refusal(HTTPException):
+    """Carries one of runyard's errors through the parts of the framework that let only its own pass."""
+
+    def __init__(self, error: RunyardError) -> None:
+        super().__init__(error.http_status)
+        self.error = error
+
+
+def documented(*classes: type[RunyardError]) -> dict[int | str, dict[str, Any]]:
+    """The responses of a route that may answer ``classes`` besides those of EVERYWHERE, for its OpenAPI document."""
+    by_status: dict[int, list[type[RunyardError]]] = {}
+    for cls in dict.fromkeys((*classes, *EVERYWHERE)):
+        by_status.setdefault(cls.http_status, []).append(cls)
+    return {status: _documented(status, found) for status, found in sorted(by_status.items())}
+
+
+def _documented(status: int, found: Sequence[type[RunyardError]]) -> dict[str, Any]:
+    says = {cls.code: (cls.__doc__ or "").splitlines()[0].replace("``", "`") for cls in found}
+    content: dict[str, Any] = {
+        "schema": {"$ref": "#/components/schemas/Problem"},
+        "examples": {code: {"summary": words, "value": _example(status, code, words)} for code, words in says.items()},
+    }
+    described: dict[str, Any] = {
+        "description": " ".join(f"`{code}`: {words}" for code, words in says.items()),
+        "content": {MEDIA_TYPE: content},
+    }
+    if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+        described["headers"] = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
+    return described
+
+
+def _example(status: int, code: str, words: str) -> dict[str, Any]:
+    return {
+        "type": f"urn:runyard:problem:{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "code": code,
+        "detail": words,
+        "instance": "urn:uuid:01980000-0000-7000-8000-000000000000",
+        "details": {},
+    }

@@ -1,0 +1,121 @@
+"""Threads and probes that start from a snapshot of another thread."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter, Response
+
+from runner.calls.forks import fork_request, make_fork
+from runner.errors import (
+    ForkBoundaryError,
+    HitlNotAllowedError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    QueueFullError,
+    ResultExpiredError,
+    RunConflictError,
+    RunNotCompletedError,
+    ThreadAlreadyExistsError,
+    ThreadNotFoundError,
+    TooManyCandidatesError,
+)
+from runner.exchange import Cut
+from runner.models import Run, new_id
+
+from ..schemas import FanOut, FanOutAnswer, Fork, ForkMade, Probe, ProbeAnswer, as_message
+from ..service import Caller
+from .parts import Route, ThreadId, Wait, Writes, operation, patience, reply
+from .runs import LATER, accepted
+
+router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["forks"], route_class=Route)
+
+REFUSED: Final = (ThreadNotFoundError, RunNotCompletedError, RunConflictError, MessageTooLargeError, QueueFullError)
+
+
+@router.post(
+    "/fork",
+    status_code=201,
+    **operation(
+        "write",
+        *REFUSED,
+        ThreadAlreadyExistsError,
+        ForkBoundaryError,
+        MessageNotFoundError,
+        s200=(ForkMade, "The fork that the same request made before."),
+        s201=(ForkMade, "The new thread; `Location` names it."),
+        s202=(Run, "With `wait`: the job that forks when the run of the cut completes."),
+    ),
+)
+async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork) -> Response:
+    """A new thread that sees this one as it was after a run, or at a message, in constant time."""
+    cut = Cut(after_run_id=body.after_run_id, at_message_id=body.at_message_id, at_seq=body.at_seq, repair=body.repair)
+    if body.wait:
+        handle = await caller.client.enqueue_fork(
+            thread_id, body.new, body.job_id,
+            after_run_id=cut.after_run_id, at_message_id=cut.at_message_id, at_seq=cut.at_seq, repair=cut.repair,
+            metadata=body.metadata, title=body.title, tags=body.tags, agent=body.agent, reset_usage=body.reset_usage,
+        )  # fmt: skip
+        return accepted(caller, handle)
+    request = fork_request(thread_id, body.new, cut, body.metadata, body.title, body.tags, body.agent, body.reset_usage)
+    forked, prompted = await make_fork(caller.client, request, as_message(body.message), body.run_id)
+    made = ForkMade.model_construct(thread=forked.thread, run=prompted.accepted if prompted is not None else None)
+    return reply(made, 201 if forked.created else 200, Location=caller.location("threads", forked.thread.thread_id))
+
+
+@router.post(
+    "/fork_once",
+    **operation(
+        "write",
+        *REFUSED,
+        HitlNotAllowedError,
+        ResultExpiredError,
+        s200=(ProbeAnswer, "What the probe answered."),
+        s202=(Run, "It goes on; `Location` names the job, whose `result` will hold the answer."),
+    ),
+)
+async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, wait: Wait = 30.0) -> Response:
+    """Ask a snapshot one question. Nothing is written to any thread; side effects of tools are real."""
+    run_id = body.run_id or new_id()
+    message = as_message(body.message)
+    assert message is not None
+    try:
+        result = await caller.client.fork_once(
+            thread_id, message, body.after_run_id,
+            run_id=run_id, agent=body.agent, timeout=body.timeout, wait=patience(wait, caller),
+        )  # fmt: skip
+    except TimeoutError:
+        return await _later(caller, thread_id, run_id)
+    return reply(ProbeAnswer.model_validate(result))
+
+
+@router.post(
+    "/fork_many",
+    **operation(
+        "write",
+        *REFUSED,
+        HitlNotAllowedError,
+        ResultExpiredError,
+        TooManyCandidatesError,
+        s200=(FanOutAnswer, "What came of each candidate, and which one won."),
+        s202=(Run, "It goes on; `Location` names the job, whose `result` will hold the answer."),
+    ),
+)
+async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, wait: Wait = 30.0) -> Response:
+    """Try several messages on the same snapshot, and take the first, all, or the one that a judge prefers."""
+    run_id = body.run_id or new_id()
+    messages = [message for each in body.messages if (message := as_message(each)) is not None]
+    try:
+        result = await caller.client.fork_many(
+            thread_id, body.after_run_id,
+            messages=messages, threads=body.threads, stop=body.stop, judge=body.judge, max_parallel=body.max_parallel,
+            agent=body.agent, run_id=run_id, timeout=body.timeout, wait=patience(wait, caller),
+        )  # fmt: skip
+    except TimeoutError:
+        return await _later(caller, thread_id, run_id)
+    return reply(FanOutAnswer.model_validate(result))
+
+
+async def _later(caller: Caller, thread_id: str, run_id: str) -> Response:
+    where = caller.location("threads", thread_id, "runs", run_id)
+    return reply(await caller.client.run(thread_id, run_id), 202, Location=where, Retry_After=LATER)

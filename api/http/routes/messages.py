@@ -1,0 +1,89 @@
+"""Messages of a thread: a path of its tree, its leaves, and messages without a run."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Query, Response
+
+from runner.errors import (
+    InvalidCursorError,
+    LeafMovedError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    ThreadBusyError,
+    ThreadNotFoundError,
+)
+from runner.models import Message
+
+from ..schemas import Branches, MessagePage, StoreMessage, as_message
+from .parts import Cursor, Limit, Reads, Route, ThreadId, Writes, bounded, operation, reply, to_bytes
+
+router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["messages"], route_class=Route)
+
+
+@router.get(
+    "/messages",
+    **operation(
+        "read",
+        ThreadNotFoundError,
+        MessageNotFoundError,
+        InvalidCursorError,
+        s200=(MessagePage, "The path, in order; `ETag` changes with it."),
+        s304=(None, "Nothing changed since the `ETag` of If-None-Match."),
+    ),
+)
+async def list_messages(
+    caller: Reads,
+    thread_id: ThreadId,
+    leaf_id: Annotated[
+        str | None, Query(description="Any message; without it, the newest leaf.", json_schema_extra={"format": "uuid"})
+    ] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    order: Annotated[
+        Literal["oldest_first", "newest_first"], Query(description="From the root, or from the leaf.")
+    ] = "oldest_first",
+    if_none_match: Annotated[str | None, Header(description="An ETag that is already known.")] = None,
+) -> Response:
+    """The path from the root to a leaf of the thread's message tree, a page at a time."""
+    page = await caller.client.messages(
+        thread_id, leaf_id, limit=bounded(limit, caller), cursor=cursor, newest_first=order == "newest_first"
+    )
+    content = to_bytes(MessagePage.model_construct(items=page.items, next=page.next))
+    tag = f'"{hashlib.blake2s(content, digest_size=16).hexdigest()}"'
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    if if_none_match is not None and (if_none_match.strip() == "*" or tag in _listed(if_none_match)):
+        return Response(status_code=304, headers=headers)
+    return Response(content, 200, headers, media_type="application/json")
+
+
+def _listed(header: str) -> set[str]:
+    return {tag.strip().removeprefix("W/") for tag in header.split(",")}
+
+
+@router.post(
+    "/messages",
+    status_code=201,
+    **operation(
+        "write",
+        ThreadBusyError,
+        MessageNotFoundError,
+        LeafMovedError,
+        MessageTooLargeError,
+        s201=(Message, "The message as it is stored."),
+    ),
+)
+async def store_message(caller: Writes, thread_id: ThreadId, body: StoreMessage) -> Response:
+    """Add a message without a run; the thread is made if need be, and the next run sees the message."""
+    message = as_message(body.message)
+    assert message is not None
+    stored = await caller.client.store_message(thread_id, message, body.parent_id, expected_leaf=body.expected_leaf)
+    return reply(stored, 201)
+
+
+@router.get("/branches", **operation("read", ThreadNotFoundError, s200=(Branches, "The oldest first.")))
+async def list_branches(caller: Reads, thread_id: ThreadId) -> Response:
+    """Every leaf of the thread's message tree."""
+    return reply(Branches.model_construct(items=await caller.client.branches(thread_id)))

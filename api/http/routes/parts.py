@@ -1,0 +1,170 @@
+"""What all routes are made of: who asks, ids in paths, pages, answers, and how an operation is documented."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, Final
+
+from fastapi import Depends, Header, Path, Query, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import AfterValidator, BaseModel, BeforeValidator
+from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
+
+from runner.errors import ForbiddenError, InvalidInputError, InvalidRequestError, RunyardError, UnsupportedMediaTypeError
+from runner.keys import Scope
+from runner.models import MAX_ID_LENGTH, check_id
+
+from ..paths import decoded
+from ..problems import Refusal, documented
+from ..schemas import ID_SCHEMA
+from ..service import Caller, Service
+
+_LARGE: Final = re.compile(rb"[eE]\+?\d{3}|\d{300}")
+"""What a number looks like that may be too large for a float."""
+_LONGEST_CURSOR: Final = 2000
+
+
+class Body(Request):
+    """A request whose JSON is bounded in depth, and has no NaN and no lone surrogate."""
+
+    async def json(self) -> Any:
+        body = await self.body()
+        try:
+            value = from_json(body, allow_inf_nan=False)
+            if _LARGE.search(body):
+                _check_finite(value)
+            return value
+        except ValueError as error:
+            at = {"location": "body", "pointer": "", "message": str(error)}
+            raise Refusal(InvalidRequestError(f"the body is no JSON that can be read: {error}", errors=[at])) from None
+
+
+def _check_finite(value: Any) -> None:
+    """Raises ValueError for a number that is too large for a float."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case dict() as found:
+                waiting += found.values()
+            case list() as found:
+                waiting += found
+            case float() as found if math.isinf(found):
+                raise ValueError("a number is too large")
+
+
+class Route(APIRoute):
+    """A route that takes JSON and nothing else."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def route(request: Request) -> Response:
+            if self.body_field is not None and not _is_json(request):
+                raise UnsupportedMediaTypeError("send the body as application/json, with that Content-Type")
+            return await handle(Body(request.scope, request.receive))
+
+        return route
+
+
+def _is_json(request: Request) -> bool:
+    if request.headers.get("content-length") == "0":
+        return True
+    kind = request.headers.get("content-type")
+    return (kind is None and "content-length" not in request.headers) or (kind or "").partition(";")[
+        0
+    ].strip().lower() == "application/json"
+
+
+def service_of(request: Request) -> Service:
+    """What the routes share."""
+    service = request.app.state.service
+    assert isinstance(service, Service)
+    return service
+
+
+def _caller(scope: Scope, *, stream: bool = False) -> Callable[[Request], Coroutine[Any, Any, Caller]]:
+    async def caller(request: Request) -> Caller:
+        principal = request.scope["state"]["principal"]
+        principal.require(scope)
+        if principal.only is not None:
+            if not stream:
+                raise ForbiddenError("a stream token reads streams and nothing else")
+            thread_id, run_id = principal.only
+            asked = {name: decoded(value) for name, value in request.path_params.items()}
+            if asked.get("thread_id") != thread_id or run_id not in (None, asked.get("run_id")):
+                raise ForbiddenError("the stream token is for another stream")
+        return await service_of(request).caller(principal, str(request.scope.get("root_path", "")))
+
+    return caller
+
+
+Reads = Annotated[Caller, Depends(_caller("read"))]
+Writes = Annotated[Caller, Depends(_caller("write"))]
+Responds = Annotated[Caller, Depends(_caller("respond"))]
+Administers = Annotated[Caller, Depends(_caller("admin"))]
+Streams = Annotated[Caller, Depends(_caller("read", stream=True))]
+
+
+def _checked(value: str) -> str:
+    return check_id(value, "id")
+
+
+def _id(description: str) -> Any:
+    return Path(min_length=1, max_length=MAX_ID_LENGTH, description=description, json_schema_extra=ID_SCHEMA)
+
+
+ThreadId = Annotated[str, BeforeValidator(decoded), AfterValidator(_checked), _id("The thread's id.")]
+RunId = Annotated[str, BeforeValidator(decoded), AfterValidator(_checked), _id("The run's id.")]
+RequestId = Annotated[str, BeforeValidator(decoded), AfterValidator(_checked), _id("The request's id.")]
+
+Limit = Annotated[int, Query(ge=1, le=1000, description="How many at most.")]
+Cursor = Annotated[
+    str | None,
+    Query(max_length=_LONGEST_CURSOR, description="The `next` of the page before.", json_schema_extra={"format": "cursor"}),
+]
+
+
+def bounded(limit: int, caller: Caller) -> int:
+    """``limit`` if a page may have so many entries. Raises InvalidInputError."""
+    most = caller.service.settings.max_page
+    if limit > most:
+        raise InvalidInputError(f"limit is 1 to {most} here, got {limit}", field="limit")
+    return limit
+
+
+def reply(content: BaseModel, status: int = 200, **headers: str) -> Response:
+    """``content`` as JSON. Underscores in the names of ``headers`` stand for hyphens."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(to_bytes(content), status, named, media_type="application/json")
+
+
+def to_bytes(content: BaseModel) -> bytes:
+    """JSON; also of text that is no valid Unicode, which agents may have stored."""
+    try:
+        return content.model_dump_json().encode()
+    except (PydanticSerializationError, UnicodeEncodeError):
+        return json.dumps(to_jsonable_python(content)).encode()
+
+
+def operation(scope: Scope, *refusals: type[RunyardError], **answers: Any) -> dict[str, Any]:
+    """What a route's decorator says besides its path: the scope, the errors, and answers by status (``s201=(Model, words)``;
+    None for an answer without content)."""
+    responses = documented(*refusals)
+    for name, (model, words) in answers.items():
+        responses[int(name.removeprefix("s"))] = {"description": words, **({"model": model} if model is not None else {})}
+    return {"responses": dict(sorted(responses.items())), "openapi_extra": {"security": [{"apiKey": [scope]}]}}
+
+
+Wait = Annotated[float, Query(ge=0, le=3600, description="Seconds to wait at most; the server has an upper bound of its own.")]
+LastEventId = Annotated[
+    str | None, Header(max_length=20_000, description="The id of the last event that arrived; a browser sends it by itself.")
+]
+EVENTS: Final = (None, "The events, one after the other, with a comment every 15 seconds of silence.")
+
+
+def patience(wait: float, caller: Caller) -> float:
+    """``wait``, cut to what this server allows."""
+    return min(wait, caller.service.settings.max_wait)

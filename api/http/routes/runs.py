@@ -1,0 +1,292 @@
+"""Runs: prompt, wait, watch, cancel, redrive, ask why."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Body, Query, Response
+from pydantic import AwareDatetime
+
+from runner.errors import (
+    ForkBoundaryError,
+    InvalidCursorError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    NothingToRunError,
+    QueueFullError,
+    ResultExpiredError,
+    RunAlreadyClaimedError,
+    RunAlreadyCompletedError,
+    RunConflictError,
+    RunEndedError,
+    RunNotFoundError,
+    ThreadBusyError,
+    ThreadNotFoundError,
+)
+from runner.handle import RunHandle
+from runner.models import Run
+from runner.states import RunStatus
+from runner.streams import stopped
+
+from ..schemas import Attempts, Cancel, Explanation, Prompt, Regenerate, RunOutcome, RunPage, StreamedPrompt, as_message
+from ..service import Caller
+from ..sse import Entry, EventStream
+from .parts import (
+    EVENTS,
+    Cursor,
+    LastEventId,
+    Limit,
+    Reads,
+    Route,
+    RunId,
+    Streams,
+    ThreadId,
+    Wait,
+    Writes,
+    bounded,
+    operation,
+    patience,
+    reply,
+)
+
+router = APIRouter(tags=["runs"], route_class=Route)
+
+REFUSED: Final = (
+    RunConflictError,
+    RunAlreadyClaimedError,
+    RunAlreadyCompletedError,
+    ThreadBusyError,
+    NothingToRunError,
+    MessageNotFoundError,
+    ForkBoundaryError,
+    MessageTooLargeError,
+    QueueFullError,
+)
+"""How a prompt may be refused."""
+
+OF_THREAD: Final = "/v1/threads/{thread_id}"
+OF_RUN: Final = "/v1/threads/{thread_id}/runs/{run_id}"
+LATER: Final = "1"
+"""Seconds after which to ask again for a run that has not stopped."""
+
+
+async def _enqueue(caller: Caller, thread_id: str, body: Prompt) -> RunHandle:
+    return await caller.client.enqueue(
+        thread_id, as_message(body.message), body.run_id, parent_id=body.parent_id, **body.execution()
+    )
+
+
+def accepted(caller: Caller, handle: RunHandle) -> Response:
+    """202 for a run that this request made, 200 for one that was there."""
+    assert handle.accepted is not None
+    return reply(handle.accepted, 202 if handle.created else 200, Location=where(caller, handle))
+
+
+def where(caller: Caller, handle: RunHandle) -> str:
+    """The path of the run."""
+    return caller.location("threads", handle.thread_id, "runs", handle.id)
+
+
+async def outcome(caller: Caller, handle: RunHandle, seconds: float) -> Response:
+    """Where the run stopped, or 202 and the run itself if it has not within ``seconds``."""
+    try:
+        result = await handle.result(seconds)
+    except TimeoutError:
+        return reply(await handle.run(), 202, Location=where(caller, handle), Retry_After=LATER)
+    return reply(RunOutcome.of(result), Location=where(caller, handle))
+
+
+async def entries(handle: RunHandle, last_event_id: str | None) -> AsyncGenerator[Entry]:
+    """A run's events as a stream carries them."""
+    async with aclosing(handle.stream(last_event_id)) as events:
+        async for event in events:
+            yield Entry(event.id, event)
+
+
+@router.post(
+    f"{OF_THREAD}/runs",
+    status_code=202,
+    **operation(
+        "write",
+        *REFUSED,
+        s200=(Run, "The run that the same request made before."),
+        s202=(Run, "Accepted: the run will end, whatever crashes. `Location` names it."),
+    ),
+)
+async def create_run(caller: Writes, thread_id: ThreadId, body: Prompt) -> Response:
+    """Accept a prompt and return at once; the thread is made if need be. Repeat it safely under the same `run_id`."""
+    return accepted(caller, await _enqueue(caller, thread_id, body))
+
+
+@router.post(
+    f"{OF_THREAD}/runs/stream",
+    **operation("write", *REFUSED, s200=EVENTS),
+)
+async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedPrompt) -> Response:
+    """Accept a prompt and stream its events. `Location` names the run; if the connection breaks, go on with its stream."""
+    handle = await _enqueue(caller, thread_id, body)
+
+    async def cancel() -> None:
+        await handle.cancel()
+
+    return EventStream(
+        entries(handle, None),
+        caller.service.streams,
+        caller.permit(),
+        {"Location": where(caller, handle)},
+        on_left=cancel if body.on_disconnect == "cancel" else None,
+    )
+
+
+@router.post(
+    f"{OF_THREAD}/runs/wait",
+    **operation(
+        "write",
+        *REFUSED,
+        ResultExpiredError,
+        s200=(RunOutcome, "The run ended, or waits for a human."),
+        s202=(Run, "It goes on; ask `GET …/runs/{run_id}/wait` again."),
+    ),
+)
+async def wait_new_run(caller: Writes, thread_id: ThreadId, body: Prompt, wait: Wait = 30.0) -> Response:
+    """Accept a prompt and wait until its run stops, for so many seconds at most."""
+    return await outcome(caller, await _enqueue(caller, thread_id, body), patience(wait, caller))
+
+
+@router.post(
+    f"{OF_THREAD}/regenerate",
+    status_code=202,
+    tags=["messages"],
+    **operation(
+        "write",
+        *REFUSED,
+        ThreadNotFoundError,
+        s200=(Run, "The run that the same request made before."),
+        s202=(Run, "Accepted, on a branch of its own."),
+    ),
+)
+async def regenerate(caller: Writes, thread_id: ThreadId, body: Regenerate) -> Response:
+    """Answer a user message once more, or with `message` another one in its place (edit and resend)."""
+    handle = await caller.client.regenerate(
+        thread_id, body.message_id, body.run_id, message=as_message(body.message), **body.execution()
+    )
+    return accepted(caller, handle)
+
+
+Status = Annotated[RunStatus | None, Query(description="Only runs with this status.")]
+Agent = Annotated[str | None, Query(description="Only runs of this agent.")]
+Since = Annotated[AwareDatetime | None, Query(description="Only runs accepted at this time or later.")]
+Before = Annotated[AwareDatetime | None, Query(description="Only runs accepted before this time.")]
+
+
+@router.get(
+    f"{OF_THREAD}/runs", **operation("read", ThreadNotFoundError, InvalidCursorError, s200=(RunPage, "The newest first."))
+)
+async def list_thread_runs(
+    caller: Reads, thread_id: ThreadId, limit: Limit = 100, cursor: Cursor = None, status: Status = None, agent: Agent = None
+) -> Response:
+    """List the runs of a thread."""
+    page = await caller.client.runs(thread_id, status=status, agent=agent, limit=bounded(limit, caller), cursor=cursor)
+    if not page.items and cursor is None:
+        await caller.client.thread(thread_id)
+    return reply(RunPage.model_construct(items=page.items, next=page.next))
+
+
+@router.get("/v1/runs", **operation("read", InvalidCursorError, s200=(RunPage, "The newest first.")))
+async def list_runs(
+    caller: Reads,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    status: Status = None,
+    agent: Agent = None,
+    since: Since = None,
+    before: Before = None,
+) -> Response:
+    """List runs of all threads, by status, agent and age."""
+    page = await caller.client.runs(
+        status=status, agent=agent, since=since, before=before, limit=bounded(limit, caller), cursor=cursor
+    )
+    return reply(RunPage.model_construct(items=page.items, next=page.next))
+
+
+@router.get(OF_RUN, **operation("read", RunNotFoundError, s200=(Run, "The run.")))
+async def get_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response:
+    """Read one run."""
+    return reply(await caller.client.run(thread_id, run_id))
+
+
+@router.get(
+    f"{OF_RUN}/stream",
+    **operation(
+        "read",
+        RunNotFoundError,
+        s200=EVENTS,
+        s204=(None, "The run stopped, and `Last-Event-ID` is its last event: there is nothing more."),
+    ),
+)
+async def stream_run(caller: Streams, thread_id: ThreadId, run_id: RunId, last_event_id: LastEventId = None) -> Response:
+    """A run's events after `Last-Event-ID`, live, until it ends or waits for a human."""
+    handle = caller.client.handle(thread_id, run_id)
+    run = await handle.run()
+    if last_event_id is not None and stopped(run) and run.event_id == last_event_id:
+        return Response(status_code=204)  # this tells a browser's EventSource not to come back
+    return EventStream(entries(handle, last_event_id), caller.service.streams, caller.permit())
+
+
+@router.get(
+    f"{OF_RUN}/wait",
+    **operation(
+        "read",
+        RunNotFoundError,
+        ResultExpiredError,
+        s200=(RunOutcome, "The run ended, or waits for a human."),
+        s202=(Run, "It goes on; ask again."),
+    ),
+)
+async def wait_run(caller: Reads, thread_id: ThreadId, run_id: RunId, wait: Wait = 30.0) -> Response:
+    """Wait until a run stops, for so many seconds at most."""
+    return await outcome(caller, caller.client.handle(thread_id, run_id), patience(wait, caller))
+
+
+@router.get(f"{OF_RUN}/explain", **operation("read", RunNotFoundError, ThreadNotFoundError, s200=(Explanation, "Why.")))
+async def explain_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response:
+    """Say in one sentence why a run is not running, or what it does."""
+    return reply(Explanation(explanation=await caller.client.explain(thread_id, run_id)))
+
+
+@router.get(f"{OF_RUN}/attempts", **operation("read", RunNotFoundError, ThreadNotFoundError, s200=(Attempts, "In order.")))
+async def list_attempts(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response:
+    """What workers made of a run, attempt by attempt."""
+    return reply(Attempts.model_construct(items=await caller.client.attempts(thread_id, run_id)))
+
+
+@router.post(
+    f"{OF_RUN}/cancel",
+    **operation("write", RunNotFoundError, ThreadNotFoundError, RunEndedError, s200=(Run, "The run appends nothing more.")),
+)
+async def cancel_run(
+    caller: Writes, thread_id: ThreadId, run_id: RunId, body: Annotated[Cancel | None, Body()] = None
+) -> Response:
+    """Cancel a run for good. A worker that executes it stops within a second or so."""
+    return reply(await caller.client.cancel(thread_id, run_id, keep=body is not None and body.keep))
+
+
+@router.post(
+    f"{OF_RUN}/redrive",
+    status_code=202,
+    **operation(
+        "write",
+        RunNotFoundError,
+        ThreadNotFoundError,
+        RunEndedError,
+        RunAlreadyClaimedError,
+        RunAlreadyCompletedError,
+        s202=(Run, "The run is queued again."),
+    ),
+)
+async def redrive_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Response:
+    """Queue a failed or dead run again."""
+    run = await caller.client.redrive(thread_id, run_id)
+    return reply(run, 202, Location=caller.location("threads", thread_id, "runs", run_id))

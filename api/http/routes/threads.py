@@ -1,0 +1,117 @@
+"""Threads: make, list, read, change, delete; where they come from and what differs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from runner.errors import (
+    InvalidCursorError,
+    InvalidInputError,
+    ThreadAlreadyExistsError,
+    ThreadBusyError,
+    ThreadNotFoundError,
+)
+from runner.lineage import Lineage, ThreadDiff
+from runner.models import Thread
+
+from ..schemas import CreateThread, ThreadPage, UpdateThread
+from .parts import Cursor, Limit, Reads, Route, ThreadId, Writes, bounded, operation, reply
+
+router = APIRouter(prefix="/v1/threads", tags=["threads"], route_class=Route)
+
+
+@router.post(
+    "",
+    status_code=201,
+    **operation(
+        "write",
+        ThreadAlreadyExistsError,
+        s200=(Thread, "The thread that the same request made before."),
+        s201=(Thread, "The new thread; `Location` names it."),
+    ),
+)
+async def create_thread(caller: Writes, body: CreateThread) -> Response:
+    """Make an empty thread. The same id with the same content again is the same thread."""
+    made = await caller.client.create_thread(
+        body.thread_id, agent=body.agent, title=body.title, tags=body.tags, extra=body.extra, config=body.config
+    )
+    return reply(made.thread, 201 if made.created else 200, Location=caller.location("threads", made.thread.thread_id))
+
+
+@router.get("", **operation("read", InvalidCursorError, s200=(ThreadPage, "The oldest first.")))
+async def list_threads(
+    caller: Reads,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    parent_thread_id: Annotated[str | None, Query(description="Only forks of this thread.")] = None,
+    agent: Annotated[str | None, Query(description="Only threads of this agent.")] = None,
+    tag: Annotated[list[str] | None, Query(description="Only threads with this tag, as name:value; may be repeated.")] = None,
+) -> Response:
+    """List threads, a page at a time."""
+    page = await caller.client.threads(
+        parent_thread_id=parent_thread_id, agent=agent, tags=_tags(tag or []), limit=bounded(limit, caller), cursor=cursor
+    )
+    return reply(ThreadPage.model_construct(items=page.items, next=page.next))
+
+
+def _tags(given: list[str]) -> dict[str, str] | None:
+    tags = {}
+    for text in given:
+        name, colon, value = text.partition(":")
+        if not (name and colon):
+            raise InvalidInputError(f"a tag is name:value, got {text!r:.80}", field="tag")
+        tags[name] = value
+    return tags or None
+
+
+@router.get("/{thread_id}", **operation("read", ThreadNotFoundError, s200=(Thread, "The thread.")))
+async def get_thread(caller: Reads, thread_id: ThreadId) -> Response:
+    """Read one thread."""
+    return reply(await caller.client.thread(thread_id))
+
+
+@router.patch("/{thread_id}", **operation("write", ThreadNotFoundError, s200=(Thread, "The thread as it is now.")))
+async def update_thread(caller: Writes, thread_id: ThreadId, body: UpdateThread) -> Response:
+    """Change the title, replace the tags, merge into extra."""
+    return reply(await caller.client.update_thread(thread_id, title=body.title, tags=body.tags, extra=body.extra))
+
+
+@router.delete(
+    "/{thread_id}",
+    status_code=204,
+    **operation("write", ThreadNotFoundError, ThreadBusyError, s204=(None, "The thread is gone.")),
+)
+async def delete_thread(
+    caller: Writes,
+    thread_id: ThreadId,
+    cancel: Annotated[bool, Query(description="Cancel its live runs first.")] = False,
+    descendants: Annotated[bool, Query(description="Delete its forks, and theirs, first.")] = False,
+    erase: Annotated[bool, Query(description="Blank its messages wherever a fork still shows them.")] = False,
+) -> Response:
+    """Delete a thread; its forks keep what they see, unless it is erased or they are deleted too."""
+    if erase and descendants:
+        raise InvalidInputError("give erase or descendants, not both", field="erase")
+    if erase:
+        await caller.client.erase_thread(thread_id, cancel=cancel)
+    else:
+        await caller.client.delete_thread(thread_id, cancel=cancel, descendants=descendants)
+    return Response(status_code=204)
+
+
+@router.get("/{thread_id}/lineage", **operation("read", ThreadNotFoundError, s200=(Lineage, "Ancestors and forks.")))
+async def get_lineage(caller: Reads, thread_id: ThreadId, limit: Limit = 100) -> Response:
+    """Where the thread comes from, and what was forked from it."""
+    return reply(await caller.client.lineage(thread_id, limit=bounded(limit, caller)))
+
+
+@router.get("/{thread_id}/diff", **operation("read", ThreadNotFoundError, s200=(ThreadDiff, "What each says after that.")))
+async def diff_threads(
+    caller: Reads,
+    thread_id: ThreadId,
+    other: Annotated[str, Query(min_length=1, max_length=255, description="The thread to compare with.")],
+    limit: Limit = 200,
+) -> Response:
+    """The last message that two threads both show, and what each says after it."""
+    return reply(await caller.client.diff(thread_id, other, limit=bounded(limit, caller)))

@@ -1,0 +1,427 @@
+"""What requests hold, and answers that are not simply one of :mod:`runner.models`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
+
+from runner.calls.fanout import MAX_CANDIDATES, MAX_PARALLEL
+from runner.exchange import WorkerInfo
+from runner.handle import RunResult
+from runner.models import (
+    MAX_ID_LENGTH,
+    MAX_TAG_LENGTH,
+    AttemptInfo,
+    Branch,
+    ErrorInfo,
+    FeedEntry,
+    HitlRequest,
+    ImagePart,
+    JsonObject,
+    Message,
+    MultitaskStrategy,
+    Priority,
+    RetryPolicy,
+    Run,
+    StopAt,
+    StopReason,
+    TextPart,
+    ThinkingPart,
+    Thread,
+    ToolCallPart,
+    ToolResultPart,
+    check_id,
+    new_id,
+)
+
+YEAR: Final = 365 * 86400.0
+MOST_SEQ: Final = 2**63 - 1
+
+ID_SCHEMA: Final[dict[str, Any]] = {"pattern": "^[^\\u0000-\\u001f\\u007f-\\u00a0]+$"}
+
+
+def _id(value: str) -> str:
+    return check_id(value, "id")
+
+
+Id = Annotated[
+    str,
+    AfterValidator(_id),
+    Field(min_length=1, max_length=MAX_ID_LENGTH, description="1 to 255 printable characters.", json_schema_extra=ID_SCHEMA),
+]
+Uuid = Annotated[str, Field(description="A message's id.", json_schema_extra={"format": "uuid"})]
+Name = Annotated[str, AfterValidator(_id), Field(min_length=1, max_length=MAX_ID_LENGTH, json_schema_extra=ID_SCHEMA)]
+TagName = Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH)]
+Tags = dict[TagName, str]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class TextInput(TextPart):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ThinkingInput(ThinkingPart):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ImageInput(ImagePart):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ToolCallInput(ToolCallPart):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ToolResultInput(ToolResultPart):
+    model_config = ConfigDict(extra="forbid")
+
+
+PartInput = Annotated[TextInput | ThinkingInput | ImageInput | ToolCallInput | ToolResultInput, Field(discriminator="type")]
+
+
+class MessageInput(_Request):
+    """A message to store. ``id``: yours, a UUID; without it one is made."""
+
+    id: Uuid | None = None
+    role: Literal["system", "user", "assistant", "tool"] = "user"
+    content: str | list[PartInput]
+    stop_reason: StopReason | None = None
+    metadata: JsonObject = Field(default_factory=dict)
+
+    def message(self) -> Message:
+        """As the client takes it."""
+        fields = self.model_dump(exclude={"id"})
+        return Message.model_validate({**fields, "id": self.id or new_id()})
+
+
+def as_message(message: str | MessageInput | None) -> str | Message | None:
+    """What a body says as the client takes it."""
+    return message.message() if isinstance(message, MessageInput) else message
+
+
+class CreateThread(_Request):
+    """A thread to make. Not needed before a prompt, which makes its thread by itself."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"thread_id": "support-4711", "title": "Refund", "tags": {"team": "eu"}}]}
+    )
+
+    thread_id: Id | None = None
+    agent: Name | None = None
+    title: str | None = None
+    tags: Tags = Field(default_factory=dict)
+    extra: JsonObject = Field(default_factory=dict)
+    config: JsonObject = Field(default_factory=dict, description="Forks copy it, by value.")
+
+
+class UpdateThread(_Request):
+    """What is given is changed. ``tags`` replaces all; ``extra`` is merged at its top level."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"title": "Refund of order 12"}]})
+
+    title: str | None = None
+    tags: Tags | None = None
+    extra: JsonObject | None = None
+
+
+class _Execution(_Request):
+    """How a run is executed."""
+
+    run_id: Id | None = Field(None, description="Yours: the same id with the same content again is the same run.")
+    agent: Name | None = None
+    queue: Name | None = None
+    parallel: bool = Field(False, description="On a branch and lane of its own.")
+    priority: Priority = "normal"
+    run_at: AwareDatetime | None = None
+    delay: float | None = Field(None, ge=0, lt=10 * YEAR, description="Seconds; instead of run_at.")
+    timeout: float | None = Field(None, gt=0, lt=YEAR, description="Seconds for one attempt.")
+    max_attempts: int = Field(1, ge=1, le=1000)
+    retry: RetryPolicy | None = None
+    multitask_strategy: MultitaskStrategy = "enqueue"
+    metadata: JsonObject = Field(default_factory=dict)
+
+    def execution(self) -> dict[str, Any]:
+        """The arguments of ``client.enqueue`` that these fields are."""
+        return {name: getattr(self, name) for name in _Execution.model_fields if name != "run_id"}
+
+
+class Prompt(_Execution):
+    """A prompt. ``message`` null continues from the last message."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"message": "hello", "run_id": "order-12"}]})
+
+    message: str | MessageInput | None
+    parent_id: Uuid | None = Field(None, description="Branch at this message.")
+
+
+class StreamedPrompt(Prompt):
+    """A prompt whose events are the answer."""
+
+    on_disconnect: Literal["continue", "cancel"] = Field("continue", description="What becomes of the run if you leave.")
+
+
+class Regenerate(_Execution):
+    """Answer a user message once more, on a branch of its own."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"message_id": None}]})
+
+    message_id: Uuid | None = Field(None, description="The answer to replace, or the user message; null: the newest.")
+    message: str | MessageInput | None = Field(None, description="Edit and resend: takes the place of the user message.")
+
+
+class Cancel(_Request):
+    """How to cancel."""
+
+    keep: bool = Field(False, description="What the run said so far stays in the conversation.")
+
+
+class Respond(_Request):
+    """An answer to a question or an approval."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"answer": "blue", "response_id": "click-1"}]})
+
+    answer: JsonValue
+    response_id: Id | None = Field(None, description="Yours, to make a repetition safe.")
+    answered_by: Name | None = Field(None, description="Who answers; by default the name of the API key.")
+
+
+class RespondOnThread(Respond):
+    """An answer; ``request_id`` null takes the thread's only pending request."""
+
+    request_id: Id | None = None
+
+
+class Abort(_Request):
+    """Why the run that waits for a human is given up."""
+
+    reason: str = Field("no answer is to be expected", min_length=1, max_length=10_000, description="The model will read it.")
+    run_id: Id | None = Field(None, description="Which run, where several wait.")
+
+
+class StoreMessage(_Request):
+    """A message without a run; the next run sees it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"message": {"role": "user", "content": "by the way"}}]})
+
+    message: str | MessageInput
+    parent_id: Uuid | None = Field(None, description="Branch at this message; null: after the newest.")
+    expected_leaf: Uuid | None = Field(None, description="Refuse if the last message is another.")
+
+
+class _Cut(_Request):
+    after_run_id: Id | None = Field(None, description="Cut after this run; without any cut: after the last completed one.")
+
+
+class Fork(_Cut):
+    """A thread that starts from a snapshot of this one."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"new": "support-4711-b", "after_run_id": "order-12", "message": "and in green?"}]}
+    )
+
+    new: Id | None = Field(None, description="The new thread's id.")
+    at_message_id: Uuid | None = None
+    at_seq: int | None = Field(None, ge=0, le=MOST_SEQ)
+    repair: bool = Field(False, description="Close open tool calls at the cut with error results.")
+    metadata: JsonObject | None = None
+    title: str | None = None
+    tags: Tags = Field(default_factory=dict)
+    agent: Name | None = None
+    reset_usage: bool = True
+    message: str | MessageInput | None = Field(None, description="The fork's first prompt, in the same call.")
+    run_id: Id | None = Field(None, description="Of that prompt.")
+    wait: bool = Field(False, description="If the run of the cut has not ended: accept a job that forks when it completes.")
+    job_id: Id | None = Field(None, description="The job's run id, with `wait`.")
+
+
+class Probe(_Cut):
+    """One question to a snapshot; nothing is written to any thread."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"message": "what if it rains?"}]})
+
+    message: str | MessageInput
+    run_id: Id | None = Field(None, description="The job's own id, so that a repetition gets the same answer.")
+    agent: Name | None = None
+    timeout: float | None = Field(None, gt=0, lt=YEAR, description="Seconds for the probe.")
+
+
+class FanOut(_Cut):
+    """Several messages tried on the same snapshot, as one job."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"messages": ["in verse", "in prose"], "judge": "critic"}]})
+
+    messages: list[str | MessageInput] = Field(min_length=1, max_length=MAX_CANDIDATES)
+    threads: bool = Field(False, description="Each gets a fork of its own, which stays; else each is a probe.")
+    stop: StopAt = Field("all", description="`first` takes the first that succeeds and cancels the others.")
+    judge: Name | None = Field(None, description="The agent that chooses among those that succeeded.")
+    max_parallel: int = Field(MAX_PARALLEL, ge=1, le=MAX_CANDIDATES)
+    agent: Name | None = None
+    run_id: Id | None = Field(None, description="The job's own id, so that a repetition gets the same answer.")
+    timeout: float | None = Field(None, gt=0, lt=YEAR, description="Seconds for each candidate, and for the judge.")
+
+
+class TokenRequest(_Request):
+    """What a stream token is for: one run's stream, or without ``run_id`` all streams of the thread."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"thread_id": "support-4711", "lifetime": 300}]})
+
+    thread_id: Id
+    run_id: Id | None = None
+    lifetime: float = Field(300.0, gt=0, description="Seconds; the server has an upper bound.")
+
+
+class StreamToken(BaseModel):
+    """Goes into the query of a stream's URL: ``?token=…``. Ends with the key that asked for it."""
+
+    token: str
+    expires_at: datetime
+
+
+class ForkMade(BaseModel):
+    """The new thread, and the run of its first prompt if there was one."""
+
+    thread: Thread
+    run: Run | None = None
+
+
+class RunOutcome(BaseModel):
+    """Where a run stopped: ended, or suspended with its ``requests``. ``messages``: those that it wrote; ``text``: of its last
+    answer."""
+
+    run: Run
+    text: str = ""
+    messages: list[Message] = Field(default_factory=list)
+    requests: list[HitlRequest] = Field(default_factory=list)
+
+    @classmethod
+    def of(cls, result: RunResult) -> RunOutcome:
+        """The outcome that a handle gave."""
+        return cls.model_construct(run=result.run, text=result.text, messages=result.messages, requests=result.requests)
+
+
+class ProbeAnswer(BaseModel):
+    """What a probe answered: ``text`` of its last message, and only the messages that it added."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    text: str
+    messages: list[Message]
+    stop_reason: StopReason
+
+
+class CandidateAnswer(ProbeAnswer):
+    """What became of one message of a fan-out. ``thread_id``: its thread, if it has one. ``error``: why it failed."""
+
+    thread_id: str | None = None
+    error: ErrorInfo | None = None
+
+
+class FanOutAnswer(BaseModel):
+    """``results`` in the order of the messages, ``winner`` as an index into them, and what the judge said."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    results: list[CandidateAnswer]
+    winner: int | None = None
+    verdict: ProbeAnswer | None = None
+
+
+class Explanation(BaseModel):
+    """One sentence: why the run is not running, or what it does."""
+
+    explanation: str
+
+
+class ThreadPage(BaseModel):
+    items: list[Thread]
+    next: str | None = None
+
+
+class RunPage(BaseModel):
+    items: list[Run]
+    next: str | None = None
+
+
+class MessagePage(BaseModel):
+    items: list[Message]
+    next: str | None = None
+
+
+class Branches(BaseModel):
+    """Every leaf of a thread's message tree."""
+
+    items: list[Branch]
+
+
+class RequestPage(BaseModel):
+    items: list[HitlRequest]
+    next: str | None = None
+
+
+class FeedPage(BaseModel):
+    """``next`` is always set: the feed has no end."""
+
+    items: list[FeedEntry]
+    next: str
+
+
+class Attempts(BaseModel):
+    """What workers made of a run, attempt by attempt."""
+
+    items: list[AttemptInfo]
+
+
+class Agent(BaseModel):
+    """An agent that live workers serve."""
+
+    name: str
+    queues: list[str]
+    workers: int = Field(description="Live workers that serve it and do not drain.")
+    versions: list[str]
+
+
+class Agents(BaseModel):
+    items: list[Agent]
+
+
+class Worker(BaseModel):
+    """A worker process."""
+
+    worker_id: str
+    queues: list[str]
+    agents: dict[str, str]
+    app_version: str | None
+    slots: int
+    address: str | None
+    heartbeat_at: datetime | None
+    silent_for: float | None
+    dead_at: datetime | None
+    draining: bool
+
+    @classmethod
+    def of(cls, worker: WorkerInfo) -> Worker:
+        """What is shown of a worker."""
+        return cls.model_validate({name: getattr(worker, name) for name in cls.model_fields})
+
+
+class Workers(BaseModel):
+    """The dead stay listed for a day."""
+
+    items: list[Worker]
+
+
+class Readiness(BaseModel):
+    """``reasons``: why the process does not serve. ``degraded``: what is slower meanwhile, such as Redis away."""
+
+    ready: bool
+    reasons: list[str] = Field(default_factory=list)
+    degraded: list[str] = Field(default_factory=list)
+
+
+class Liveness(BaseModel):
+    alive: bool = True

@@ -1,0 +1,46 @@
+"""Settings of the HTTP API, from the environment (``RUNYARD_API_…``) or a ``.env`` file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+class ApiSettings(BaseSettings):
+    """What the API takes and gives (semantics: A1, A2). Durations are in seconds, sizes in bytes.
+
+    ``host`` and ``port``: where ``runyard api`` listens. ``auth``: ``keys``, or ``off`` for callers on the same machine only.
+    ``cors_origins``: origins (comma-separated) whose pages may call. ``max_body``, ``max_headers``, ``max_header_bytes``: of
+    one request. ``body_timeout``: until a body is complete. ``requests_per_second`` and ``burst``: of one key in one process,
+    and how many may come at once after a pause. ``streams_per_key``: open at once in one process. ``heartbeat``: silence after
+    which a stream sends a comment. ``max_wait``: how long a request may wait for a run. ``max_page``: entries of one page.
+    ``token_lifetime``: of stream tokens at most. ``token_secret``: signs stream tokens of callers without an API key; the same
+    in every process. ``docs``: serve a page that shows the API at ``/docs``.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="RUNYARD_API_", env_file=".env", env_file_encoding="utf-8", extra="ignore")
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    auth: Literal["keys", "off"] = "keys"
+    cors_origins: Annotated[list[str], NoDecode] = Field(default_factory=list)
+    max_body: int = Field(10 * 2**20, ge=1)
+    max_headers: int = Field(100, ge=10)
+    max_header_bytes: int = Field(32 * 2**10, ge=1024)
+    body_timeout: float = Field(30.0, gt=0)
+    requests_per_second: float = Field(200.0, gt=0)
+    burst: int = Field(400, ge=1)
+    streams_per_key: int = Field(2000, ge=1)
+    heartbeat: float = Field(15.0, gt=0)
+    max_wait: float = Field(60.0, ge=0)
+    max_page: int = Field(1000, ge=1, le=1000)
+    token_lifetime: float = Field(3600.0, gt=0)
+    token_secret: str | None = None
+    docs: bool = False
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value

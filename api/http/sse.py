@@ -1,0 +1,158 @@
+"""Event streams (server-sent events): ids to resume from, comments while nothing happens, an end with the run's.
+
+One connection to Redis feeds all streams of a process (:mod:`backends.redis.hub`). A reader that takes nothing holds up its own
+stream only: what is read for it is bounded, and after a while its connection is dropped (semantics: E1 to E3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Final, NamedTuple
+
+import structlog
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from runner import metrics
+from runner.errors import RunyardError
+from runner.models import STREAM_ENDS, Event
+
+STALLED: Final = 60.0
+"""Seconds for which a reader may take nothing."""
+COMMENT: Final = b": \n\n"
+RETRY: Final = b"retry: 1000\n\n"
+HEADERS: Final = {"X-Accel-Buffering": "no"}
+
+log = structlog.get_logger("runyard.http")
+
+
+class Entry(NamedTuple):
+    """One event and the id from which a reader goes on after it."""
+
+    id: str | None
+    event: Event
+
+    def frame(self) -> bytes:
+        """As the stream carries it."""
+        head = f"id: {self.id}\n" if self.id is not None else ""
+        return f"{head}event: {self.event.type}\ndata: ".encode() + _json(self.event) + b"\n\n"
+
+
+class Streams:
+    """The open streams of a process. ``heartbeat``: seconds of silence after which a comment is sent."""
+
+    def __init__(self, heartbeat: float) -> None:
+        self.heartbeat = heartbeat
+        self._open: set[asyncio.Future[bool]] = set()
+        self._closing = False
+
+    def join(self) -> asyncio.Future[bool]:
+        """A stream begins; the future is its end: True if its reader left."""
+        end: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        if self._closing:
+            end.set_result(False)
+        self._open.add(end)
+        metrics.STREAMS_OPEN.inc()
+        return end
+
+    def leave(self, end: asyncio.Future[bool]) -> None:
+        """The stream is over."""
+        self._open.discard(end)
+        metrics.STREAMS_OPEN.dec()
+
+    def close(self) -> None:
+        """End all streams, and those that begin from here on. Readers come back elsewhere, from where they were."""
+        self._closing = True
+        for end in self._open:
+            if not end.done():
+                end.set_result(False)
+
+
+class EventStream(Response):
+    """``entries`` as they come, until they end or the reader leaves; ``permit`` is held meanwhile. ``on_left``: called if the
+    reader left before the end."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        entries: AsyncGenerator[Entry],
+        streams: Streams,
+        permit: AbstractContextManager[None],
+        headers: dict[str, str] | None = None,
+        status_code: int = 200,
+        on_left: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        super().__init__(status_code=status_code, headers={**HEADERS, **(headers or {})})
+        del self.headers["content-length"]
+        self.entries, self.streams, self.permit, self.on_left = entries, streams, permit, on_left
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.permit:
+            end = self.streams.join()
+            leaving = asyncio.create_task(_left(receive, end))
+            try:
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                await _send(send, RETRY)
+                await self._pump(send, end)
+            except TimeoutError:
+                log.warning("a reader of a stream took nothing and is dropped", seconds=STALLED)
+                raise
+            finally:
+                self.streams.leave(end)
+                leaving.cancel()
+                await asyncio.wait((leaving,))
+                await self.entries.aclose()
+            if end.done() and end.result() and self.on_left is not None:
+                await self.on_left()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _pump(self, send: Send, end: asyncio.Future[bool]) -> None:
+        following: asyncio.Future[Entry] | None = None
+        try:
+            while not end.done():
+                following = following or asyncio.ensure_future(anext(self.entries))
+                await asyncio.wait((following, end), timeout=self.streams.heartbeat, return_when=asyncio.FIRST_COMPLETED)
+                if not following.done():
+                    if not end.done():
+                        await _send(send, COMMENT)
+                    continue
+                done, following = following, None
+                try:
+                    entry = done.result()
+                except StopAsyncIteration:
+                    return
+                except RunyardError as error:
+                    log.warning("a stream was cut short", code=error.code, error=error.message)
+                    return
+                await _send(send, entry.frame())
+                metrics.STREAM_EVENTS.inc()
+                if entry.event.type in STREAM_ENDS and self.on_left is not None:
+                    self.on_left = None  # what the reader could cancel by leaving is over
+        finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.wait((following,))
+
+
+async def _send(send: Send, data: bytes) -> None:
+    async with asyncio.timeout(STALLED):
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def _left(receive: Receive, end: asyncio.Future[bool]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    if not end.done():
+        end.set_result(True)
+
+
+def _json(event: Event) -> bytes:
+    try:
+        return event.model_dump_json().encode()
+    except (PydanticSerializationError, UnicodeEncodeError):  # a lone surrogate, which only an escape can show
+        return json.dumps(to_jsonable_python(event.__dict__)).encode()

@@ -1,0 +1,202 @@
+"""All runs of a thread as one stream, for a page that shows a conversation (semantics: E3).
+
+The runs that are unfinished are followed each by itself (:mod:`runner.streams`) and their events handed on as they come. Every
+verb of a thread is decided under its lock, so fences grow in the order of the thread's commits: before an event with a higher
+fence than any so far is handed on, the thread's runs are listed, and none that began before it can be missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from .errors import BackendUnavailableError, RunNotFoundError, ThreadNotFoundError
+from .models import STREAM_ENDS, Event, Run
+from .states import RunStatus
+from .streams import NOT_HELD, follow_run, position, stopped, with_silence
+
+if TYPE_CHECKING:
+    from .ports import Backend
+
+PAGE: Final = 50
+LOOK: Final = 30.0
+"""Seconds of silence after which the store is asked for runs that nobody told of."""
+UNREAD: Final = 100
+"""Events of all runs together that wait for a slow reader; beyond that its runs are not read on."""
+
+
+class ThreadEvent(NamedTuple):
+    """An event of one of a thread's runs. ``cursor`` continues the thread's stream after it."""
+
+    cursor: str
+    event: Event
+
+
+@dataclass
+class Place:
+    """How far a reader got: ``top`` is the highest fence that it saw, ``open`` the last event of each run that goes on."""
+
+    top: int = -1
+    open: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, cursor: str) -> Place | None:
+        """The place that ``cursor`` names; None if it is none."""
+        try:
+            top, going = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+            return cls(int(top), {str(run): str(last) for run, last in dict(going).items()})
+        except (ValueError, TypeError, RecursionError):
+            return None
+
+    def __str__(self) -> str:
+        return base64.urlsafe_b64encode(json.dumps([self.top, self.open], separators=(",", ":")).encode()).decode()
+
+    def pass_by(self, event: Event) -> None:
+        """The reader has seen ``event``."""
+        place = position(event.id)
+        if place is None or event.id is None:
+            return
+        self.top = max(self.top, place[0])
+        if event.type in STREAM_ENDS and event.type != "run.suspended":
+            self.open.pop(event.run_id, None)
+        elif event.type != "run.queued":
+            self.open[event.run_id] = event.id
+
+    def left_behind(self, run: Run) -> bool:
+        """True if a run that ended was seen to its end."""
+        end = position(run.event_id)
+        return run.ended and run.run_id not in self.open and end is not None and end[0] <= self.top
+
+
+async def follow_thread(
+    backend: Backend, thread_id: str, after: str | None = None, *, look: float = LOOK
+) -> AsyncGenerator[ThreadEvent]:
+    """The events of a thread's runs, live, until it is deleted: those after the cursor ``after``; without one, those of the
+    runs that are queued or running, from their beginning, and of all that come.
+
+    Events of one run come in order and once; a ``run.queued`` may be repeated after a cursor. ``run.suspended`` and the
+    terminal events end a run and not the stream. A ``gap`` announces that events of its run were lost; one that names no run
+    says that ``after`` is no cursor of this stream. ``look``: seconds of silence before the store is asked for runs that nobody
+    told of.
+
+    Raises ThreadNotFoundError.
+    """
+    key = await backend.threads.thread_key(thread_id)
+    if key is None:
+        raise ThreadNotFoundError(f"there is no thread {thread_id!r}", thread_id=thread_id)
+    place = Place.parse(after) if after is not None else None
+    reader = _Reader(backend, thread_id, key, place or Place(), look)
+    try:
+        if place is None:
+            await reader.begin()
+        if after is not None and place is None:
+            yield ThreadEvent(str(reader.place), Event(id=None, type="gap", thread_id=thread_id, run_id=""))
+        async with aclosing(reader.read()) as events:
+            async for event in events:
+                yield event
+    finally:
+        await reader.close()
+
+
+class _Reader:
+    def __init__(self, backend: Backend, thread_id: str, key: int, place: Place, look: float) -> None:
+        self.backend, self.thread_id, self.key, self.place, self.look = backend, thread_id, key, place, look
+        self.read_up_to: dict[str, str] = {}  # per run, what its follower has read, handed on or not
+        self.following: dict[str, asyncio.Task[None]] = {}
+        self.arrived: asyncio.Queue[Event | None] = asyncio.Queue(UNREAD)
+        self.listening: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Leave everything behind that stopped before this reader came."""
+        page = await self.backend.runs.runs(thread_id=self.thread_id, limit=PAGE)
+        waiting = await self.backend.runs.runs(thread_id=self.thread_id, status=RunStatus.SUSPENDED, limit=PAGE)
+        for run in (*page.items, *waiting.items):
+            if run.ended and (end := position(run.event_id)) is not None:
+                self.place.top = max(self.place.top, end[0])
+            elif run.status is RunStatus.SUSPENDED and run.event_id is not None:
+                self.place.open[run.run_id] = run.event_id
+
+    async def read(self) -> AsyncGenerator[ThreadEvent]:
+        self.listening = asyncio.create_task(self._listen(), name="runyard-thread")
+        while True:
+            event = await self.arrived.get()
+            at = position(event.id) if event is not None else None
+            if event is None or (at is not None and at[0] > self.place.top):
+                if await self.backend.threads.thread_key(self.thread_id) != self.key:
+                    return
+                await self._discover()
+            if event is not None:
+                self.place.pass_by(event)
+                if event.type in ("run.completed", "run.cancelled"):  # the others can be redriven
+                    self.read_up_to.pop(event.run_id, None)
+                yield ThreadEvent(str(self.place), event)
+
+    async def close(self) -> None:
+        tasks = [*self.following.values(), *([self.listening] if self.listening else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        """Ask for a look at the runs whenever one begins, and after silence."""
+        while True:
+            try:
+                async with aclosing(with_silence(self._begins(), self.look)) as begins:
+                    async for _ in begins:
+                        await self.arrived.put(None)
+            except BackendUnavailableError:
+                pass
+            await self.arrived.put(None)
+            await asyncio.sleep(NOT_HELD)
+
+    def _begins(self) -> AsyncIterator[bool]:
+        events = getattr(self.backend, "events", None)
+        if events is None:
+            raise BackendUnavailableError("connected without Redis")
+        found: AsyncIterator[bool] = events.begins(self.key)
+        return found
+
+    async def _discover(self) -> None:
+        """Follow the runs that this reader has not seen to their end."""
+        for run in await self._unseen():
+            known = self.following.get(run.run_id)
+            last = self.read_up_to.get(run.run_id) or self.place.open.get(run.run_id)
+            if (known is None or known.done()) and not (stopped(run) and last == run.event_id):
+                self.following[run.run_id] = asyncio.create_task(self._follow(run.run_id, last), name="runyard-thread-run")
+        for run_id in [id for id, task in self.following.items() if task.done()]:
+            del self.following[run_id]
+
+    async def _unseen(self) -> list[Run]:
+        found: dict[str, Run] = {}
+        for status in (RunStatus.RUNNING, RunStatus.QUEUED):
+            page = await self.backend.runs.runs(thread_id=self.thread_id, status=status, limit=PAGE)
+            found |= {run.run_id: run for run in page.items}
+        cursor: str | None = None
+        while True:
+            page = await self.backend.runs.runs(thread_id=self.thread_id, limit=PAGE, cursor=cursor)
+            fresh = [run for run in page.items if not self.place.left_behind(run)]
+            found |= {run.run_id: run for run in fresh}
+            if page.next is None or len(fresh) < len(page.items):
+                break
+            cursor = page.next
+        for run_id in self.place.open.keys() - found.keys():
+            if (run := await self.backend.runs.run(self.thread_id, run_id)) is not None:
+                found[run_id] = run
+            else:
+                del self.place.open[run_id]
+        return list(found.values())
+
+    async def _follow(self, run_id: str, last: str | None) -> None:
+        try:
+            async with aclosing(follow_run(self.backend, self.thread_id, run_id, last)) as events:
+                async for event in events:
+                    if event.id is not None:
+                        self.read_up_to[run_id] = event.id
+                    await self.arrived.put(event)
+        except (BackendUnavailableError, RunNotFoundError):
+            pass  # the next look at the runs takes it up again, or finds the thread gone

@@ -1,0 +1,100 @@
+"""An API over the memory backend, and callers with keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, TypeAlias
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from api.http.app import asgi_app
+from api.http.settings import ApiSettings
+from backends.memory import MemoryWorld, connect
+from runner.agents.scripted import app as scripted
+from runner.client import Client
+from runner.exchange import RunRef, WorkerInfo, Write
+from runner.keys import Scope
+from runner.models import HitlRequest
+from runner.worker import Worker
+
+Caller: TypeAlias = Callable[..., Awaitable[httpx.AsyncClient]]
+
+
+@pytest.fixture
+def settings() -> ApiSettings:
+    """No limits that a test could meet by accident; tests replace what they are about."""
+    return ApiSettings(_env_file=None, requests_per_second=1e6, burst=10**6, max_wait=5.0)
+
+
+@pytest.fixture
+async def world() -> MemoryWorld:
+    """The database behind the API."""
+    return MemoryWorld()
+
+
+@pytest.fixture
+async def client(world: MemoryWorld) -> Client:
+    """A direct client of the default tenant."""
+    return Client(await connect(world=world))
+
+
+@pytest.fixture
+def app(client: Client, settings: ApiSettings) -> FastAPI:
+    """The API with API keys."""
+    return asgi_app(client, auth="keys", settings=settings)
+
+
+def transport(app: Any) -> httpx.ASGITransport:
+    return httpx.ASGITransport(app=app)
+
+
+@pytest.fixture
+async def caller(app: FastAPI, world: MemoryWorld) -> AsyncIterator[Caller]:
+    """Makes HTTP clients: ``await caller(tenant="t", scopes=("read",))``; ``key=None``: without one."""
+    async with AsyncExitStack() as stack:
+
+        async def make(
+            tenant: str = "", scopes: tuple[Scope, ...] = ("read", "write", "respond", "admin"), key: str | None = ""
+        ) -> httpx.AsyncClient:
+            if key == "":
+                owner = Client(await connect(world=world, tenant=tenant))
+                _, key = await owner.create_key("test", scopes=scopes)
+            headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
+            http = httpx.AsyncClient(transport=transport(app), base_url="http://api", headers=headers)
+            return await stack.enter_async_context(http)
+
+        yield make
+
+
+@pytest.fixture
+async def http(caller: Caller) -> httpx.AsyncClient:
+    """A caller of the default tenant with every scope."""
+    return await caller()
+
+
+@pytest.fixture
+async def worker(client: Client) -> AsyncIterator[Worker]:
+    """A worker that serves the scripted agent."""
+    serving = Worker(scripted, client.backend, grace=1)
+    running = asyncio.create_task(serving.run())
+    await serving.started.wait()
+    yield serving
+    serving.stop()
+    await running
+
+
+async def ask(client: Client, thread_id: str, run_id: str) -> str:
+    """A run that waits for an answer in words; the request's id."""
+    await client.enqueue(thread_id, "x", run_id)
+    key = await client.backend.threads.thread_key(thread_id)
+    assert key is not None
+    await client.backend.workers.register(WorkerInfo(worker_id=f"w-{thread_id}", queues=["default"]))
+    [claim] = await client.backend.runs.claim(f"w-{thread_id}", [RunRef(key, run_id)])
+    assert claim.attempt is not None
+    request = HitlRequest(payload={"question": "color?"}, answer_schema={"type": "string"})
+    await client.backend.runs.suspend(Write(attempt=claim.attempt), [request])
+    return request.request_id

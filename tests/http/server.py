@@ -1,0 +1,63 @@
+"""A real server around an app, in the test's own event loop: for what only a connection shows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import uvicorn
+
+
+@asynccontextmanager
+async def serving(app: Any) -> AsyncIterator[str]:
+    """The URL of ``app``, served by uvicorn."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=2))
+        running = asyncio.create_task(server.serve([listening]))
+        while not server.started:
+            assert not running.done()
+            await asyncio.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            if hasattr(app, "state"):
+                app.state.service.streams.close()
+            server.should_exit = True
+            await running
+
+
+@dataclass
+class Frame:
+    """One event of a stream; a comment has no type."""
+
+    id: str | None = None
+    type: str | None = None
+    data: Any = None
+    comment: bool = False
+
+
+async def frames(reply: httpx.Response) -> AsyncIterator[Frame]:
+    """The events and comments of a stream as they come."""
+    frame = Frame()
+    async for line in reply.aiter_lines():
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        match name:
+            case "id":
+                frame.id = value
+            case "event":
+                frame.type = value
+            case "data":
+                frame.data = json.loads(value)
+            case "" if line:
+                frame.comment = True
+            case "" if frame != Frame():
+                yield frame
+                frame = Frame()

@@ -1,0 +1,147 @@
+"""Keys, a host's own scheme, no keys on the own machine; ids of requests, headers, origins (semantics: A1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.requests import HTTPConnection
+
+from api.http.app import asgi_app
+from api.http.auth import Principal
+from api.http.settings import ApiSettings
+from runner.client import Client
+from tests.http.conftest import Caller, transport
+
+SETTINGS = ApiSettings(_env_file=None, cors_origins=["https://app.example"])
+
+
+def from_(app: Any, host: str, base: str, **headers: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app, client=(host, 1)), base_url=base, headers=headers)
+
+
+async def test_keys_are_taken_in_two_headers(app: FastAPI, client: Client) -> None:
+    _, key = await client.create_key("k", scopes=("read",))
+    for headers in ({"Authorization": f"Bearer {key}"}, {"authorization": f"bearer {key}"}, {"X-Api-Key": key}):
+        async with httpx.AsyncClient(transport=transport(app), base_url="http://api", headers=headers) as http:
+            assert (await http.get("/v1/threads")).status_code == 200
+
+
+async def test_a_secret_of_another_key_does_not_open(caller: Caller, client: Client) -> None:
+    one, two = [(await client.create_key("k"))[1] for _ in range(2)]
+    mixed = f"{one.rpartition('_')[0]}_{two.rpartition('_')[2]}"
+    assert (await (await caller(key=one)).get("/v1/threads")).status_code == 200
+    assert (await (await caller(key=mixed)).get("/v1/threads")).status_code == 401
+
+
+async def test_revoked_and_expired_keys_are_refused(app: FastAPI, caller: Caller, client: Client) -> None:
+    made, key = await client.create_key("k")
+    http = await caller(key=key)
+    assert (await http.get("/v1/threads")).status_code == 200
+    assert await client.revoke_key(made.key_id)
+    app.state.service.gate.forget()
+    assert (await http.get("/v1/threads")).status_code == 401
+    _, short = await client.create_key("k", lifetime=1e-6)
+    assert (await (await caller(key=short)).get("/v1/threads")).status_code == 401
+
+
+async def test_without_keys_only_the_own_machine(client: Client) -> None:
+    """A1: not another machine, not under another name (DNS rebinding), not a page of another site."""
+    app = asgi_app(client, auth="off", settings=SETTINGS)
+    local, remote = "http://localhost:8000", "http://api.example"
+    for host, base, headers, status in (
+        ("127.0.0.1", local, {}, 200),
+        ("::1", "http://[::1]:8000", {}, 200),
+        ("10.0.0.7", local, {}, 401),
+        ("127.0.0.1", remote, {}, 403),
+        ("127.0.0.1", local, {"Origin": "https://evil.example"}, 403),
+        ("127.0.0.1", local, {"Origin": "null"}, 403),
+        ("127.0.0.1", local, {"Origin": "http://localhost:3000"}, 200),
+        ("127.0.0.1", local, {"Origin": "https://app.example"}, 200),
+    ):
+        async with from_(app, host, base, **headers) as http:
+            assert (await http.post("/v1/threads", json={})).status_code == (201 if status == 200 else status), (
+                host,
+                base,
+                headers,
+            )
+
+
+async def test_a_hosts_own_scheme(client: Client) -> None:
+    """A1: the hook says who asks; None is 401."""
+
+    async def authenticate(request: HTTPConnection) -> Principal | None:
+        user = request.headers.get("x-user")
+        return Principal(f"tenant-{user}", frozenset({"read", "write"}), f"user-{user}", name=user) if user else None
+
+    app = asgi_app(client, auth=authenticate, settings=SETTINGS)
+    async with from_(app, "10.0.0.1", "http://api", **{"X-User": "ann"}) as ann, from_(app, "10.0.0.1", "http://api") as nobody:
+        assert (await ann.post("/v1/threads", json={"thread_id": "t"})).status_code == 201
+        assert (await ann.get("/v1/workers")).status_code == 403
+        assert (await nobody.get("/v1/threads")).status_code == 401
+        token = (await ann.post("/v1/stream_tokens", json={"thread_id": "t"})).json()["token"]
+        assert (await nobody.get("/v1/threads/t", params={"token": token})).status_code == 403
+    other = Client(client.backend.for_tenant("tenant-ann"))
+    assert (await other.thread("t")).thread_id == "t"
+
+
+async def test_mounted_in_a_hosts_app(client: Client) -> None:
+    """A: its own paths stay the host's; Location has the prefix; ids with slashes work."""
+    host = FastAPI()
+
+    @host.get("/own")
+    async def own() -> str:
+        return "host"
+
+    host.mount("/agents", asgi_app(client, auth="off", settings=SETTINGS))
+    async with httpx.AsyncClient(transport=transport(host), base_url="http://localhost") as http:
+        assert (await http.get("/own")).json() == "host"
+        assert (await http.get("/agents/livez")).json() == {"alive": True}
+        made = await http.post("/agents/v1/threads", json={"thread_id": "a/b"})
+        assert made.headers["location"] == "/agents/v1/threads/a%2Fb"
+        assert (await http.get(made.headers["location"])).json()["thread_id"] == "a/b"
+        refused = await http.put("/agents/v1/threads")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, POST")
+        document = (await http.get("/agents/openapi.json")).json()
+        assert document["servers"] == [{"url": "/agents"}]
+
+
+async def test_headers_for_browsers_and_operators(http: httpx.AsyncClient) -> None:
+    given = "0198c0de-0000-7000-8000-000000000001"
+    reply = await http.get("/v1/threads", headers={"X-Request-Id": given})
+    assert reply.headers["x-request-id"] == given
+    assert (await http.get("/v1/threads", headers={"X-Request-Id": "nonsense\tx"})).headers["x-request-id"] != given
+    assert reply.headers["x-content-type-options"] == "nosniff" and reply.headers["cache-control"] == "no-store"
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+    assert "strict-transport-security" not in reply.headers
+
+
+async def test_origins(client: Client) -> None:
+    app = asgi_app(client, settings=SETTINGS)
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, content-type"}
+    async with httpx.AsyncClient(transport=transport(app), base_url="http://api") as http:
+        good = await http.options("/v1/threads", headers={"Origin": "https://app.example", **asked})
+        assert good.status_code == 200 and good.headers["access-control-allow-origin"] == "https://app.example"
+        bad = await http.options("/v1/threads", headers={"Origin": "https://evil.example", **asked})
+        assert bad.status_code == 400 and "access-control-allow-origin" not in bad.headers
+        refused = await http.get("/v1/threads", headers={"Origin": "https://app.example"})
+        assert refused.status_code == 401 and refused.headers["access-control-allow-origin"] == "https://app.example"
+
+
+async def test_probes_and_metrics(http: httpx.AsyncClient, caller: Caller) -> None:
+    nobody = await caller(key=None)
+    assert (await nobody.get("/livez")).json() == {"alive": True}
+    assert (await nobody.get("/readyz")).json()["ready"] is True
+    await http.get("/v1/threads/no-such-thread")
+    text = (await http.get("/metrics")).text
+    assert 'runyard_http_rejected_total{code="thread_not_found"}' in text
+    assert 'runyard_http_request_seconds_count{method="GET",route="/v1/threads/{thread_id}",status="404"}' in text
+    assert "no-such-thread" not in text
+
+
+@pytest.mark.parametrize("given", [{"scopes": ()}, {"scopes": ("root",)}, {"lifetime": 0}, {"lifetime": -1}])
+async def test_keys_that_cannot_be(client: Client, given: Any) -> None:
+    with pytest.raises(ValueError):
+        await client.create_key("k", **given)

@@ -1,0 +1,196 @@
+"""What comes in is bounded, and whatever it is, the answer is a clear 4xx (semantics: A2)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from api.http.app import asgi_app
+from api.http.settings import ApiSettings
+from runner.client import Client
+from tests.http.conftest import Caller, transport
+from tests.http.server import serving
+
+PROMPT = "/v1/threads/t/runs"
+JSON = {"Content-Type": "application/json"}
+
+
+def problem(reply: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    assert reply.status_code == status, reply.text
+    assert reply.headers["content-type"] == "application/problem+json"
+    found: dict[str, Any] = reply.json()
+    assert (found["code"], found["status"], found["type"]) == (code, status, f"urn:runyard:problem:{code}")
+    assert found["instance"] == f"urn:uuid:{reply.headers['x-request-id']}"
+    return found
+
+
+HOSTILE: dict[str, tuple[bytes, int, str]] = {
+    "deep lists": (b'{"message": "x", "metadata": {"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}", 422, "invalid_request"),
+    "deep objects": (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 422, "invalid_request"),
+    "unclosed": (b"[" * 1_000_000, 422, "invalid_request"),
+    "NUL in text": (b'{"message": "a\\u0000b", "metadata": {"k": "\\u0000"}}', 400, "invalid_input"),
+    "NUL in an id": (b'{"message": "x", "run_id": "a\\u0000b"}', 422, "invalid_request"),
+    "lone surrogate": (b'{"message": "a\\ud800b"}', 422, "invalid_request"),
+    "raw surrogate": (b'{"message": "a\xed\xa0\x80b"}', 422, "invalid_request"),
+    "invalid UTF-8": (b'{"message": "\xff\xfe"}', 422, "invalid_request"),
+    "UTF-16": ('{"message": "x"}'.encode("utf-16"), 422, "invalid_request"),
+    "huge integer": (b'{"message": "x", "max_attempts": ' + b"9" * 5_000 + b"}", 422, "invalid_request"),
+    "integer beyond the store": (b'{"message": "x", "metadata": {"n": ' + b"9" * 10_000 + b"}}", 422, "invalid_request"),
+    "huge exponent": (b'{"message": "x", "delay": 1e999}', 422, "invalid_request"),
+    "NaN": (b'{"message": "x", "metadata": {"n": NaN}}', 422, "invalid_request"),
+    "infinite metadata": (b'{"message": "x", "metadata": {"n": 1e999}}', 422, "invalid_request"),
+    "not an object": (b'"x"', 422, "invalid_request"),
+    "null": (b"null", 422, "invalid_request"),
+    "no JSON": (b"message=x", 422, "invalid_request"),
+    "unknown field": (b'{"message": "x", "mesage": "y"}', 422, "invalid_request"),
+    "unknown part": (b'{"message": {"content": [{"type": "video"}]}}', 422, "invalid_request"),
+    "unknown field of a part": (b'{"message": {"content": [{"type": "text", "text": "x", "y": 1}]}}', 422, "invalid_request"),
+    "date without zone": (b'{"message": "x", "run_at": "2030-01-01T00:00:00"}', 422, "invalid_request"),
+    "two due times": (b'{"message": "x", "run_at": "2030-01-01T00:00:00Z", "delay": 1}', 400, "invalid_input"),
+    "message id": (b'{"message": {"id": "nope", "content": "x"}}', 400, "invalid_input"),
+    "long id": (b'{"message": "x", "run_id": "' + b"x" * 256 + b'"}', 422, "invalid_request"),
+    "nothing to say": (b'{"message": null}', 409, "nothing_to_run"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_hostile_bodies(http: httpx.AsyncClient, client: Client, name: str) -> None:
+    body, status, code = HOSTILE[name]
+    found = problem(await http.post(PROMPT, content=body, headers=JSON), status, code)
+    assert found["detail"] and len(found["detail"]) < 2000
+    assert (await client.runs()).items == []
+
+
+async def test_fields_are_named_by_pointer(http: httpx.AsyncClient) -> None:
+    body = {"message": {"content": [{"type": "text", "text": 7}]}, "priority": "urgent", "metadata": {}}
+    found = problem(await http.post(PROMPT, json=body), 422, "invalid_request")
+    pointers = {(error["location"], error["pointer"]) for error in found["errors"]}
+    assert ("body", "/priority") in pointers and any(pointer.endswith("/text") for _, pointer in pointers)
+    query = problem(await http.get("/v1/runs?limit=0"), 422, "invalid_request")
+    assert query["errors"] == [
+        {"location": "query", "pointer": "limit", "message": "Input should be greater than or equal to 1"}
+    ]
+
+
+@pytest.mark.parametrize("thread_id", ["%00", "a%0Ab", "%7F", "x" * 256, "%E2%80%A8"])
+async def test_ids_in_paths_are_checked(http: httpx.AsyncClient, thread_id: str) -> None:
+    found = problem(await http.get(f"/v1/threads/{thread_id}"), 422, "invalid_request")
+    assert found["errors"][0]["pointer"] == "thread_id"
+
+
+async def test_bodies_are_bounded(client: Client) -> None:
+    """413 from the declared length, without reading; and while reading, where none is declared."""
+    app = asgi_app(client, auth="off", settings=ApiSettings(_env_file=None, max_body=1000))
+    taken = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal taken
+        while True:
+            taken += 100
+            yield b" " * 100
+
+    async with httpx.AsyncClient(transport=transport(app), base_url="http://localhost") as http:
+        found = problem(await http.post(PROMPT, content=b" " * 50 * 2**20, headers=JSON), 413, "request_too_large")
+        assert found["details"] == {"most": 1000}
+        problem(await http.post(PROMPT, content=endless(), headers=JSON), 413, "request_too_large")
+        assert taken < 2000
+        problem(await http.post(PROMPT, content=b"x", headers={**JSON, "X-Large": "x" * 40_000}), 413, "request_too_large")
+        many = [(f"X-{n}", "x") for n in range(200)]
+        problem(await http.get("/v1/threads", headers=many), 413, "request_too_large")
+
+
+async def test_a_slow_sender_is_cut(client: Client) -> None:
+    app = asgi_app(client, auth="off", settings=ApiSettings(_env_file=None, body_timeout=0.2))
+    async with serving(app) as url:
+        port = int(url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"POST {PROMPT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+        writer.write(head.encode() + b'{"mess')
+        async with asyncio.timeout(20):
+            status = await reader.readline()
+        assert b" 408 " in status
+        writer.close()
+
+
+async def test_fifty_megabytes_over_a_connection(client: Client) -> None:
+    app = asgi_app(client, auth="off", settings=ApiSettings(_env_file=None))
+    async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
+        try:
+            reply = await http.post(PROMPT, content=b" " * 50 * 2**20, headers=JSON)
+        except httpx.WriteError:
+            return  # the server answered and closed before all was sent
+        problem(reply, 413, "request_too_large")
+
+
+async def test_requests_per_second_of_a_key(client: Client) -> None:
+    """429 and Retry-After; another key is not concerned."""
+    app = asgi_app(client, settings=ApiSettings(_env_file=None, requests_per_second=0.5, burst=3))
+    for _ in range(2):
+        _, key = await client.create_key("k")
+        headers = {"Authorization": f"Bearer {key}"}
+        async with httpx.AsyncClient(transport=transport(app), base_url="http://api", headers=headers) as http:
+            assert [(await http.get("/v1/threads")).status_code for _ in range(3)] == [200] * 3
+            refused = await http.get("/v1/threads")
+            problem(refused, 429, "rate_limited")
+            assert refused.headers["retry-after"] == "2"
+
+
+async def test_a_body_must_be_json(http: httpx.AsyncClient) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        problem(
+            await http.post(PROMPT, content=b'{"message": "x"}', headers={"Content-Type": kind}), 415, "unsupported_media_type"
+        )
+    reply = await http.post(PROMPT, content=b'{"message": "x"}', headers={"Content-Type": "application/json; charset=utf-8"})
+    assert reply.status_code == 202
+
+
+async def test_paths_and_methods(http: httpx.AsyncClient) -> None:
+    problem(await http.get("/v1/nothing"), 404, "route_not_found")
+    refused = await http.put("/v1/threads/t")
+    problem(refused, 405, "method_not_allowed")
+    assert refused.headers["allow"] == "DELETE, GET, PATCH"
+    problem(await http.post("/v1/threads/"), 404, "route_not_found")
+
+
+async def test_message_too_large_and_full_queues(http: httpx.AsyncClient, client: Client) -> None:
+    """R16 through HTTP: 413 and 429 with Retry-After."""
+    await client.set_limit("message_bytes", 100)
+    problem(await http.post(PROMPT, json={"message": "x" * 200}), 413, "message_too_large")
+    await client.set_limit("queued_per_lane", 1)
+    assert (await http.post(PROMPT, json={"message": "x"})).status_code == 202
+    full = await http.post(PROMPT, json={"message": "x"})
+    problem(full, 429, "queue_full")
+    assert full.headers["retry-after"] == "1"
+
+
+async def test_pages_are_bounded(client: Client) -> None:
+    app = asgi_app(client, auth="off", settings=ApiSettings(_env_file=None, max_page=10))
+    async with httpx.AsyncClient(transport=transport(app), base_url="http://localhost") as http:
+        problem(await http.get("/v1/threads?limit=11"), 400, "invalid_input")
+        problem(await http.get("/v1/threads?limit=1001"), 422, "invalid_request")
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe", b"ry_\xe9", b"Bearer " + b"\x80" * 50])
+async def test_odd_bytes_in_headers(app: FastAPI, caller: Caller, raw: bytes) -> None:
+    http = await caller()
+    for name in (b"authorization", b"last-event-id", b"if-none-match", b"x-request-id", b"traceparent", b"content-type"):
+        reply = await http.post(PROMPT, content=b'{"message": "x"}', headers=[(name, raw)])
+        assert 200 <= reply.status_code < 500, (name, reply.text)
+
+
+async def test_a_defect_is_one_problem_and_tells_nothing(
+    http: httpx.AsyncClient, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("secret of the server")
+
+    monkeypatch.setattr(client.backend.threads.__class__, "thread", broken)
+    reply = await http.get("/v1/threads/t")
+    problem(reply, 500, "internal_error")
+    assert "secret" not in reply.text and json.loads(reply.text)["detail"]

@@ -1,0 +1,311 @@
+"""What each route answers: statuses, headers, idempotence, pages (semantics: A, and the rules that the docstrings name)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from runner.client import Client
+from runner.models import Message
+from runner.worker import Worker
+from tests.http.conftest import ask
+
+
+async def post(http: httpx.AsyncClient, path: str, status: int, /, **body: Any) -> Any:
+    reply = await http.post(path, json=body)
+    assert reply.status_code == status, reply.text
+    return reply.json() if reply.content else None
+
+
+async def get(http: httpx.AsyncClient, path: str, expected: int = 200, /, **query: Any) -> Any:
+    reply = await http.get(path, params=query)
+    assert reply.status_code == expected, reply.text
+    return reply.json()
+
+
+class TestThreads:
+    async def test_create_is_idempotent(self, http: httpx.AsyncClient) -> None:
+        """A: 201 and Location, then 200, then 409 for another thread under the id."""
+        first = await http.post("/v1/threads", json={"thread_id": "a", "title": "x", "tags": {"k": "v"}})
+        again = await http.post("/v1/threads", json={"thread_id": "a", "title": "x", "tags": {"k": "v"}})
+        assert (first.status_code, again.status_code) == (201, 200)
+        assert first.headers["location"] == again.headers["location"] == "/v1/threads/a"
+        assert first.json() == again.json() == await get(http, "/v1/threads/a")
+        assert (await post(http, "/v1/threads", 409, thread_id="a", title="y"))["code"] == "thread_already_exists"
+
+    async def test_an_id_is_made(self, http: httpx.AsyncClient) -> None:
+        made = await http.post("/v1/threads", json={})
+        assert made.status_code == 201 and made.headers["location"].endswith(made.json()["thread_id"])
+
+    @pytest.mark.parametrize("thread_id", ["a/b", "50%", "%2F", "%252f", "ü/ö ä", "a?b#c", "+ +", ".hidden"])
+    async def test_any_printable_id_can_be_addressed(self, http: httpx.AsyncClient, thread_id: str) -> None:
+        made = await http.post("/v1/threads", json={"thread_id": thread_id})
+        assert (await get(http, made.headers["location"]))["thread_id"] == thread_id
+        run = await http.post(f"{made.headers['location']}/runs", json={"message": "x", "run_id": thread_id})
+        assert (await get(http, run.headers["location"]))["run_id"] == thread_id
+
+    async def test_list_filter_and_page(self, http: httpx.AsyncClient) -> None:
+        for n in range(5):
+            await post(http, "/v1/threads", 201, thread_id=f"t{n}", agent=f"a{n % 2}", tags={"n": str(n), "all": "yes"})
+        seen, cursor = [], None
+        while True:
+            page = await get(http, "/v1/threads", limit=2, **({"cursor": cursor} if cursor else {}))
+            seen += [thread["thread_id"] for thread in page["items"]]
+            if (cursor := page["next"]) is None:
+                break
+        assert seen == [f"t{n}" for n in range(5)]
+        assert [t["thread_id"] for t in (await get(http, "/v1/threads", agent="a1"))["items"]] == ["t1", "t3"]
+        found = await http.get("/v1/threads", params=[("tag", "n:3"), ("tag", "all:yes")])
+        assert [t["thread_id"] for t in found.json()["items"]] == ["t3"]
+        assert (await get(http, "/v1/threads", 400, cursor="nonsense"))["code"] == "invalid_cursor"
+        assert (await get(http, "/v1/threads", 400, tag="no-colon"))["code"] == "invalid_input"
+
+    async def test_change_and_delete(self, http: httpx.AsyncClient) -> None:
+        await post(http, "/v1/threads", 201, thread_id="a", extra={"x": 1})
+        changed = (await http.patch("/v1/threads/a", json={"title": "T", "tags": {"k": "v"}, "extra": {"y": 2}})).json()
+        assert (changed["title"], changed["tags"], changed["extra"]) == ("T", {"k": "v", "title": "T"}, {"x": 1, "y": 2})
+        assert (await http.delete("/v1/threads/a")).status_code == 204
+        assert (await get(http, "/v1/threads/a", 404))["code"] == "thread_not_found"
+        assert (await http.delete("/v1/threads/a")).status_code == 404
+
+    async def test_delete_with_descendants_or_erase(self, http: httpx.AsyncClient) -> None:
+        await post(http, "/v1/threads/a/messages", 201, message="secret")
+        await post(http, "/v1/threads/a/fork", 201, new="b", at_seq=1)
+        await post(http, "/v1/threads/b/fork", 201, new="c", at_seq=1)
+        assert (await http.delete("/v1/threads/a?erase=true&descendants=true")).status_code == 400
+        assert (await http.delete("/v1/threads/a?erase=true")).status_code == 204
+        assert "secret" not in (await http.get("/v1/threads/c/messages")).text
+        assert (await http.delete("/v1/threads/b?descendants=true")).status_code == 204
+        assert (await get(http, "/v1/threads"))["items"] == []
+
+    async def test_a_busy_thread_is_not_deleted(self, http: httpx.AsyncClient) -> None:
+        await post(http, "/v1/threads/a/runs", 202, message="x")
+        assert (await http.delete("/v1/threads/a")).status_code == 409
+        assert (await http.delete("/v1/threads/a?cancel=true")).status_code == 204
+
+    async def test_lineage_and_diff(self, http: httpx.AsyncClient) -> None:
+        """F12: ancestors, children, the nearest common ancestor, and what each says after the last common message."""
+        first = await post(http, "/v1/threads/a/messages", 201, message="1")
+        await post(http, "/v1/threads/a/fork", 201, new="b", at_message_id=first["id"])
+        await post(http, "/v1/threads/b/fork", 201, new="c", at_message_id=first["id"])
+        await post(http, "/v1/threads/a/messages", 201, message="a2")
+        for text in ("c2", "c3"):
+            await post(http, "/v1/threads/c/messages", 201, message=text)
+        lineage = await get(http, "/v1/threads/b/lineage")
+        assert [t["thread_id"] for t in lineage["ancestors"]] == ["a"]
+        assert [t["thread_id"] for t in lineage["children"]] == ["c"] and lineage["next_children"] is None
+        assert [t["thread_id"] for t in (await get(http, "/v1/threads/c/lineage"))["ancestors"]] == ["b", "a"]
+        diff = await get(http, "/v1/threads/a/diff", other="c")
+        texts = [[m["content"][0]["text"] for m in diff[side]] for side in ("ours", "theirs")]
+        assert (diff["common_ancestor"], diff["common_message_id"], texts) == ("a", first["id"], [["a2"], ["c2", "c3"]])
+        assert (await get(http, "/v1/threads/c/diff", other="a", limit=1))["truncated"]
+        await post(http, "/v1/threads/z/messages", 201, message="else")
+        unrelated = await get(http, "/v1/threads/z/diff", other="c")
+        assert unrelated["common_ancestor"] is None and len(unrelated["theirs"]) == 3 and not unrelated["truncated"]
+
+
+class TestRuns:
+    async def test_accept_is_idempotent(self, http: httpx.AsyncClient) -> None:
+        """R1, R2: 202 and Location, then 200 with the same run, then 409 that names what differs."""
+        first = await http.post("/v1/threads/t/runs", json={"message": "hi", "run_id": "r", "metadata": {"k": 1}})
+        again = await http.post("/v1/threads/t/runs", json={"message": "hi", "run_id": "r"})
+        assert (first.status_code, again.status_code) == (202, 200)
+        assert first.headers["location"] == again.headers["location"] == "/v1/threads/t/runs/r"
+        run = first.json()
+        assert (run["status"], run["metadata"], run["input"]["content"]) == (
+            "queued",
+            {"k": 1},
+            [{"type": "text", "text": "hi"}],
+        )
+        assert again.json()["accepted_at"] == run["accepted_at"]
+        refused = await post(http, "/v1/threads/t/runs", 409, message="ho", run_id="r")
+        assert (refused["code"], refused["details"]["differs"]) == ("run_conflict", ["message"])
+
+    async def test_wait_answers_with_what_the_run_said(self, http: httpx.AsyncClient, worker: Worker) -> None:
+        done = await post(http, "/v1/threads/t/runs/wait", 200, message="say hello", run_id="r")
+        assert (done["run"]["status"], done["text"]) == ("completed", "hello")
+        assert [m["role"] for m in done["messages"]] == ["user", "assistant"]
+        assert await get(http, "/v1/threads/t/runs/r/wait") == done
+        attempts = await get(http, "/v1/threads/t/runs/r/attempts")
+        assert [a["outcome"] for a in attempts["items"]] == ["completed"]
+
+    async def test_wait_is_bounded(self, http: httpx.AsyncClient) -> None:
+        reply = await http.post("/v1/threads/t/runs/wait?wait=0.05", json={"message": "x", "run_id": "r"})
+        assert (reply.status_code, reply.json()["status"]) == (202, "queued")
+        assert reply.headers["retry-after"] == "1" and reply.headers["location"] == "/v1/threads/t/runs/r"
+        assert (await http.get("/v1/threads/t/runs/r/wait?wait=0")).status_code == 202
+
+    async def test_explain_cancel_redrive(self, http: httpx.AsyncClient, worker: Worker) -> None:
+        await post(http, "/v1/threads/t/runs", 202, message="x", run_id="later", delay=3600)
+        assert "due" in (await get(http, "/v1/threads/t/runs/later/explain"))["explanation"]
+        assert (await http.post("/v1/threads/t/runs/later/cancel")).json()["status"] == "cancelled"
+        assert (await http.post("/v1/threads/t/runs/later/cancel", json={"keep": True})).json()["status"] == "cancelled"
+        assert (await post(http, "/v1/threads/t/runs/later/redrive", 409))["code"] == "run_ended"
+        failed = await post(http, "/v1/threads/u/runs/wait", 200, message="fail", run_id="f")
+        assert failed["run"]["status"] == "failed"
+        assert (await post(http, "/v1/threads/u/runs/f/redrive", 202))["status"] == "queued"
+
+    async def test_list_newest_first_with_filters(self, http: httpx.AsyncClient) -> None:
+        for n in range(4):
+            await post(http, f"/v1/threads/t{n % 2}/runs", 202, message="x", run_id=f"r{n}", agent=f"a{n % 2}")
+        runs = (await get(http, "/v1/runs"))["items"]
+        assert [run["run_id"] for run in runs] == ["r3", "r2", "r1", "r0"]
+        assert [run["run_id"] for run in (await get(http, "/v1/runs", agent="a1"))["items"]] == ["r3", "r1"]
+        assert [run["run_id"] for run in (await get(http, "/v1/threads/t0/runs"))["items"]] == ["r2", "r0"]
+        assert (await get(http, "/v1/runs", status="running"))["items"] == []
+        page = await get(http, "/v1/runs", limit=3)
+        assert [r["run_id"] for r in (await get(http, "/v1/runs", limit=3, cursor=page["next"]))["items"]] == ["r0"]
+        moment = runs[2]["accepted_at"]
+        older = (await get(http, "/v1/runs", before=moment))["items"]
+        younger = (await get(http, "/v1/runs", since=moment))["items"]
+        assert len(older) + len(younger) == 4 and all(run["accepted_at"] < moment for run in older)
+        assert (await get(http, "/v1/runs", 422, status="asleep"))["code"] == "invalid_request"
+        assert (await get(http, "/v1/threads/none/runs", 404))["code"] == "thread_not_found"
+
+    async def test_a_trace_is_kept_with_the_run(self, http: httpx.AsyncClient, client: Client) -> None:
+        trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+        await http.post("/v1/threads/t/runs", json={"message": "x", "run_id": "r"}, headers={"traceparent": trace})
+        await http.post("/v1/threads/u/runs", json={"message": "x", "run_id": "r"}, headers={"traceparent": "nonsense"})
+        assert (await client.run("t", "r")).trace_context == trace
+        assert (await client.run("u", "r")).trace_context is None
+
+    async def test_regenerate(self, http: httpx.AsyncClient, worker: Worker) -> None:
+        """B5: the same question again, and another one in its place."""
+        await post(http, "/v1/threads/t/runs/wait", 200, message="say 1")
+        await post(http, "/v1/threads/t/runs/wait", 200, message="say 2")
+        again = await post(http, "/v1/threads/t/regenerate", 202, run_id="again")
+        assert (await get(http, "/v1/threads/t/runs/again/wait"))["text"] == "2" and again["parent_id"]
+        await post(http, "/v1/threads/t/regenerate", 202, run_id="edited", message="say 3")
+        assert (await get(http, "/v1/threads/t/runs/edited/wait"))["text"] == "3"
+        assert len((await get(http, "/v1/threads/t/branches"))["items"]) == 3
+        assert (await post(http, "/v1/threads/none/regenerate", 404))["code"] == "thread_not_found"
+
+
+class TestMessages:
+    async def test_store_and_read(self, http: httpx.AsyncClient) -> None:
+        """B1, B2: a path in both directions, page by page."""
+        stored = [await post(http, "/v1/threads/t/messages", 201, message=f"m{n}") for n in range(5)]
+        ids = [message["id"] for message in stored]
+        for order, expected in (("oldest_first", ids), ("newest_first", ids[::-1])):
+            page = await get(http, "/v1/threads/t/messages", order=order, limit=3)
+            rest = await get(http, "/v1/threads/t/messages", order=order, limit=3, cursor=page["next"])
+            assert [m["id"] for m in (*page["items"], *rest["items"])] == expected and rest["next"] is None
+        branch = await post(http, "/v1/threads/t/messages", 201, message={"role": "user", "content": "b"}, parent_id=ids[1])
+        path = await get(http, "/v1/threads/t/messages", leaf_id=branch["id"])
+        assert [m["id"] for m in path["items"]] == [*ids[:2], branch["id"]]
+        leaves = (await get(http, "/v1/threads/t/branches"))["items"]
+        assert [(leaf["message_id"], leaf["depth"]) for leaf in leaves] == [(ids[4], 5), (branch["id"], 3)]
+        moved = await post(http, "/v1/threads/t/messages", 409, message="x", expected_leaf=ids[0])
+        assert moved["code"] == "leaf_moved"
+        assert (await get(http, "/v1/threads/t/messages", 400, leaf_id="nope"))["code"] == "invalid_input"
+
+    async def test_etag(self, http: httpx.AsyncClient) -> None:
+        await post(http, "/v1/threads/t/messages", 201, message="one")
+        first = await http.get("/v1/threads/t/messages")
+        tag = first.headers["etag"]
+        for header in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+            same = await http.get("/v1/threads/t/messages", headers={"If-None-Match": header})
+            assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", tag)
+        await post(http, "/v1/threads/t/messages", 201, message="two")
+        changed = await http.get("/v1/threads/t/messages", headers={"If-None-Match": tag})
+        assert changed.status_code == 200 and changed.headers["etag"] != tag
+
+    async def test_text_that_is_no_unicode_can_be_read(self, http: httpx.AsyncClient, client: Client) -> None:
+        """An agent in Python can store a lone surrogate; JSON shows it as an escape."""
+        await client.store_message("t", Message.user("a\ud800b"))
+        assert (await get(http, "/v1/threads/t/messages"))["items"][0]["content"][0]["text"] == "a\ud800b"
+
+
+class TestForks:
+    async def test_fork_is_idempotent(self, http: httpx.AsyncClient, worker: Worker) -> None:
+        """F1, F4, F7: 201, then 200, then 409; with a first prompt in the same call."""
+        await post(http, "/v1/threads/t/runs/wait", 200, message="say 1", run_id="r")
+        first = await http.post("/v1/threads/t/fork", json={"new": "f", "after_run_id": "r", "title": "T", "message": "say 2"})
+        assert first.status_code == 201 and first.headers["location"] == "/v1/threads/f"
+        made = first.json()
+        assert (made["thread"]["parent_thread_id"], made["thread"]["forked_after_run_id"]) == ("t", "r")
+        assert (await get(http, f"/v1/threads/f/runs/{made['run']['run_id']}/wait"))["text"] == "2"
+        again = await post(http, "/v1/threads/t/fork", 200, new="f", after_run_id="r", title="T", message="say 2")
+        assert again["run"]["run_id"] == made["run"]["run_id"]
+        assert (await post(http, "/v1/threads/t/fork", 409, new="f"))["code"] == "thread_already_exists"
+        assert (await post(http, "/v1/threads/t/fork", 409, after_run_id="no"))["code"] == "run_not_completed"
+        assert (await post(http, "/v1/threads/no/fork", 404))["code"] == "thread_not_found"
+
+    async def test_fork_when_the_run_completes(self, http: httpx.AsyncClient, client: Client) -> None:
+        """F5: a job that waits for the run of the cut."""
+        await post(http, "/v1/threads/t/runs", 202, message="x", run_id="r")
+        job = await post(http, "/v1/threads/t/fork", 202, new="f", after_run_id="r", wait=True, job_id="j")
+        assert (job["kind"], job["status"]) == ("fork", "queued")
+        again = await post(http, "/v1/threads/t/fork", 200, new="f", after_run_id="r", wait=True, job_id="j")
+        assert again["run_id"] == "j"
+
+    async def test_probe(self, http: httpx.AsyncClient, worker: Worker) -> None:
+        """F9: an answer, and nothing written."""
+        await post(http, "/v1/threads/t/runs/wait", 200, message="say 1")
+        probe = await post(http, "/v1/threads/t/fork_once", 200, message="say what", run_id="p")
+        assert (probe["text"], probe["stop_reason"], len(probe["messages"])) == ("what", "stop", 2)
+        assert len((await get(http, "/v1/threads/t/messages"))["items"]) == 2
+        assert await post(http, "/v1/threads/t/fork_once", 200, message="say what", run_id="p") == probe
+
+    async def test_fan_out(self, http: httpx.AsyncClient, worker: Worker) -> None:
+        """F11: one job, an answer for each message, and the same again under the same id."""
+        await post(http, "/v1/threads/t/runs/wait", 200, message="say 1")
+        body = {"messages": ["say a", {"content": "say b"}], "run_id": "many"}
+        found = await post(http, "/v1/threads/t/fork_many", 200, **body)
+        assert [result["text"] for result in found["results"]] == ["a", "b"] and found["winner"] is None
+        assert await post(http, "/v1/threads/t/fork_many", 200, **body) == found
+        refused = await post(http, "/v1/threads/t/fork_many", 422, messages=["x"] * 101)
+        assert refused["code"] == "invalid_request"
+
+    async def test_a_probe_that_takes_longer_goes_on(self, http: httpx.AsyncClient, client: Client) -> None:
+        await post(http, "/v1/threads/t/runs", 202, message="x", run_id="r")
+        await post(http, "/v1/threads/t/fork_once?wait=0", 202, message="?", after_run_id="r", run_id="p")
+
+
+class TestRequests:
+    @pytest.fixture
+    async def asked(self, client: Client) -> str:
+        return await ask(client, "t", "r")
+
+    async def test_inbox_and_answers(self, http: httpx.AsyncClient, client: Client, asked: str) -> None:
+        """H3, H10: the inbox; 422 leaves the request pending; the same answer again is the same; another one is refused."""
+        other = await ask(client, "u", "r")
+        inbox = (await get(http, "/v1/requests"))["items"]
+        assert {(q["request_id"], q["thread_id"]) for q in inbox} == {(asked, "t"), (other, "u")}
+        assert [q["request_id"] for q in (await get(http, "/v1/requests", thread_id="u"))["items"]] == [other]
+        assert (await post(http, "/v1/threads/t/respond", 422, answer=7))["code"] == "hitl_invalid_answer"
+        answered = await post(http, "/v1/threads/t/respond", 200, answer="blue", response_id="x")
+        assert (answered["answer"], answered["answered_by"]) == ("blue", "test")
+        assert await post(http, "/v1/threads/t/respond", 200, answer="blue", response_id="x") == answered
+        late = await post(http, f"/v1/requests/{asked}/respond", 409, answer="red")
+        assert late["code"] == "hitl_already_answered"
+        named = await post(http, f"/v1/requests/{other}/respond", 200, answer="red", answered_by="ann")
+        assert named["answered_by"] == "ann"
+        assert (await get(http, "/v1/requests"))["items"] == []
+        assert len((await get(http, "/v1/requests", pending=False))["items"]) == 2
+        assert (await post(http, "/v1/requests/none/respond", 404, answer=1))["code"] == "hitl_no_pending_request"
+
+    async def test_abort(self, http: httpx.AsyncClient, asked: str) -> None:
+        """H8: given up, kept, and nothing the second time."""
+        run = await post(http, "/v1/threads/t/abort", 200, reason="nobody there")
+        assert run["status"] == "cancelled"
+        assert (await http.post("/v1/threads/t/abort")).status_code == 204
+
+
+class TestDeployment:
+    async def test_agents_and_workers(self, http: httpx.AsyncClient, worker: Worker) -> None:
+        [agent] = (await get(http, "/v1/agents"))["items"]
+        assert (agent["name"], agent["queues"], agent["workers"]) == ("scripted", ["default"], 1)
+        [shown] = (await get(http, "/v1/workers"))["items"]
+        assert shown["worker_id"] == worker.worker_id
+
+    async def test_feed(self, http: httpx.AsyncClient) -> None:
+        """E5: from a cursor on, without end."""
+        await post(http, "/v1/threads/t/messages", 201, message="1")
+        page = await get(http, "/v1/feed")
+        assert [(e["type"], e["thread_id"]) for e in page["items"]] == [("message.stored", "t")]
+        await post(http, "/v1/threads/u/messages", 201, message="1")
+        following = await get(http, "/v1/feed", cursor=page["next"])
+        assert [e["thread_id"] for e in following["items"]] == ["u"] and following["next"]

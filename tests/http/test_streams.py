@@ -1,0 +1,200 @@
+"""Event streams over a real connection (semantics: E1 to E3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from api.http.app import asgi_app
+from api.http.settings import ApiSettings
+from runner.client import Client
+from runner.states import RunStatus
+from runner.worker import Worker
+from tests.fleet import until
+from tests.http.server import Frame, frames, serving
+
+BOUND = 20.0
+
+
+@pytest.fixture
+def settings() -> ApiSettings:
+    return ApiSettings(_env_file=None, heartbeat=0.1, requests_per_second=1e6, burst=10**6, streams_per_key=3)
+
+
+@pytest.fixture
+async def live(app: FastAPI, client: Client) -> AsyncIterator[httpx.AsyncClient]:
+    """A caller over a real connection."""
+    _, key = await client.create_key("test", scopes=("read", "write", "respond", "admin"))
+    async with (
+        serving(app) as url,
+        httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=BOUND) as http,
+    ):
+        yield http
+
+
+async def whole(http: httpx.AsyncClient, method: str, path: str, **more: Any) -> list[Frame]:
+    """A stream to its end, without comments."""
+    async with asyncio.timeout(BOUND), http.stream(method, path, **more) as reply:
+        assert reply.status_code == 200 and reply.headers["content-type"].startswith("text/event-stream")
+        return [frame async for frame in frames(reply) if not frame.comment]
+
+
+async def test_prompt_and_stream_in_one_request(live: httpx.AsyncClient, worker: Worker) -> None:
+    """E2: from the beginning to exactly one terminal event, each with its id and as JSON."""
+    body = {"message": "say hello there", "run_id": "r"}
+    seen = await whole(live, "POST", "/v1/threads/t/runs/stream", json=body)
+    assert [frame.type for frame in seen if frame.type != "message.delta"] == [
+        *("run.queued", "run.started", "message.completed", "message.started", "message.completed", "run.completed"),
+    ]
+    assert "".join(frame.data["data"]["text"] for frame in seen if frame.type == "message.delta") == "hello there"
+    assert all((frame.id, frame.type) == (frame.data["id"], frame.data["type"]) for frame in seen)
+    again = await whole(live, "POST", "/v1/threads/t/runs/stream", json=body)
+    assert again == seen
+
+
+async def test_resume_after_any_event(live: httpx.AsyncClient, worker: Worker) -> None:
+    """E1: Last-Event-ID, in a header, goes on after that event; after the last one there is nothing more: 204."""
+    seen = await whole(live, "POST", "/v1/threads/t/runs/stream", json={"message": "say a b c", "run_id": "r"})
+    path = "/v1/threads/t/runs/r/stream"
+    for n, frame in enumerate(seen[:-1]):
+        assert await whole(live, "GET", path, headers={"Last-Event-ID": frame.id}) == seen[n + 1 :]
+    assert (await live.get(path, headers={"Last-Event-ID": seen[-1].id or ""})).status_code == 204
+    assert (await whole(live, "GET", path, headers={"Last-Event-ID": "nonsense"}))[0].type == "gap"
+
+
+async def test_silence_is_filled_with_comments(live: httpx.AsyncClient) -> None:
+    """E3: a proxy sees that the connection lives."""
+    await live.post("/v1/threads/t/runs", json={"message": "x", "run_id": "r"})
+    comments = 0
+    async with asyncio.timeout(BOUND), live.stream("GET", "/v1/threads/t/runs/r/stream") as reply:
+        async for frame in frames(reply):
+            comments += frame.comment
+            if comments == 3:
+                break
+
+
+async def test_errors_come_before_the_stream(live: httpx.AsyncClient) -> None:
+    for path in ("/v1/threads/t/runs/r/stream", "/v1/threads/t/stream"):
+        reply = await live.get(path)
+        assert (reply.status_code, reply.headers["content-type"]) == (404, "application/problem+json")
+
+
+@pytest.mark.parametrize(("choice", "status"), [("cancel", RunStatus.CANCELLED), ("continue", RunStatus.COMPLETED)])
+async def test_who_leaves_does_not_stop_the_run_unless_asked(
+    live: httpx.AsyncClient, client: Client, worker: Worker, choice: str, status: RunStatus
+) -> None:
+    body = {"message": "say a | sleep 1 | say b", "run_id": "r", "on_disconnect": choice}
+    async with asyncio.timeout(BOUND), live.stream("POST", "/v1/threads/t/runs/stream", json=body) as reply:
+        async for frame in frames(reply):
+            if frame.type == "message.delta":
+                break
+
+    async def ended() -> bool:
+        return (await client.run("t", "r")).ended
+
+    await until(ended)
+    assert (await client.run("t", "r")).status is status
+
+
+async def test_streams_of_a_key_are_bounded(live: httpx.AsyncClient) -> None:
+    """A2: 429 with Retry-After, and room again once one is closed."""
+    await live.post("/v1/threads/t/runs", json={"message": "x", "run_id": "r"})
+    path = "/v1/threads/t/runs/r/stream"
+    async with live.stream("GET", path), live.stream("GET", path):
+        async with live.stream("GET", path):
+            refused = await live.get(path)
+            assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
+            assert refused.headers["retry-after"] == "1"
+
+        async def room() -> bool:
+            async with live.stream("GET", path) as reply:
+                return reply.status_code == 200
+
+        await until(room)
+
+
+async def test_the_stream_of_a_thread_carries_all_its_runs(live: httpx.AsyncClient, worker: Worker) -> None:
+    """E3: runs that come and go, in order and once each; and from any cursor on."""
+    await live.post("/v1/threads/t/runs/wait", json={"message": "say before", "run_id": "r0"})
+    seen: list[Frame] = []
+    async with asyncio.timeout(BOUND), live.stream("GET", "/v1/threads/t/stream") as reply:
+        await enqueue(live, "r1", "say one", parallel=True)
+        await enqueue(live, "r2", "tool add 1 2 | color?")
+        async for frame in frames(reply):
+            if frame.comment:
+                continue
+            seen.append(frame)
+            if frame.type == "run.suspended":
+                await live.post("/v1/threads/t/respond", json={"answer": "blue"})
+            if {f.data["run_id"] for f in seen if f.type == "run.completed"} == {"r1", "r2"}:
+                break
+    for run_id in ("r1", "r2"):
+        own = [frame.data for frame in seen if frame.data["run_id"] == run_id]
+        assert own == [frame.data for frame in await whole(live, "GET", f"/v1/threads/t/runs/{run_id}/stream")]
+    assert {frame.data["run_id"] for frame in seen} == {"r1", "r2"}
+    middle = next(n for n, frame in enumerate(seen) if frame.type == "run.suspended")
+    expected = [frame.data for frame in seen[middle + 1 :]]
+    resumed: list[Any] = []
+    headers = {"Last-Event-ID": seen[middle].id or ""}
+    async with asyncio.timeout(BOUND), live.stream("GET", "/v1/threads/t/stream", headers=headers) as reply:
+        async for frame in frames(reply):
+            if not frame.comment:
+                resumed.append(frame.data)
+            if len(resumed) == len(expected):
+                break
+    assert sorted(resumed, key=str) == sorted(expected, key=str)
+
+
+async def enqueue(http: httpx.AsyncClient, run_id: str, message: str, **more: Any) -> None:
+    reply = await http.post("/v1/threads/t/runs", json={"message": message, "run_id": run_id, **more})
+    assert reply.status_code == 202
+
+
+async def test_a_foreign_cursor_is_a_gap(live: httpx.AsyncClient) -> None:
+    await live.post("/v1/threads", json={"thread_id": "t"})
+    async with asyncio.timeout(BOUND), live.stream("GET", "/v1/threads/t/stream", headers={"Last-Event-ID": "7-1"}) as reply:
+        async for frame in frames(reply):
+            assert frame.type == "gap" and frame.id is not None
+            break
+
+
+async def test_closing_the_server_ends_streams_at_once(client: Client, settings: ApiSettings) -> None:
+    """Readers come back elsewhere: the stream ends without a terminal event, and the run goes on."""
+    app = asgi_app(client, auth="off", settings=settings)
+    await client.enqueue("t", "x", "r")
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=BOUND) as http:
+        async with asyncio.timeout(BOUND), http.stream("GET", "/v1/threads/t/runs/r/stream") as reply:
+            types = []
+            async for frame in frames(reply):
+                types.append(frame.type)
+                app.state.service.streams.close()
+        assert "run.queued" in types and not {"run.completed", "run.cancelled"} & set(types)
+    assert (await client.run("t", "r")).status is RunStatus.QUEUED
+
+
+async def test_a_token_opens_one_stream(live: httpx.AsyncClient, app: FastAPI, client: Client, worker: Worker) -> None:
+    """A1: for EventSource, which sends no headers: this run's stream, nothing else, until it expires or its key is revoked."""
+    await live.post("/v1/threads/t/runs/wait", json={"message": "say a", "run_id": "r"})
+    await live.post("/v1/threads/u/runs/wait", json={"message": "say a", "run_id": "r"})
+    made = (await live.post("/v1/stream_tokens", json={"thread_id": "t", "run_id": "r"})).json()
+    query = {"token": made["token"]}
+    async with httpx.AsyncClient(base_url=live.base_url, timeout=BOUND) as browser:
+        assert (await whole(browser, "GET", "/v1/threads/t/runs/r/stream", params=query))[-1].type == "run.completed"
+        for path in ("/v1/threads/u/runs/r/stream", "/v1/threads/t/stream", "/v1/threads/t/runs/r", "/v1/threads"):
+            assert (await browser.get(path, params=query)).status_code == 403, path
+        assert (await browser.post("/v1/threads/t/runs", params=query, json={"message": "x"})).status_code == 403
+        forged = made["token"][:-4] + "AAAA"
+        for token in (forged, "x", "a.b", "", "é.é", made["token"].split(".")[0] + "."):
+            assert (await browser.get("/v1/threads/t/runs/r/stream", params={"token": token})).status_code == 401
+        short = (await live.post("/v1/stream_tokens", json={"thread_id": "t", "lifetime": 0.001})).json()
+        expired = await browser.get("/v1/threads/t/stream", params={"token": short["token"]})
+        assert expired.status_code == 401
+        [key] = await client.keys()
+        await client.revoke_key(key.key_id)
+        app.state.service.gate.forget()
+        assert (await browser.get("/v1/threads/t/runs/r/stream", params=query)).status_code == 401

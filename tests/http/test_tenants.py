@@ -1,0 +1,129 @@
+"""No route shows one tenant anything of another (semantics: A1). The routes come from the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from api.http.document import operations
+from runner.client import Client
+from tests.http.conftest import Caller, ask
+
+THREAD, RUN = "the-secret-thread", "the-secret-run"
+
+BODIES: dict[str, Any] = {
+    "create_thread": {"thread_id": THREAD},
+    "update_thread": {"title": "x"},
+    "create_run": {"message": "x"},
+    "stream_new_run": {"message": "x"},
+    "wait_new_run": {"message": "x"},
+    "regenerate": {},
+    "cancel_run": {},
+    "redrive_run": None,
+    "create_stream_token": {"thread_id": THREAD, "run_id": RUN},
+    "store_message": {"message": "x"},
+    "respond_to_request": {"answer": "x"},
+    "respond_on_thread": {"answer": "x"},
+    "abort_pending": {},
+    "fork_thread": {"new": "mine"},
+    "fork_once": {"message": "x"},
+    "fork_many": {"messages": ["x"]},
+}
+"""What the routes that take something are sent; a route that is missing here is not tested, and says so."""
+QUERIES: dict[str, dict[str, str]] = {
+    "wait_run": {"wait": "0"},
+    "wait_new_run": {"wait": "0"},
+    "fork_once": {"wait": "0"},
+    "fork_many": {"wait": "0"},
+    "diff_threads": {"other": THREAD},
+}
+LAZY = {"create_run", "wait_new_run", "store_message", "create_thread", "stream_new_run"}
+"""A thread that a tenant does not have is made: its own, under the same id."""
+LISTS = {"list_threads", "list_runs", "list_requests", "read_feed", "list_agents"}
+DEPLOYMENT = {"list_workers", "metrics", "livez", "readyz"}
+"""Of the whole deployment, for admins and platforms."""
+
+
+def every(app: FastAPI) -> list[tuple[str, str, str]]:
+    return [(op["operationId"], method, path) for method, path, op in operations(app.openapi())]
+
+
+async def call(http: httpx.AsyncClient, operation: str, method: str, path: str, request_id: str) -> httpx.Response:
+    url = path.format(thread_id=THREAD, run_id=RUN, request_id=request_id)
+    body = BODIES[operation] if method in ("post", "patch", "put") else None
+    return await http.request(method.upper(), url, json=body, params=QUERIES.get(operation))
+
+
+@pytest.fixture
+async def request_id(client: Client) -> str:
+    """The default tenant's secret: a run of a thread that waits for an answer."""
+    return await ask(client, THREAD, RUN)
+
+
+async def test_another_tenant_gets_404_on_every_route(app: FastAPI, caller: Caller, client: Client, request_id: str) -> None:
+    before = (await client.thread(THREAD), await client.run(THREAD, RUN), (await client.messages(THREAD)).items)
+    tested = 0
+    for operation, method, path in every(app):
+        if operation in LISTS | DEPLOYMENT | LAZY:
+            continue
+        other = await caller(tenant="other")
+        reply = await call(other, operation, method, path, request_id)
+        assert reply.status_code == 404, (operation, reply.status_code, reply.text)
+        assert reply.json()["code"] in {"thread_not_found", "run_not_found", "hitl_no_pending_request"}, operation
+        tested += 1
+    assert tested >= 20
+    assert before == (await client.thread(THREAD), await client.run(THREAD, RUN), (await client.messages(THREAD)).items)
+
+
+async def test_the_same_id_is_another_thread(app: FastAPI, caller: Caller, client: Client, request_id: str) -> None:
+    """A prompt makes a thread of the tenant's own; the other tenant's stays as it is."""
+    for n, (operation, method, path) in enumerate(every(app)):
+        if operation in LAZY - {"stream_new_run"}:
+            other = await caller(tenant=f"other-{n}")
+            reply = await call(other, operation, method, path, request_id)
+            assert reply.status_code in (200, 201, 202), (operation, reply.text)
+            assert (await other.get(f"/v1/threads/{THREAD}/runs/{RUN}")).status_code == 404
+            assert (await other.get(f"/v1/threads/{THREAD}")).status_code == 200
+    assert len((await client.runs(THREAD)).items) == 1
+
+
+async def test_no_list_shows_another_tenants_ids(app: FastAPI, caller: Caller, request_id: str) -> None:
+    other = await caller(tenant="other", scopes=("read", "write", "respond"))
+    for operation, method, path in every(app):
+        if operation in LISTS:
+            reply = await call(other, operation, method, path, request_id)
+            assert reply.status_code == 200
+            assert not any(secret in reply.text for secret in (THREAD, RUN, request_id)), operation
+        if operation in {"list_workers", "metrics"}:
+            assert (await call(other, operation, method, path, request_id)).status_code == 403
+
+
+async def test_every_route_is_one_or_the_other(app: FastAPI) -> None:
+    """A route without a thread, run or request in its path is a list, or is named above."""
+    for operation, _, path in every(app):
+        assert "{" in path or operation in LISTS | DEPLOYMENT | LAZY | {"create_stream_token"}, operation
+
+
+async def test_nobody_passes_without_a_key(app: FastAPI, caller: Caller, request_id: str) -> None:
+    for key in (None, "ry_0000000000000000_" + "0" * 64, "nonsense"):
+        stranger = await caller(key=key)
+        for operation, method, path in every(app):
+            reply = await call(stranger, operation, method, path, request_id)
+            assert reply.status_code == (200 if operation in {"livez", "readyz"} else 401), operation
+            if reply.status_code == 401:
+                assert reply.json()["code"] == "unauthenticated" and "Bearer" in reply.headers["www-authenticate"]
+
+
+async def test_every_route_needs_the_scope_that_it_documents(app: FastAPI, caller: Caller, request_id: str) -> None:
+    weak = {scope: await caller(scopes=tuple({"read", "write", "respond"} - {scope})) for scope in ("read", "write", "respond")}
+    for method, path, described in operations(app.openapi()):
+        operation = described["operationId"]
+        if not described["security"]:
+            continue
+        [[scope]] = [each["apiKey"] for each in described["security"]]
+        asked = weak.get(scope, weak["read"])
+        reply = await call(asked, operation, method, path, request_id)
+        assert (reply.status_code, reply.json()["code"]) == (403, "forbidden"), operation
