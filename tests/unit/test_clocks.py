@@ -14,7 +14,7 @@ HARMLESS = {
     "backends/conformance/world.py": "tests",
     "backends/postgres/diagnosis.py": "tells people how far the clocks are apart",
     "backends/redis/diagnosis.py": "as above",
-    "api/http/auth.py": "for how many minutes a stream token is good",
+    "runner/testing/harness.py": "where a clock begins that a test moves",
     "api/cli/output.py": "for people",
 }
 """Who may ask for the time of day, and why it decides nothing."""

@@ -1,0 +1,159 @@
+"""A model that follows a script, for tests and demos of pydantic-ai agents."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from pydantic import JsonValue
+from pydantic_ai import messages as ai
+from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
+
+from ..models import ToolCallPart
+
+TOKEN: Final = re.compile(r"\S+\s*|^\s+")
+
+Delta: TypeAlias = "str | dict[int, DeltaToolCall] | dict[int, DeltaThinkingPart]"
+
+
+class ScriptEndedError(AssertionError):
+    """The model was asked for more replies than its script has. :class:`~runner.testing.Harness` raises it out of the run."""
+
+    retryable = False
+
+
+@dataclass(frozen=True)
+class ModelRequested:
+    """One request to the model, as the agent sent it. ``tools``: the names of those that were offered."""
+
+    messages: list[ai.ModelMessage]
+    tools: list[str]
+
+    @property
+    def prompt(self) -> str:
+        """The last words of the user, empty if there are none."""
+        prompts = [part.content for part in self._parts if isinstance(part, ai.UserPromptPart)]
+        last = prompts[-1] if prompts else ""
+        return last if isinstance(last, str) else " ".join(str(item) for item in last if isinstance(item, str))
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What tools returned since the last words of the user, by tool name."""
+        results: dict[str, Any] = {}
+        for part in self._parts:
+            if isinstance(part, ai.UserPromptPart):
+                results.clear()
+            elif isinstance(part, ai.ToolReturnPart):
+                results[part.tool_name] = part.content
+        return results
+
+    @property
+    def _parts(self) -> list[ai.ModelRequestPart | ai.ModelResponsePart]:
+        return [part for message in self.messages for part in message.parts]
+
+
+Said: TypeAlias = "str | ToolCallPart | Exception | ai.ModelResponse | Sequence[str | ToolCallPart]"
+Reply: TypeAlias = "Said | Callable[[ModelRequested], Said | Awaitable[Said]]"
+
+
+def call(tool: str, /, **arguments: JsonValue) -> ToolCallPart:
+    """A call of ``tool``, as a reply or a part of one. Its id is made when it is said."""
+    return ToolCallPart(id="", name=tool, arguments=arguments)
+
+
+class ScriptedModel(FunctionModel):
+    """A model that says what ``script`` has for it.
+
+    A reply is a text; a :func:`call` of a tool; a list of texts and calls, said at once; an exception, which is raised; a
+    ``ModelResponse``; or a function of the :class:`ModelRequested` that returns one of these. A function in place of the list
+    answers every request.
+
+    **The script is that of a conversation**: how many answers the model finds in the history decides which reply is next. So
+    a request that is repeated after a crash gets the same reply, each new thread begins at the first one, and a fork goes on
+    where its source was cut. An exception is raised once, in its turn, and then passed over.
+
+    Calls get the ids ``<tool>-<n>``, numbered over the conversation. ``delay``: seconds between two streamed tokens.
+    ``requests``: all that came, in order. Asking for more than the script has raises :class:`ScriptEndedError`.
+    """
+
+    def __init__(
+        self, script: Sequence[Reply] | Callable[[ModelRequested], Any], *, delay: float = 0.0, name: str = "scripted"
+    ) -> None:
+        super().__init__(self._answer, stream_function=self._stream, model_name=name)
+        self._script = script if callable(script) else list(script)
+        self._delay = delay
+        self._raised: set[int] = set()
+        self.requests: list[ModelRequested] = []
+
+    async def _answer(self, messages: list[ai.ModelMessage], info: AgentInfo) -> ai.ModelResponse:
+        tools = [tool.name for tool in (*info.function_tools, *info.output_tools)]
+        request = ModelRequested(list(messages), tools)
+        self.requests.append(request)
+        reply = self._next(request)
+        said = reply(request) if callable(reply) else reply
+        return self._response(await said if inspect.isawaitable(said) else said, request)
+
+    async def _stream(self, messages: list[ai.ModelMessage], info: AgentInfo) -> AsyncIterator[Delta]:
+        response = await self._answer(messages, info)
+        for n, part in enumerate(response.parts):
+            for delta in _deltas(n, part):
+                await asyncio.sleep(self._delay)
+                yield delta
+
+    def _next(self, request: ModelRequested) -> Any:
+        if callable(self._script):
+            return self._script
+        said = sum(isinstance(m, ai.ModelResponse) and m.model_name == self.model_name for m in request.messages)
+        left = said
+        for n, reply in enumerate(self._script):
+            if isinstance(reply, Exception):
+                if not left and n not in self._raised:
+                    self._raised.add(n)
+                    return reply
+            elif not left:
+                return reply
+            else:
+                left -= 1
+        most = len(self._script)
+        raise ScriptEndedError(f"the script has {most} replies; one more was asked for by {request.prompt!r:.200}")
+
+    def _response(self, said: Any, request: ModelRequested) -> ai.ModelResponse:
+        if isinstance(said, Exception):
+            raise said
+        if isinstance(said, ai.ModelResponse):
+            return said
+        made = sum(isinstance(part, ai.ToolCallPart) for message in request.messages for part in message.parts)
+        parts: list[ai.ModelResponsePart] = []
+        for item in [said] if isinstance(said, str | ToolCallPart) else said:
+            if isinstance(item, str):
+                parts.append(ai.TextPart(item))
+            elif isinstance(item, ToolCallPart):
+                calls = made + sum(isinstance(part, ai.ToolCallPart) for part in parts)
+                parts.append(ai.ToolCallPart(item.name, item.arguments, tool_call_id=item.id or f"{item.name}-{calls}"))
+            else:
+                raise TypeError(f"a scripted model says texts and calls of tools, not {item!r:.80}")
+        return ai.ModelResponse(parts=parts)
+
+
+def tokens(text: str) -> list[str]:
+    """``text`` in pieces of about a word, which together are ``text``."""
+    return TOKEN.findall(text) or [text]
+
+
+def _deltas(n: int, part: ai.ModelResponsePart) -> list[Delta]:
+    match part:
+        case ai.TextPart():
+            return [*tokens(part.content)]
+        case ai.ThinkingPart():
+            return [{n: DeltaThinkingPart(content=token)} for token in tokens(part.content)]
+        case ai.ToolCallPart():
+            arguments = part.args if isinstance(part.args, str) else json.dumps(part.args or {})
+            opening = DeltaToolCall(name=part.tool_name, json_args="", tool_call_id=part.tool_call_id)
+            pieces = [DeltaToolCall(json_args=token, tool_call_id=part.tool_call_id) for token in tokens(arguments)]
+            return [{n: delta} for delta in (opening, *pieces)]
+    raise TypeError(f"a scripted model streams texts, thinking and calls of tools, not {part!r:.80}")
