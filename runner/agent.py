@@ -155,8 +155,7 @@ class Agent:
         self._check_binding(run_id)
         self._check_idle()
         keeper = self._thread()
-        data = await keeper.load()
-        if message is None and run_id is not None and any(m.run_id == run_id for m in data.messages):
+        if message is None and run_id is not None and any(m.run_id == run_id for m in (await keeper.load()).messages):
             return await self.resume(run_id)
         if pending := await keeper.pending():
             ids = [request.request_id for request in pending]
@@ -168,13 +167,20 @@ class Agent:
         run_id = check_id(run_id, "run_id") if run_id is not None else new_id()
         given = None if message is None else _as_message(message, run_id)
         if given is None:
-            _check_something_to_run(await keeper.counts(data, run_id), keeper.thread_id)
+            _check_something_to_run(await keeper.counts(await keeper.load(), run_id), keeper.thread_id)
         with self._streaming():
-            await keeper.claim(run_id)
+            if not await self._claimed_before(keeper, run_id):
+                await keeper.claim(run_id)
             self.state.active_run_id = run_id
             await keeper.append([given] if given is not None else [])
             await self._execute(keeper, run_id, given, fresh=True)
         return run_id
+
+    async def _claimed_before(self, keeper: Keeper, run_id: str) -> bool:
+        """True if this object claimed the run and failed before its first message was stored: a prompt begins it (R9)."""
+        if self.state.active_run_id != run_id:
+            return False
+        return all(message.run_id != run_id for message in (await keeper.load()).messages)
 
     async def resume(self, run_id: str | None = None) -> str:
         """Go on with a run after its last stored message: after an error, a crash, or an answer given elsewhere (R8, R9).

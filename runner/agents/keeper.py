@@ -54,6 +54,7 @@ class Keeper:
         native = all(hasattr(checkpointer, name) for name in OF_REQUESTS)
         self.requests: RequestStore = cast(RequestStore, checkpointer) if native else ExtraRequests(checkpointer)
         self._counted: set[str] = set()
+        self._reserved = not native
 
     @property
     def thread_key(self) -> int:
@@ -61,7 +62,9 @@ class Keeper:
         return int.from_bytes(hashlib.blake2b(self.thread_id.encode(), digest_size=8).digest())
 
     async def load(self) -> CheckpointData:
-        return await self.checkpointer.load(self.thread_id) or CheckpointData()
+        data = await self.checkpointer.load(self.thread_id) or CheckpointData()
+        self._reserved = self._reserved or RESERVED in data.extra
+        return data
 
     async def claim(self, run_id: str) -> None:
         """Begin the run, if the checkpointer knows runs at all. Raises RunAlreadyClaimedError, RunAlreadyCompletedError."""
@@ -79,7 +82,8 @@ class Keeper:
         if hasattr(self.checkpointer, "mark_run_complete"):
             await self.checkpointer.mark_run_complete(self.thread_id, run_id)
         self._counted.add(run_id)
-        await self.forget(run_id)
+        if self._reserved:
+            await _forget(self.checkpointer, self.thread_id, run_id)
 
     async def counts(self, data: CheckpointData, run_id: str) -> list[Message]:
         """What a run sees of the thread: what counted when it began, and its own messages, each run's together (R7)."""
@@ -136,13 +140,11 @@ class Keeper:
         own = cast(JsonObject, steps.get(run_id) or {})
         own[step.key] = {"done": step.done, "result": step.result, "fence": step.fence}
         await _save(self.checkpointer, self.thread_id, extra, "steps", {**steps, run_id: own})
-
-    async def forget(self, run_id: str) -> None:
-        """Clear what the run needed while it was open."""
-        await _forget(self.checkpointer, self.thread_id, run_id)
+        self._reserved = True
 
 
 async def _forget(checkpointer: Checkpointer, thread_id: str, run_id: str) -> None:
+    """Clear what a run needed of extra while it was open."""
     data = await checkpointer.load(thread_id) or CheckpointData()
     for part in ("steps", "requests"):
         if run_id in (kept := _part(data.extra, part)):

@@ -1,25 +1,12 @@
 """Checkpointers for in-process agents: each test that takes one runs on all of them."""
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
-from runner.agents.keeper import OF_REQUESTS
 from runner.checkpointer import MemoryCheckpointer, PostgresCheckpointer
 from runner.ports import Checkpointer
-
-
-class Documented:
-    """A checkpointer of somebody else's: the documented methods, and none of runyard's own."""
-
-    def __init__(self) -> None:
-        self._kept = MemoryCheckpointer()
-
-    def __getattr__(self, name: str) -> Any:
-        if name in OF_REQUESTS:
-            raise AttributeError(name)
-        return getattr(self._kept, name)
+from tests.checkpointers import Documented
 
 
 @pytest.fixture(params=["memory", "postgres", "documented"])

@@ -11,6 +11,7 @@ from runner import Agent, Event, Message, RunContext, ToolCallPart
 from runner.checkpointer import MemoryCheckpointer
 from runner.errors import (
     AgentCancelledError,
+    BackendUnavailableError,
     IncompleteToolCycleError,
     InvalidInputError,
     NothingToRunError,
@@ -20,6 +21,7 @@ from runner.errors import (
     ThreadBusyError,
 )
 from runner.ports import Checkpointer
+from tests.checkpointers import Watched
 from tests.scripted_models import answering, calling, echo
 
 T = "t"
@@ -172,6 +174,21 @@ async def test_r9_resumes_after_the_last_stored_message(cp: Checkpointer) -> Non
     assert await agent().resume("r") == "r"
     assert (asked, called) == ([0, 2], ["fast", "slow", "slow"])
     assert await texts(cp) == ["go", "call:fast-0", "call:slow-1", "result:fast-0=f", "result:slow-1=s", "done"]
+
+
+async def test_r9_a_run_whose_first_message_was_lost_begins_again(cp: Checkpointer) -> None:
+    """R9: claimed and nothing stored; the object that claimed it prompts again under the same id."""
+    lost = iter([True])
+
+    def lose(method: str) -> None:
+        if method == "append" and next(lost, False):
+            raise BackendUnavailableError("lost")
+
+    agent = Agent(echo(), checkpointer=Watched(cp, lose), thread_id=T)  # type: ignore[arg-type]
+    with pytest.raises(BackendUnavailableError):
+        await agent.prompt("a", run_id="r")
+    assert await agent.prompt("a", run_id="r") == "r"
+    assert await texts(cp) == ["a", "a!"]
 
 
 async def test_r9_what_cannot_be_resumed(cp: Checkpointer) -> None:

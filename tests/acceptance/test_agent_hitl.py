@@ -37,6 +37,7 @@ from runner.hitl import (
 from runner.models import HitlRequest, JsonObject, ToolCallPart
 from runner.ports import Checkpointer
 from tests.acceptance.test_agent import texts
+from tests.checkpointers import Watched
 from tests.fleet import until
 from tests.scripted_models import answering, calling, echo
 
@@ -223,6 +224,11 @@ async def test_h5_i6_an_approval_is_of_one_call_of_one_run_of_one_thread(cp: Che
     await Agent(echo(), checkpointer=cp, thread_id=T).prompt("hi", run_id="before")
     agent = agent_of(cp, refunding(5), till)
     await agent.prompt("go", run_id=R)
+    await cp.claim_run(T, "beside")
+    await cp.append(T, [Message.user("?", run_id="beside"), Message.assistant("!", run_id="beside")])
+    await cp.mark_run_complete(T, "beside")
+    beside = await agent.fork(after_run_id="beside")
+    assert await agent_of(cp, refunding(5), till, beside).pending() == []
     await agent.respond(True)
     fork = await agent.fork(after_run_id="before")
     for thread_id, run_id, amount in ((T, "s", 5), (fork, R, 5), (fork, "u", 6)):
@@ -258,24 +264,6 @@ asyncio.run(main(*sys.argv[1:]))
         out, _ = await process.communicate()
         said.append(out.decode().strip())
     assert said == ["r []", "None [7]"]
-
-
-class Watched:
-    """A checkpointer that tells of each call before it is made; what ``tell`` raises happens instead of it."""
-
-    def __init__(self, cp: Checkpointer, tell: Callable[[str], object], told: Callable[[str], object] = lambda method: None):
-        self._cp, self._tell, self._told = cp, tell, told
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._cp, name)
-
-        async def call(*args: Any, **fields: Any) -> Any:
-            self._tell(name)
-            answer = await method(*args, **fields)
-            self._told(name)
-            return answer
-
-        return call
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

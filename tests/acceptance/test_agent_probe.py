@@ -15,7 +15,7 @@ from runner import Agent, App, Budget, current_run
 from runner.errors import HitlNotAllowedError, RunNotCompletedError
 from runner.hitl import ApprovalPolicyMiddleware, InMemoryChannel, ask_user_tool
 from runner.ports import Checkpointer
-from tests.acceptance.test_agent_hitl import Watched
+from tests.checkpointers import Watched
 from tests.scripted_models import answering, calling, echo
 
 T, R = "t", "r"
