@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from pydantic import BaseModel
 from pydantic_ai import Agent, ToolReturn
 
 from runner import App, Message, RunContext, current_step
@@ -20,9 +21,16 @@ def model(conversation: Conversation) -> Reply:
     return Reply("Done: " + " ".join(result.content for result in conversation.results), "All is known.")
 
 
-def clerk(name: str) -> Agent[None, str]:
-    """``slow`` hangs in a run's first attempt; ``refund`` needs an approval; ``show`` shows the model something besides."""
-    agent = Agent(name, system_prompt="Be brief.", model_settings={"thinking": True}, defer_model_check=True)
+class Form(BaseModel):
+    word: str = "quick"
+
+
+def clerk(name: str) -> Agent[None, str | Form]:
+    """``slow`` hangs in a run's first attempt; ``refund`` needs an approval; ``show`` shows the model something besides;
+    ``final_result`` fills in a form and ends the run."""
+    agent: Agent[None, str | Form] = Agent(
+        name, output_type=[str, Form], system_prompt="Be brief.", model_settings={"thinking": True}, defer_model_check=True
+    )
 
     @agent.tool_plain
     def quick() -> str:

@@ -94,6 +94,23 @@ async def aborted(client: Client, thread: str, agent: str) -> str:
     return thread
 
 
+async def given_up(client: Client, thread: str, agent: str) -> str:
+    """R10 keep: while it waited for two approvals."""
+    handle = await client.enqueue(thread, "refund quick refund", agent=agent)
+    assert (await handle.result(BOUND)).status is RunStatus.SUSPENDED
+    await client.cancel(thread, handle.id, keep=True)
+    assert (await client.messages(thread)).items[-1].role == "tool"
+    return thread
+
+
+async def filled_in(client: Client, thread: str, agent: str) -> str:
+    """R5: the run's last word is the result of a call, which another call was not carried out for."""
+    result = await (await client.enqueue(thread, "final_result quick", agent=agent)).result(BOUND)
+    assert result.ok and result.run.result == {"word": "quick"}, result.error
+    assert (await client.messages(thread)).items[-1].role == "tool"
+    return thread
+
+
 async def forked_inside(client: Client, thread: str, agent: str) -> str:
     """F6: cut behind the calls, with repair."""
     handle = await client.enqueue(thread, "quick quick", agent=agent)
@@ -160,8 +177,8 @@ async def greeted(client: Client, thread: str, agent: str) -> str:
 
 
 Mishap: TypeAlias = Callable[[Client, str, str], Awaitable[str]]
-OF_THE_STORE: list[Mishap] = [cancelled, timed_out, aborted, forked_inside, failed_between]
-OF_THE_AGENT: list[Mishap] = [cancelled_later, interrupted, named_alike, shown, interrupted_speech, greeted]
+OF_THE_STORE: list[Mishap] = [cancelled, timed_out, aborted, given_up, forked_inside, failed_between]
+OF_THE_AGENT: list[Mishap] = [cancelled_later, interrupted, filled_in, named_alike, shown, interrupted_speech, greeted]
 
 
 async def goes_on(client: Client, thread: str, protocol: str) -> str | None:

@@ -16,7 +16,7 @@ Body: TypeAlias = dict[str, Any]
 MODELS = {
     "openai-chat": "openai-chat:gpt-4.1",
     "openai-responses": "openai-responses:gpt-5.1",
-    "anthropic": "anthropic:claude-sonnet-5-5",
+    "anthropic": "anthropic:claude-haiku-4-5",
     "gemini": "google:gemini-3.8-flash",
 }
 """The model of each protocol as pydantic-ai names it."""

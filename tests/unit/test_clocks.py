@@ -15,6 +15,7 @@ HARMLESS = {
     "backends/postgres/diagnosis.py": "tells people how far the clocks are apart",
     "backends/redis/diagnosis.py": "as above",
     "runner/testing/harness.py": "where a clock begins that a test moves",
+    "api/http/auth.py": "for how many minutes a stream token is good",
     "api/cli/output.py": "for people",
 }
 """Who may ask for the time of day, and why it decides nothing."""
