@@ -39,6 +39,7 @@ from .context import RunContext
 from .durable import Humans, Recorded, Result, asks_humans, results_in
 from .failures import judged
 from .fitting import Fitted, unwrapped
+from .named import model_of
 from .relay import begin, relay
 
 Budgets: TypeAlias = "Budget | Sequence[Budget] | None"
@@ -150,9 +151,11 @@ class _Drive:
         self._known += [part for message in tail.messages for part in message.parts]
         self._ids = {part.tool_call_id for part in self._known if isinstance(part, ToolCallPart)}
         self._recorded = Recorded(self._ctx, tail.results)
-        messages = await self._with_system_prompt(tail.messages)
+        model = model_of(self._agent)
+        messages = await self._with_system_prompt(tail.messages, model)
         async with self._agent.iter(
             message_history=messages,
+            model=model,
             deps=self._deps,
             usage_limits=limits,
             conversation_id=self._ctx.thread_id,
@@ -171,9 +174,9 @@ class _Drive:
             if not isinstance(run.result.output, str):
                 self._ctx.result = to_jsonable_python(run.result.output)
 
-    async def _with_system_prompt(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+    async def _with_system_prompt(self, messages: list[ModelMessage], model: Model[Any] | None) -> list[ModelMessage]:
         """System prompts are the agent's and not stored with the thread: each attempt puts them before it."""
-        parts = await self._agent.system_prompt_parts(deps=self._deps, message_history=messages)
+        parts = await self._agent.system_prompt_parts(deps=self._deps, model=model, message_history=messages)
         if not parts:
             return messages
         return [ModelRequest(parts=list(parts)), *messages]
