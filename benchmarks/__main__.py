@@ -26,6 +26,7 @@ SCENARIOS = (
     "respond_resume",
     "transactional_enqueue",
     "idle",
+    "streaming",
 )
 
 

@@ -39,6 +39,7 @@ from pydantic_ai.toolsets import (
 from ..errors import BackendUnavailableError, BudgetExceededError, HitlNotAllowedError, StepUnknownError
 from ..models import JsonObject
 from . import dialect
+from .capability import Capability
 from .context import RunContext
 from .hitl import Approval
 from .signals import Deferred, signals_in
@@ -101,7 +102,7 @@ def results_in(requests: Iterable[ModelRequest]) -> dict[str, Result]:
 
 
 @dataclass
-class Recorded(AbstractCapability[Any]):
+class Recorded(Capability):
     """Tools of one attempt: answered from ``results`` where an earlier attempt stored one, else executed as steps of the run.
 
     ``revealed`` collects which tools a result made available to the model.
@@ -110,10 +111,6 @@ class Recorded(AbstractCapability[Any]):
     context: RunContext
     results: Mapping[str, Result]
     revealed: dict[str, list[str]] = field(default_factory=dict)
-
-    @classmethod
-    def get_serialization_name(cls) -> str | None:
-        return None
 
     def get_ordering(self) -> CapabilityOrdering | None:
         return CapabilityOrdering(position="outermost")
@@ -172,17 +169,13 @@ class Recorded(AbstractCapability[Any]):
 
 
 @dataclass
-class Humans(AbstractCapability[Any]):
+class Humans(Capability):
     """Asks for what nobody else decided: approvals, questions, results of calls that are carried out elsewhere.
 
     All of them are asked at once. Answered, they are the results; else the run is suspended.
     """
 
     context: RunContext
-
-    @classmethod
-    def get_serialization_name(cls) -> str | None:
-        return None
 
     def get_ordering(self) -> CapabilityOrdering | None:
         return CapabilityOrdering(position="innermost")

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pydantic_ai import RunContext
-from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+from pydantic_ai.capabilities import CapabilityOrdering
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ModelResponsePart, ThinkingPart, UserPromptPart
 from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.models.wrapper import WrapperModel
+
+from .capability import Capability
 
 OPENING: Final = "(The assistant speaks first.)"
 """Said for the user where a conversation begins with the assistant, since Anthropic and Google take no other beginning."""
@@ -28,12 +30,8 @@ def unwrapped(model: Model[Any]) -> Model[Any]:
 
 
 @dataclass
-class Fitted(AbstractCapability[Any]):
+class Fitted(Capability):
     """Sends each request as its model takes it. What is stored stays as it is."""
-
-    @classmethod
-    def get_serialization_name(cls) -> str | None:
-        return None
 
     def get_ordering(self) -> CapabilityOrdering | None:
         return CapabilityOrdering(position="innermost")

@@ -1,0 +1,80 @@
+"""A model that streams at the speed of a provider, driven three ways: by runyard, by pydantic-ai, by nobody.
+
+``python -m benchmarks.streaming_side alone|model RUNS`` drives it here and prints seconds per run and of CPU as JSON;
+``… worker POSTGRES REDIS SLOTS PORT`` is a worker of runyard's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from pydantic_ai import Agent
+from pydantic_ai.models.function import FunctionModel
+
+TOKENS = 100
+PER_SECOND = 20
+
+
+async def answer(messages: Any = None, info: Any = None) -> AsyncIterator[str]:
+    """A paced answer; what is late is made up for, as a provider does."""
+    begin = time.monotonic()
+    for n in range(TOKENS):
+        await asyncio.sleep(begin + (n + 1) / PER_SECOND - time.monotonic())
+        yield f"token-{n} "
+
+
+agent: Agent[None, str] = Agent(FunctionModel(stream_function=answer))
+
+
+async def by_pydantic_ai() -> None:
+    """As one who shows a stream drives an agent."""
+    async with agent.iter("go") as run:
+        async for node in run:
+            if Agent.is_model_request_node(node):
+                async with node.stream(run.ctx) as events:
+                    async for _ in events:
+                        pass
+
+
+async def by_nobody() -> None:
+    async for _ in answer():
+        pass
+
+
+async def drive(once: Callable[[], Awaitable[None]], runs: int) -> dict[str, Any]:
+    """Drive so many runs at once; the first one, which loads what is loaded late, is not counted."""
+
+    async def timed() -> float:
+        begin = time.monotonic()
+        await once()
+        return time.monotonic() - begin
+
+    await once()
+    cpu = time.process_time()
+    seconds = await asyncio.gather(*(timed() for _ in range(runs)))
+    return {"seconds": seconds, "cpu": time.process_time() - cpu}
+
+
+def work(url: str, redis_url: str, slots: str, port: str) -> None:
+    """A worker that serves the agent."""
+    from backends.redis.arq_worker import run_worker
+    from benchmarks.process import exit_with_parent
+    from runner import App
+    from runner.settings import Settings
+
+    exit_with_parent()
+    settings = Settings(postgres_url=url, redis_url=redis_url, slots=int(slots), metrics_port=int(port), log_level="warning")
+    run_worker(App(agents={"streams": agent}), settings)
+
+
+if __name__ == "__main__":
+    what, *arguments = sys.argv[1:]
+    if what == "worker":
+        work(*arguments)
+    else:
+        print(json.dumps(asyncio.run(drive(by_pydantic_ai if what == "alone" else by_nobody, int(arguments[0])))))
