@@ -407,12 +407,14 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
-    """One worker process. ``agents``: agent name → queue. ``on_version_mismatch``: :class:`runner.App`'s. ``address``:
-    ``host:port`` of its own port, if it has one. ``silent_for``: seconds since the heartbeat, by the store's clock."""
+    """One worker process. ``agents``: agent name → queue; ``asking``: those that may ask humans, told when it registers.
+    ``on_version_mismatch``: :class:`runner.App`'s. ``address``: ``host:port`` of its own port, if it has one. ``silent_for``:
+    seconds since the heartbeat, by the store's clock."""
 
     worker_id: str
     queues: Sequence[str]
     agents: Mapping[str, str] = field(default_factory=dict)
+    asking: Sequence[str] = ()
     app_version: str | None = None
     on_version_mismatch: VersionPolicy = "run"
     slots: int = 0

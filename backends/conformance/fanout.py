@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -140,6 +141,26 @@ class TestFanOut:
         assert await self.end(world, "c") == []
         (claim,) = await world.runs.claim("w", [RunRef(ref.thread_key, "job")])
         assert claim.outcome in ("unknown", "ended")
+
+    async def test_f9_an_agent_that_is_known_to_ask_is_refused_when_it_is_accepted(self, world: World) -> None:
+        """F9: before a snapshot is looked for, as the agent of a probe and as a judge. What serves it last decides."""
+        await world.hire("asks", agents={"a": "default", "j": "default"}, asking=["j"])
+        await world.accept("before")  # nothing completed: no cut can be found
+        probe = ForkRequest(src=T, new="p", cut=Cut())
+        once = AcceptRequest(thread_id=T, run_id="p", kind="fork_once", agent="j", input=user("?"), fork=probe)
+        many = replace(once, kind="fork_many", input=None)
+        fan = FanOut(messages=[user("x")], max_parallel=1)
+        judged = replace(many, agent="a", fork=replace(probe, fan=replace(fan, judge="j", threads=True)))
+        for request in (once, replace(many, fork=replace(probe, fan=fan)), judged):
+            with pytest.raises(errors.HitlNotAllowedError):
+                await world.runs.accept(request)
+        with pytest.raises(errors.RunNotCompletedError):
+            await world.runs.accept(replace(once, agent="a"))
+        await world.finish(await world.take("before"), said("x"))
+        threads = replace(many, run_id="threads", fork=replace(probe, fan=replace(fan, threads=True)))
+        assert (await world.runs.accept(threads)).created
+        await world.hire("mended", agents={"j": "default"})
+        assert (await world.runs.accept(once)).created
 
     async def test_f11_r16_each_candidate_is_a_message(self, world: World) -> None:
         """R16: the size of a message is limited, not that of all together."""

@@ -11,6 +11,7 @@ from runner.errors import (
     CapabilityMissingError,
     HitlAmbiguousError,
     HitlNoPendingRequestError,
+    HitlNotAllowedError,
     InvalidInputError,
     NothingToRunError,
     RunConflictError,
@@ -99,12 +100,21 @@ class MemoryRunStore:
         limits.check_size(self.db, fan.messages if fan else [request.input] if request.input else [])
         limits.check_room(self.db, thread, run, lanes.lane_for(thread, run.run))
         if request.kind in lanes.FORK_KINDS:
+            self._refuse_asking(run)
             self._fix_cut(thread, run)
         if run.due_at <= self.db.now():
             lanes.check_lane(thread, run)
             if request.kind == "prompt" and request.input is None:
                 _check_something_to_run(thread, run)
         return run
+
+    def _refuse_asking(self, run: RunState) -> None:
+        """A probe has nobody to ask (semantics: F9). What an agent may do is known from the workers that serve it."""
+        fan = run.fork.fan if run.fork else None
+        probes = run.run.kind == "fork_once" or (fan is not None and not fan.threads)
+        for agent in (run.run.agent if probes else None, fan.judge if fan else None):
+            if agent is not None and self.db.asks.get(agent):
+                raise HitlNotAllowedError(f"agent {agent!r} asks humans; nobody can answer a probe", agent=agent)
 
     def _fix_cut(self, thread: ThreadState, run: RunState) -> None:
         """A fork job's cut and the new thread's id are fixed when it is accepted (semantics: F4, F5)."""

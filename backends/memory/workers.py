@@ -30,6 +30,7 @@ class MemoryWorkerStore:
         if worker.worker_id in self.db.workers:
             self._alive(worker.worker_id)
         self.db.workers[worker.worker_id] = replace(worker, heartbeat_at=self.db.now(), dead_at=None)
+        self.db.asks |= {agent: agent in worker.asking for agent in worker.agents}
 
     async def beat(self, worker_id: str) -> Standing:
         worker = self.db.workers[worker_id] = replace(self._alive(worker_id), heartbeat_at=self.db.now())

@@ -30,6 +30,7 @@ class PostgresWorkerStore:
             worker.on_version_mismatch,
             worker.slots,
             worker.address,
+            list(worker.asking),
         )
 
     async def beat(self, worker_id: str) -> Standing:

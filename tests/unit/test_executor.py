@@ -14,7 +14,7 @@ from runner.agents.scripted import scripted
 from runner.app import App
 from runner.errors import BackendUnavailableError, HitlNotAllowedError
 from runner.eventwriter import EventWriter
-from runner.exchange import AcceptRequest, Claim, Cut, Ended, ForkRequest, RunRef, WorkerInfo, Write
+from runner.exchange import AcceptRequest, Claim, Cut, Ended, FanOut, ForkRequest, RunRef, WorkerInfo, Write
 from runner.executor import Execution, Stop, Tools
 from runner.models import Event, Message, RetryPolicy, Run, RunOptions, ToolCallPart
 from runner.outcomes import backoff
@@ -466,6 +466,29 @@ async def test_a_probe_of_an_agent_that_may_ask_is_refused_before_the_snapshot_i
     app = App()
     app.agent(hitl=True)(scripted)
     run = await probe(lab, app)
+    assert run.error is not None
+    assert run.error.code == HitlNotAllowedError.code
+
+
+@pytest.mark.parametrize("judge", [False, True])
+async def test_a_fan_out_to_an_agent_that_may_ask_is_refused_before_the_snapshot_is_read(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, judge: bool
+) -> None:
+    """F9, F11: by the worker, where nobody knew it when the job was accepted."""
+
+    async def read(*_: object) -> None:
+        raise AssertionError("the snapshot was read")
+
+    await completed_thread(lab)
+    fan = FanOut(messages=[Message.user("a"), Message.user("b")], max_parallel=2, judge="judge" if judge else None)
+    request = ForkRequest(src="t", new="job", cut=Cut(after_run_id="first"), fan=fan)
+    await lab.backend.runs.accept(AcceptRequest(thread_id="t", run_id="job", kind="fork_many", fork=request))
+    monkeypatch.setattr(lab.backend.threads, "cut_messages", read)
+    app = App()
+    app.agent("default", hitl=not judge)(scripted)
+    app.agent("judge", hitl=judge)(scripted)
+    await lab.attempt(app, "job")
+    run = await lab.run("job")
     assert run.error is not None
     assert run.error.code == HitlNotAllowedError.code
 

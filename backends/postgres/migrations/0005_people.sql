@@ -301,7 +301,8 @@ END $$;
 
 -- Repeated because its answer got lost, it is the same registration.
 CREATE FUNCTION runyard.register(
-    worker text, in_queues text[], with_agents jsonb, version text, on_mismatch text, with_slots integer, at_address text
+    worker text, in_queues text[], with_agents jsonb, version text, on_mismatch text, with_slots integer, at_address text,
+    asking text[]
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO runyard.workers AS w (worker_id, queues, agents, app_version, on_version_mismatch, slots, address)
@@ -310,9 +311,9 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM runyard.refuse('worker_dead', format('worker %s was declared dead; register under a new id', worker));
     END IF;
-    INSERT INTO runyard.agents (agent, queue, app_version)
-    SELECT key, value, version FROM jsonb_each_text(with_agents) ORDER BY key
-    ON CONFLICT (agent) DO UPDATE SET queue = excluded.queue, app_version = excluded.app_version, updated_at = now();
+    INSERT INTO runyard.agents (agent, queue, asks, app_version)
+    SELECT key, value, key = ANY (asking), version FROM jsonb_each_text(with_agents) ORDER BY key
+    ON CONFLICT (agent) DO UPDATE SET queue = excluded.queue, asks = excluded.asks, app_version = excluded.app_version, updated_at = now();
 END $$;
 
 -- A worker lives; with what it needs to know every second.
