@@ -36,7 +36,8 @@ class LastingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one run does. ``approve``: the step that waits for a human. ``sleep`` and ``block``: seconds before each step."""
+    """What one run does. ``approve``: the step that waits for a human. ``sleep`` and ``block``: seconds before each step.
+    ``probe``: nobody follows it by the trace; its last message says what it was shown."""
 
     steps: int = 2
     approve: int | None = None
@@ -44,6 +45,7 @@ class Plan:
     sleep: float = 0.0
     block: float = 0.0
     error: str | None = None
+    probe: bool = False
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -73,11 +75,13 @@ def digest(ids: Iterable[str]) -> str:
 class Trace:
     """Writes notes of one attempt to the file that all workers share; a line is one write, so none is torn."""
 
-    def __init__(self, thread: str, run: str) -> None:
-        self._thread, self._run = thread, run
+    def __init__(self, thread: str, run: str, *, silent: bool = False) -> None:
+        self._thread, self._run, self._silent = thread, run, silent
         self._fence: int = structlog.contextvars.get_contextvars()["fence"]
 
     def __call__(self, what: str, **data: Any) -> None:
+        if self._silent:
+            return
         note = Note(time.monotonic(), self._thread, self._run, self._fence, what, data)
         file = os.open(os.environ[TRACE_VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -90,11 +94,12 @@ async def chaotic(ctx: RunContext) -> None:
     """Follow the plan, from where the last attempt stopped."""
     assert ctx.input is not None
     plan = Plan(**json.loads(ctx.input.text))
-    trace = Trace(ctx.thread_id, ctx.run_id)
+    trace = Trace(ctx.thread_id, ctx.run_id, silent=plan.probe)
     trace("begin")
     try:
         history = await ctx.history()
-        trace("context", of=digest(message.id for message in history if message.run_id != ctx.run_id))
+        shown = digest(message.id for message in history if message.run_id != ctx.run_id)
+        trace("context", of=shown)
         done = {str(message.metadata.get("mark")) for message in history if message.run_id == ctx.run_id}
         if plan.error == "passing" and ctx.attempt == 1:
             raise PassingError("passes")
@@ -107,7 +112,7 @@ async def chaotic(ctx: RunContext) -> None:
             await ctx.stream_text(f"{n} ")
             await asyncio.sleep(0.002)
         if "final" not in done:
-            await ctx.append(Message.assistant("done", metadata={"mark": "final"}))
+            await ctx.append(Message.assistant(shown if plan.probe else "done", metadata={"mark": "final"}))
     finally:
         trace("end")
 

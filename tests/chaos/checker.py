@@ -66,12 +66,16 @@ class Reading:
         return {accept.key: accept for accept in self.history.seen.accepts}
 
     def counted(self, thread: str, below: Callable[[RunRow], bool]) -> list[str]:
-        """Ids of the messages of a thread's own runs that count and satisfy ``below``."""
+        """Ids of the messages of a thread's own runs on its main branch that count and satisfy ``below``."""
         return [
             row.id
             for row in self.history.messages.get(thread, [])
-            if (run := self.history.runs.get((thread, row.run))) is not None and run.counts and below(run)
+            if (run := self.history.runs.get((thread, row.run))) is not None and run.counts and not run.parallel and below(run)
         ]
+
+    def snapshot(self, thread: str, cutoff: int) -> list[str]:
+        """Ids of what the thread's main branch shows up to a completion."""
+        return self.bases.get(thread, []) + self.counted(thread, lambda run: (run.completion_seq or 0) <= cutoff)
 
     @cached_property
     def bases(self) -> dict[str, list[str]]:
@@ -156,10 +160,17 @@ def transcripts_are_whole(read: Reading) -> Iterator[Violation]:
         ids = [message.id for message in path]
         if ids != expected:
             yield Violation("I3", f"thread {thread} shows {_difference(expected, ids)}", (thread, ""))
+    for key, path in read.history.branches.items():
+        expected = read.snapshot(key[0], read.history.runs[key].cutoff or 0) + [row.id for row in read.messages[key]]
+        ids = [message.id for message in path]
+        if ids != expected:
+            yield Violation("I3", f"a branch shows {_difference(expected, ids)}", key)
     for key, accept in read.accepts.items():
         run = read.history.runs.get(key)
         if run is None or run.status is not RunStatus.COMPLETED:
             continue
+        if run.parallel is not accept.parallel:
+            yield Violation("I3", f"a completed run was in lane {run.lane!r}", key)
         marks = [message.metadata.get("mark") for message in _own(read, key)]
         if marks != [None, *accept.plan.marks()]:
             yield Violation("I3", f"a completed run said {marks}", key)
@@ -171,8 +182,12 @@ def contexts_are_exact(read: Reading) -> Iterator[Violation]:
         run = read.history.runs.get((note.thread, note.run))
         if run is None or run.lane_seq is None:
             continue
-        before = read.counted(note.thread, lambda other, at=run.lane_seq: (other.lane_seq or 0) < at)  # type: ignore[misc]
-        if digest(read.bases.get(note.thread, []) + before) != note.data["of"]:
+        if run.parallel:
+            before = read.snapshot(note.thread, run.cutoff or 0)
+        else:
+            own = read.counted(note.thread, lambda other, at=run.lane_seq: (other.lane_seq or 0) < at)  # type: ignore[misc]
+            before = read.bases.get(note.thread, []) + own
+        if digest(before) != note.data["of"]:
             yield Violation("R7", f"attempt {note.fence} saw another history than what counted before", run.key)
 
 
@@ -233,6 +248,20 @@ def forks_equal_their_snapshots(read: Reading) -> Iterator[Violation]:
                 yield Violation("I5", f"fork {fork.new} showed {when} {_difference(expected, ids)}", (fork.source, fork.after))
 
 
+def probes_leave_nothing(read: Reading) -> Iterator[Violation]:
+    """F9, F11: a probe sees the snapshot of its cut, comes to its end whatever fails, and no thread holds a message of it."""
+    stored = {row.id for rows in read.history.messages.values() for row in rows}
+    for probe in read.history.seen.probes:
+        key = (probe.source, probe.after)
+        marks = [message.metadata.get("mark") for message in probe.messages]
+        if probe.stop_reason != "stop" or marks != [None, *probe.plan.marks()]:
+            yield Violation("F9", f"a probe stopped with {probe.stop_reason} and said {marks}", key)
+        elif probe.shown != digest(read.snapshot(probe.source, read.history.runs[key].completion_seq or 0)):
+            yield Violation("F9", "a probe was shown another history than the snapshot", key)
+        if kept := [message.id for message in probe.messages if message.id in stored]:
+            yield Violation("F9", f"a probe's messages {kept} were stored", key)
+
+
 def answers_are_applied_once(read: Reading) -> Iterator[Violation]:
     """I6: of several answers one is acknowledged, it is the one stored, and every attempt acts on it."""
     acknowledged: defaultdict[str, set[str]] = defaultdict(set)
@@ -254,7 +283,8 @@ def answers_are_applied_once(read: Reading) -> Iterator[Violation]:
 
 def tool_cycles_are_closed(read: Reading) -> Iterator[Violation]:
     """I7: what counts has every call directly followed by exactly its results."""
-    for thread, path in read.history.paths.items():
+    branches = [(key[0], path) for key, path in read.history.branches.items()]
+    for thread, path in [*read.history.paths.items(), *branches]:
         for message, after in pairwise([*path, None]):
             assert message is not None
             calls = sorted(call.id for call in message.tool_calls)
@@ -327,6 +357,7 @@ CHECKS: Final = (
     effects_happen_once,
     starts_are_in_order,
     forks_equal_their_snapshots,
+    probes_leave_nothing,
     answers_are_applied_once,
     tool_cycles_are_closed,
     cancelled_runs_are_silent,
@@ -343,7 +374,8 @@ def violations(history: History) -> list[Violation]:
 
 
 def _own(read: Reading, key: Key) -> list[Message]:
-    return [message for message in read.history.paths.get(key[0], []) if message.run_id == key[1]]
+    path = read.history.branches.get(key) or read.history.paths.get(key[0], [])
+    return [message for message in path if message.run_id == key[1]]
 
 
 def _difference(expected: Iterable[str], got: Sequence[str]) -> str:

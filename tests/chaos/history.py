@@ -22,7 +22,8 @@ Key: TypeAlias = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class Accept:
     """An enqueue that was acknowledged. ``sent`` (the first try) and ``acked`` are monotonic seconds. ``late``: due later than
-    it was sent; ``host``: in a transaction of the host's own, which also wrote a row of its own."""
+    it was sent; ``host``: in a transaction of the host's own, which also wrote a row of its own; ``parallel``: on a branch and
+    a lane of its own."""
 
     key: Key
     plan: Plan
@@ -30,6 +31,19 @@ class Accept:
     acked: float
     late: bool = False
     host: bool = False
+    parallel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A probe of a thread after one of its runs, alone or as one of several: what it said it was shown, and its messages."""
+
+    source: str
+    after: str
+    plan: Plan
+    shown: str
+    stop_reason: str
+    messages: list[Message]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +98,14 @@ class Seen:
     cancels: list[Cancel] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)
+    probes: list[Probe] = field(default_factory=list)
     followed: list[tuple[Key, list[Told]]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run in Postgres."""
+    """A run in Postgres. ``cutoff``: the last completion that it sees."""
 
     key: Key
     lane: str | None
@@ -100,6 +115,12 @@ class RunRow:
     attempt: int = 0
     completion_seq: int | None = None
     error: str | None = None
+    cutoff: int | None = None
+
+    @property
+    def parallel(self) -> bool:
+        """True if it has a branch of its own."""
+        return bool(self.lane)
 
     @property
     def counts(self) -> bool:
@@ -132,7 +153,8 @@ class RequestRow:
 class History:
     """Everything the checker judges.
 
-    ``messages``: per thread, by seq; ``paths``: what each thread shows; ``steps``: (run, step key) → the fence that recorded
+    ``messages``: per thread, by seq; ``paths``: what each thread shows; ``branches``: the paths to the ends of parallel runs
+    that count; ``steps``: (run, step key) → the fence that recorded
     its result; ``attempts``: (run, fence) → how it ended, where it did not complete; ``streams``: each run's events, read after
     everything had settled; ``host_rows``: runs that the host's own table holds; ``leftovers``: keys of Redis that should be
     gone; ``pauses``: SIGSTOPs past the death limit; ``stale_writes``: writes that workers counted as refused.
@@ -143,6 +165,7 @@ class History:
     runs: dict[Key, RunRow] = field(default_factory=dict)
     messages: dict[str, list[MessageRow]] = field(default_factory=dict)
     paths: dict[str, list[Message]] = field(default_factory=dict)
+    branches: dict[Key, list[Message]] = field(default_factory=dict)
     steps: dict[tuple[Key, str], int] = field(default_factory=dict)
     attempts: dict[tuple[Key, int], str] = field(default_factory=dict)
     requests: list[RequestRow] = field(default_factory=list)
@@ -166,6 +189,10 @@ async def collect(url: str, redis: str, client: Client, trace: Path, seen: Seen,
         await connection.close()
     for thread in {thread for thread, _ in history.runs} | {fork.new for fork in seen.forks}:
         history.paths[thread] = await path_of(client, thread)
+    for run in history.runs.values():
+        if run.parallel and run.counts:
+            last = [row.id for row in history.messages[run.key[0]] if row.run == run.key[1]][-1]
+            history.branches[run.key] = await path_of(client, run.key[0], last)
     every = max(1, len(history.runs) // streams)
     for key in [*history.runs][::every]:
         if history.runs[key].status in ENDED:
@@ -174,12 +201,12 @@ async def collect(url: str, redis: str, client: Client, trace: Path, seen: Seen,
     return history
 
 
-async def path_of(client: Client, thread: str) -> list[Message]:
-    """All messages that the thread shows."""
+async def path_of(client: Client, thread: str, leaf: str | None = None) -> list[Message]:
+    """All messages that the thread shows, up to ``leaf`` or its last one."""
     found: list[Message] = []
     cursor = None
     while True:
-        page = await client.messages(thread, limit=500, cursor=cursor)
+        page = await client.messages(thread, leaf, limit=500, cursor=cursor)
         found += page.items
         cursor = page.next
         if cursor is None:
@@ -206,7 +233,8 @@ MESSAGES: Final = """
     WHERE m.run_id IS NOT NULL ORDER BY t.thread_id, m.seq
 """
 STEPS: Final = """
-    SELECT r.thread_id, r.run_id, s.step_key, s.fence FROM runyard.steps s JOIN runyard.runs r USING (accept_no) WHERE s.done
+    SELECT r.thread_id, r.run_id, s.step_key, s.fence FROM runyard.steps s JOIN runyard.runs r USING (accept_no)
+    WHERE s.done AND r.kind = 'prompt'
 """
 ATTEMPTS: Final = (
     "SELECT r.thread_id, r.run_id, a.fence, a.outcome FROM runyard.attempts a JOIN runyard.runs r USING (accept_no)"
@@ -228,6 +256,7 @@ async def _read_rows(connection: asyncpg.Connection, history: History) -> None:
             attempt=row["attempt"],
             completion_seq=row["completion_seq"],
             error=row["error"],
+            cutoff=row["snapshot_cutoff"],
         )
     for row in await connection.fetch(MESSAGES):
         message = MessageRow(row["thread_id"], row["seq"], row["id"], row["run_id"], row["fence"], row["at"])

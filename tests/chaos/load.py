@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -25,11 +25,11 @@ from runner.errors import (
     RunEndedError,
     RunyardError,
 )
-from runner.models import RetryPolicy, new_id
+from runner.models import ForkOnceResult, RetryPolicy, new_id
 from runner.states import RunStatus
 from tests.chaos.agent import Plan
 from tests.chaos.checker import TERMINAL
-from tests.chaos.history import Accept, Answer, Cancel, Fork, Key, Seen, Told, path_of
+from tests.chaos.history import Accept, Answer, Cancel, Fork, Key, Probe, Seen, Told, path_of
 
 T = TypeVar("T")
 
@@ -67,6 +67,7 @@ class Load:
     threads: list[str] = field(default_factory=lambda: [f"t{n:02}" for n in range(THREADS)])
     ended: list[Key] = field(default_factory=list)
     backlog: int = 0
+    _beside: set[Key] = field(default_factory=set)
     _asked: set[str] = field(default_factory=set)
     _readers: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -79,6 +80,7 @@ class Load:
                 self._until_calm(self._look_back, 1.0),
                 self._until_calm(self._cancel, 1.5),
                 self._until_calm(self._fork, 1.5),
+                self._until_calm(self._probe, 2.0),
                 self._until_calm(self._follow, 0.5),
             )
             self.quiet.set()
@@ -122,12 +124,13 @@ class Load:
         plan, thread, run_id = self._plan(), self.random.choice(self.threads), new_id()
         late = self.random.random() < 0.05
         strategy = self.random.choices(("enqueue", "interrupt", "rollback"), (95, 3, 2))[0]
+        parallel = self.random.random() < 0.05
         delay = self.random.uniform(0.2, 1.5) if late else None
 
         async def enqueue(connection: asyncpg.Connection | None = None) -> None:
             await self.client.enqueue(
                 thread, plan.text(), run_id, delay=delay, max_attempts=3, retry=RetryPolicy(initial=0.1),
-                multitask_strategy=strategy, connection=connection,
+                multitask_strategy=strategy, parallel=parallel, connection=connection,
             )  # fmt: skip
 
         sent = time.monotonic()
@@ -138,7 +141,10 @@ class Load:
             await asyncio.gather(*(self._answered(enqueue) for _ in range(self.random.choice((2, 3)))))
         else:
             await self._answered(enqueue)
-        self.seen.accepts.append(Accept((thread, run_id), plan, sent, time.monotonic(), late=late, host=how < 0.1))
+        if parallel:
+            self._beside.add((thread, run_id))
+        told = time.monotonic()
+        self.seen.accepts.append(Accept((thread, run_id), plan, sent, told, late=late, host=how < 0.1, parallel=parallel))
 
     async def _in_a_transaction(
         self, enqueue: Callable[[asyncpg.Connection], Awaitable[None]], thread: str, run_id: str
@@ -204,6 +210,24 @@ class Load:
         if len(self.threads) < THREADS + FORKED_THREADS:
             self.threads.append(new)
 
+    async def _probe(self) -> None:
+        """Ask what a thread showed after a run that completed: one probe, or three in one job."""
+        if not self.ended:
+            return
+        (source, after), job = self.random.choice(self.ended[-200:]), new_id()
+        plan = Plan(steps=1, sleep=self.random.uniform(0.0, 0.3), probe=True)
+        words = [plan.text()] * 3
+        answers: Sequence[ForkOnceResult]
+        if self.random.random() < 0.5:
+            answers = [await self._answered(lambda: self.client.fork_once(source, words[0], after, run_id=job))]
+        else:
+            many = await self._answered(
+                lambda: self.client.fork_many(source, after, messages=words, max_parallel=2, run_id=job)
+            )
+            answers = many.results
+        for answer in answers:
+            self.seen.probes.append(Probe(source, after, plan, answer.text, answer.stop_reason, answer.messages))
+
     async def _follow(self) -> None:
         """Read a recent run live, in a task of its own."""
         if self.seen.accepts:
@@ -224,7 +248,7 @@ class Load:
             if not told or told[-1].type not in TERMINAL:
                 await asyncio.sleep(self.random.uniform(*RETRY))
         self.seen.followed.append((key, told))
-        if told[-1].type == f"run.{RunStatus.COMPLETED}":
+        if told[-1].type == f"run.{RunStatus.COMPLETED}" and key not in self._beside:
             self.ended.append(key)
 
     async def _answer(self, group: asyncio.TaskGroup) -> None:

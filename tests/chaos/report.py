@@ -35,6 +35,7 @@ def table(report: Report) -> str:
         "mass disconnects": struck["disconnect"],
         "wire faults": struck["wire"],
         "forks": len(history.seen.forks),
+        "probes": len(history.seen.probes),
         "cancels": len(history.seen.cancels),
         "live readers": len(history.seen.followed),
         "lost": rules["I1"],

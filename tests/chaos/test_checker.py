@@ -11,7 +11,7 @@ from runner.models import Message, ToolCallPart, ToolResultPart
 from runner.states import RunStatus
 from tests.chaos.agent import Note, Plan, digest
 from tests.chaos.checker import ENOUGH_PAUSES, violations
-from tests.chaos.history import Accept, Answer, Cancel, Fork, History, MessageRow, RequestRow, RunRow, Seen, Told
+from tests.chaos.history import Accept, Answer, Cancel, Fork, History, MessageRow, Probe, RequestRow, RunRow, Seen, Told
 
 ONE, TWO, CANCELLED = ("t", "one"), ("t", "two"), ("t", "cancelled")
 PLAN = Plan(steps=1)
@@ -20,10 +20,7 @@ PLAN = Plan(steps=1)
 def sound() -> History:
     """Two runs of one thread: the first was taken over once, approved, and forked after; the second completed; a third was
     cancelled after its question was stored."""
-    path = [
-        *(Message.user(PLAN.text(), id="1u", run_id="one"), _calls("one", "1c"), _results("one", "1r"), _final("one", "1f")),
-        *(Message.user(PLAN.text(), id="2u", run_id="two"), _calls("two", "2c"), _results("two", "2r"), _final("two", "2f")),
-    ]
+    path = [*_whole("one", "1"), *_whole("two", "2")]
     rows = [("1u", "one", 10), ("1c", "one", 10), ("1r", "one", 11), ("1f", "one", 11)]
     rows += [("2u", "two", 12), ("2c", "two", 12), ("2r", "two", 12), ("2f", "two", 12), ("3u", "cancelled", 13)]
     return History(
@@ -32,6 +29,7 @@ def sound() -> History:
             cancels=[Cancel(CANCELLED, 100.5, frozenset({"3u"}))],
             answers=[Answer("q", "q-ann", "ann"), Answer("q", "q-bob", "bob", "hitl_already_answered")],
             forks=[Fork("t", "one", "f", ["1u", "1c", "1r", "1f"])],
+            probes=[Probe("t", "one", PLAN, digest(["1u", "1c", "1r", "1f"]), "stop", _whole("probe", "p"))],
             followed=[(TWO, _told(12, ["2u", "2c", "2r", "2f"], "run.completed"))],
         ),
         notes=[
@@ -69,6 +67,12 @@ def sound() -> History:
     )
 
 
+def _whole(run: str, prefix: str) -> list[Message]:
+    """The messages of a completed run."""
+    asked = Message.user(PLAN.text(), id=f"{prefix}u", run_id=run)
+    return [asked, _calls(run, f"{prefix}c"), _results(run, f"{prefix}r"), _final(run, f"{prefix}f")]
+
+
 def _calls(run: str, id_: str) -> Message:
     return Message.assistant([ToolCallPart(id=f"call-{run}-0", name="effect")], id=id_, run_id=run, metadata={"mark": "call-0"})
 
@@ -89,6 +93,7 @@ def _told(fence: int, messages: list[str], end: str | None = None) -> list[Told]
 
 def test_a_sound_history_has_no_violation() -> None:
     assert violations(sound()) == []
+    assert violations(beside(sound())) == []
 
 
 def test_a_worker_that_slept_may_begin_late_what_was_taken_from_it() -> None:
@@ -190,6 +195,45 @@ def changed_fork(history: History) -> None:
     del history.paths["f"][0]
 
 
+def probe_of_another_snapshot(history: History) -> None:
+    history.seen.probes[0] = replace(history.seen.probes[0], shown=digest(["1u"]))
+
+
+def probe_that_failed(history: History) -> None:
+    history.seen.probes[0] = replace(history.seen.probes[0], stop_reason="error")
+
+
+def stored_probe(history: History) -> None:
+    history.messages["t"].append(MessageRow("t", 99, "pf", "probe", None, 100.0))
+
+
+def beside(history: History) -> History:
+    """A third run completed on a branch of its own, opened after the first one."""
+    key = ("t", "beside")
+    history.seen.accepts.append(Accept(key, PLAN, 0.0, 0.1, parallel=True))
+    history.runs[key] = RunRow(key, "beside", 4, RunStatus.COMPLETED, fence=20, attempt=1, completion_seq=3, cutoff=1)
+    path = _whole("beside", "b")
+    history.messages["t"] += [MessageRow("t", n, m.id, "beside", 20, 100.0) for n, m in enumerate(path, 100)]
+    history.branches[key] = [*history.paths["f"], *path]
+    history.steps[key, "call-beside-0"] = 20
+    history.notes += [
+        Note(4.0, *key, 20, "begin"),
+        Note(4.1, *key, 20, "context", {"of": digest(["1u", "1c", "1r", "1f"])}),
+        Note(4.2, *key, 20, "effect", {"call": "call-beside-0"}),
+        Note(4.5, *key, 20, "end"),
+    ]
+    return history
+
+
+def branch_shows_another_run(history: History) -> None:
+    beside(history).branches["t", "beside"].insert(4, history.paths["t"][4])
+
+
+def branch_in_the_main_lane(history: History) -> None:
+    beside(history)
+    history.runs["t", "beside"] = replace(history.runs["t", "beside"], lane="")
+
+
 def two_answers(history: History) -> None:
     history.seen.answers[1] = replace(history.seen.answers[1], refused=None)
 
@@ -260,6 +304,8 @@ def complaint(history: History) -> None:
         ("R7", foreign_context),
         *(("I4", spoil) for spoil in (started_out_of_order, begun_out_of_order, overtaken)),
         *(("I5", spoil) for spoil in (wrong_fork, changed_fork)),
+        *(("F9", spoil) for spoil in (probe_of_another_snapshot, probe_that_failed, stored_probe)),
+        *(("I3", spoil) for spoil in (branch_shows_another_run, branch_in_the_main_lane)),
         *(("I6", spoil) for spoil in (two_answers, other_answer_applied)),
         *(("I7", spoil) for spoil in (dangling_call, uncalled_result)),
         *(("I8", spoil) for spoil in (append_after_the_cancel, more_than_at_the_cancel, cancel_undone)),
