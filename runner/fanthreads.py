@@ -6,6 +6,7 @@ waits for the run of its cut (semantics: F5). Their ids are derived, so a later 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -50,7 +51,7 @@ class ThreadCandidates(ForkCalls):
     async def advance(self) -> tuple[list[Candidate], int | None] | Later:
         """Start what there is room for. Returns what became of all, and who came first if that decides; or when to go on."""
         started = [n for n in range(len(self._ids)) if (step := self._ledger.steps.get(key_of(n))) is not None and step.done]
-        runs = {n: await self._run_of(n) for n in started}
+        runs = dict(zip(started, await asyncio.gather(*map(self._run_of, started)), strict=True))
         live = [n for n, run in runs.items() if run is not None and not run.ended]
         winner = _first(runs) if self._fan.stop == "first" else None
         if winner is None:

@@ -93,10 +93,12 @@ class MemoryWorkerStore:
         old = [note for note in self.db.notes if note.at < now - retention.feed][:limit]
         self.db.notes = [note for note in self.db.notes if note not in old]
         self.db.pruned |= {note.tenant: note.number for note in old}
-        results = [r.run for t in self.db.threads.values() for r in t.runs.values() if r.run.kind in FORK_KINDS]
-        expired = [r for r in results if r.result is not None and r.finished_at and r.finished_at < now - retention.results]
+        jobs = [r for t in self.db.threads.values() for r in t.runs.values() if r.run.kind in FORK_KINDS]
+        old_jobs = [r for r in jobs if r.run.finished_at and r.run.finished_at < now - retention.results]
+        expired = [r for r in old_jobs if r.run.result is not None]
         for run in expired[:limit]:
-            run.result = None
+            run.run.result = None
+            run.steps.clear()  # a fan-out's hold what its result is made of
         dead = [w for w in self.db.workers.values() if w.dead_at is not None and w.dead_at < now - retention.workers]
         for worker in dead:
             del self.db.workers[worker.worker_id]
