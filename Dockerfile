@@ -3,7 +3,7 @@ COPY pyproject.toml README.md LICENSE /src/
 COPY runner /src/runner
 COPY backends /src/backends
 COPY api /src/api
-RUN pip install --no-cache-dir --only-binary :all: --no-binary runyard /src && rm -rf /src && useradd --create-home runyard
+RUN pip install --no-cache-dir --only-binary :all: --no-binary runyard "/src[http]" && rm -rf /src && useradd --create-home runyard
 USER runyard
 WORKDIR /app
 ENTRYPOINT ["runyard"]

@@ -8,7 +8,7 @@ from typing import Final
 
 from .errors import ExtraMissingError
 
-EXTRAS: Final = {"pydantic_ai": "agents"}
+EXTRAS: Final = {"pydantic_ai": "agents", "fastapi": "http", "uvicorn": "http"}
 """Top-level modules that only an extra of the distribution installs."""
 
 

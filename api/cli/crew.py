@@ -41,7 +41,7 @@ class Crew:
 
     def __exit__(self, *exc: object) -> None:
         leaving, self.processes = self.processes, []
-        _stop(leaving)
+        stop(leaving)
         for drain in self.drains:
             drain.join()
 
@@ -54,7 +54,7 @@ class Crew:
         """Start a new crew at once; the old one drains meanwhile, so nobody waits for a run that is under way."""
         leaving, self.processes = self.processes, []
         self.start()
-        drain = threading.Thread(target=_stop, args=(leaving,), name="runyard-drain")
+        drain = threading.Thread(target=stop, args=(leaving,), name="runyard-drain")
         drain.start()
         self.drains = [*(one for one in self.drains if one.is_alive()), drain]
 
@@ -73,7 +73,7 @@ class Crew:
             )
 
 
-def _stop(leaving: list[subprocess.Popen[bytes]]) -> None:
+def stop(leaving: list[subprocess.Popen[bytes]]) -> None:
     """SIGTERM, then wait until each has drained; SIGKILL for one that does not end."""
     for process in leaving:
         if process.poll() is None:

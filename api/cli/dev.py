@@ -21,6 +21,7 @@ from runner.client import Client
 from runner.errors import BackendUnavailableError, InvalidInputError
 
 from . import discovery, migrate, output, session
+from .companion import Companion
 from .crew import Crew, ready
 from .servers import private_servers
 
@@ -34,9 +35,12 @@ def dev(
     reload: Annotated[
         bool, typer.Option("--reload", envvar="RUNYARD_RELOAD", help="Restart workers when a file changes.")
     ] = False,
+    port: Annotated[
+        int, typer.Option(envvar="RUNYARD_API_PORT", min=0, max=65535, help="The HTTP API's, if it is free.")
+    ] = 8000,
     reset: Annotated[bool, typer.Option("--reset", envvar="RUNYARD_RESET", help="Delete this project's data first.")] = False,
 ) -> None:
-    """Start private servers (or use the configured ones), migrate, and serve an app; data stays in .runyard/."""
+    """Start private servers (or use the configured ones), migrate, serve an app and the HTTP API; data stays in .runyard/."""
     folder = Path.cwd() / discovery.FOLDER
     console = output.console()
     _check_free(folder)
@@ -53,11 +57,13 @@ def dev(
         discovery.write(folder, discovery.Deployment(os.getpid(), postgres_url, redis_url, app))
         stack.callback(discovery.remove, folder)
         crew = stack.enter_context(Crew(app, workers, postgres_url, redis_url))
+        api = stack.enter_context(Companion(postgres_url, redis_url, port))
         _wait_for(crew, console, postgres_url, redis_url)
         console.print(f"[green]●[/] serving [bold]{escape(app)}[/] with {workers} worker{'s' * (workers > 1)}; Ctrl-C stops")
         console.print('[bright_black]  in a second terminal, in this folder: runyard prompt t1 "hello" --wait[/]')
+        console.print(f"[bright_black]  HTTP API, for programs of this machine: {api.url}[/]")
         try:
-            _watch(crew, console, reload=reload)
+            _watch(crew, api, console, reload=reload)
         except KeyboardInterrupt:
             console.print("\n[bright_black]stopping; the data stays in .runyard/[/]")
 
@@ -75,8 +81,8 @@ def _wait_for(crew: Crew, console: Console, postgres_url: str, redis_url: str) -
         console.print(f"[red]●[/] {escape(error.message)}")
 
 
-def _watch(crew: Crew, console: Console, *, reload: bool) -> None:
-    """Until Ctrl-C: replace workers that died, and all of them when a file changed."""
+def _watch(crew: Crew, api: Companion, console: Console, *, reload: bool) -> None:
+    """Until Ctrl-C: replace what died, and all workers when a file changed."""
     pause = 0.0
     for changed in _changes(reload):
         if changed:
@@ -84,6 +90,8 @@ def _watch(crew: Crew, console: Console, *, reload: bool) -> None:
             crew.replace()
             pause = 0.0
             continue
+        if (code := api.revive()) is not None:
+            console.print(f"[red]●[/] the HTTP API ended with code {code}; started again")
         if codes := crew.dead():
             pause = min(pause * 2 or 0.5, 10.0)
             again = "when a file changes" if reload else f"in {pause:g} s"

@@ -12,6 +12,7 @@ import typer
 from runner.errors import RunyardError
 
 from . import (
+    api,
     demo,
     dev,
     doctor,
@@ -19,6 +20,7 @@ from . import (
     feed,
     forks,
     init,
+    keys,
     limits,
     migrate,
     prompt,
@@ -84,6 +86,8 @@ app.add_typer(runs.app, name="runs", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_LOOK)(runs.requests)
 app.command(rich_help_panel=_LOOK)(feed.feed)
 app.command(rich_help_panel=_RUN)(worker.worker)
+app.command(rich_help_panel=_RUN)(api.api)
+app.add_typer(keys.app, name="keys", rich_help_panel=_RUN)
 app.add_typer(workers.app, name="workers", rich_help_panel=_RUN)
 app.add_typer(queues.app, name="queues", rich_help_panel=_RUN)
 app.command(rich_help_panel=_RUN)(doctor.doctor)

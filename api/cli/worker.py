@@ -36,12 +36,12 @@ def worker(
     given |= {"slots": slots, "queues": queues, "grace": grace}
     settings = Settings(**{name: value for name, value in given.items() if value is not None})
     if owned:
-        threading.Thread(target=_stop_with_owner, name="runyard-owner", daemon=True).start()
+        threading.Thread(target=stop_with_owner, name="runyard-owner", daemon=True).start()
     configure(settings.log_level, settings.log_format)
     run_worker(load_app(app), settings)
 
 
-def _stop_with_owner() -> None:
+def stop_with_owner() -> None:
     """Standard input is a pipe whose other end dies with the owner, however that ends: no worker outlives it."""
     while os.read(sys.stdin.fileno(), 1024):  # not through the buffer: its lock would be held when the interpreter ends
         pass

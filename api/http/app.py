@@ -59,6 +59,7 @@ def asgi_app(
     *,
     postgres: str | None = None,
     redis: str | None = None,
+    tenant: str | None = None,
     auth: Auth | None = None,
     settings: ApiSettings | None = None,
     **options: Any,
@@ -66,6 +67,7 @@ def asgi_app(
     """The API, over a backend or client that stays the caller's, or over servers of its own.
 
     ``postgres`` and ``redis``: URLs, by default those of :class:`runner.settings.Settings`; ``options`` are the backend's.
+    ``tenant``: of callers without a key, where ``auth`` is off.
     ``auth``: ``"keys"`` (API keys), ``"off"`` (programs of this machine only), or a coroutine function that takes the request
     and returns a :class:`~api.http.auth.Principal`, or None for 401. It connects with the first request, and so can be
     mounted: ``host.mount("/agents", asgi_app(client, auth=…))``. A host ends the streams with ``app.state.service.close()``.
@@ -74,7 +76,7 @@ def asgi_app(
     backend = backend_or_client.backend if isinstance(backend_or_client, Client) else backend_or_client
     if backend is not None and (postgres is not None or redis is not None):
         raise InvalidInputError("give a backend or URLs, not both", field="postgres")
-    general = Settings()
+    general = Settings() if tenant is None else Settings(tenant=tenant)
     gate = Gate(
         auth or found.auth,
         tenant=backend.tenant if backend is not None else general.tenant,
@@ -96,7 +98,7 @@ def asgi_app(
         version=version("runyard"),
         description=DESCRIPTION,
         openapi_tags=TAGS,
-        docs_url="/docs" if found.docs else None,
+        docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
         generate_unique_id_function=lambda route: route.name,

@@ -25,7 +25,7 @@ from .sse import Streams
 
 TENANTS: Final = 1000
 """Tenants whose clients are kept; the one that asked longest ago is forgotten first."""
-OPEN: Final = frozenset({"/livez", "/readyz", "/openapi.json", "/docs"})
+OPEN: Final = frozenset({"/livez", "/readyz", "/openapi.json"})
 """Paths that show nothing of anybody, and are answered to everybody."""
 
 

@@ -17,7 +17,7 @@ class ApiSettings(BaseSettings):
     and how many may come at once after a pause. ``streams_per_key``: open at once in one process. ``heartbeat``: silence after
     which a stream sends a comment. ``max_wait``: how long a request may wait for a run. ``max_page``: entries of one page.
     ``token_lifetime``: of stream tokens at most. ``token_secret``: signs stream tokens of callers without an API key; the same
-    in every process. ``docs``: serve a page that shows the API at ``/docs``.
+    in every process.
     """
 
     model_config = SettingsConfigDict(env_prefix="RUNYARD_API_", env_file=".env", env_file_encoding="utf-8", extra="ignore")
@@ -38,7 +38,6 @@ class ApiSettings(BaseSettings):
     max_page: int = Field(1000, ge=1, le=1000)
     token_lifetime: float = Field(3600.0, gt=0)
     token_secret: str | None = None
-    docs: bool = False
 
     @field_validator("cors_origins", mode="before")
     @classmethod

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.metrics import MetricWrapperBase
 
 from api.cli import exits
+from api.http.app import asgi_app
+from api.http.document import operations
+from api.http.problems import EVERYWHERE, MEDIA_TYPE
+from backends.memory import MemoryBackend, MemoryWorld
 from runner import metrics
 from runner.errors import BY_CODE
 from runner.models import EVENT_TYPES
@@ -71,11 +76,34 @@ def parts() -> dict[str, tuple[str, str]]:
         ),
     )
     return {
+        "http.md": ("routes", routes()),
         "metrics.md": ("metrics", counted),
         "cli.md": ("exit codes", codes),
         "events.md": ("event types", types),
         "errors.md": ("errors", tree),
     }
+
+
+def routes() -> str:
+    """Every route of the HTTP API, from its OpenAPI document."""
+    made = asgi_app(MemoryBackend(MemoryWorld(), "")).openapi()
+    usual = {cls.code for cls in EVERYWHERE}
+    rows = []
+    for method, path, described in operations(made):
+        scopes = [scope for each in described["security"] for scope in each["apiKey"]]
+        codes = sorted(set(refusals(made, described)) - usual)
+        what = " ".join(described["description"].split())
+        shown = ", ".join(f"`{code}`" for code in codes)
+        rows.append((f"`{method.upper()} {path}`", f"`{described['operationId']}`", ", ".join(scopes), what, shown))
+    return table(("route", "operation", "scope", "what it does", "refuses with"), rows)
+
+
+def refusals(made: dict[str, Any], described: dict[str, Any]) -> Iterator[str]:
+    """The codes with which an operation may refuse."""
+    for answer in described["responses"].values():
+        if name := answer.get("$ref", "").rpartition("/")[2]:
+            answer = made["components"]["responses"][name]
+        yield from answer.get("content", {}).get(MEDIA_TYPE, {}).get("examples", {})
 
 
 def render(name: str, marker: str, text: str) -> str:

@@ -1,0 +1,194 @@
+"""`runyard api` and `runyard keys` as an operator meets them: processes, real servers, kill."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from runner.client import Client
+from runner.models import STREAM_ENDS
+from tests.fleet import Fleet, free_port, until
+from tests.http.server import Frame, frames
+
+RUNYARD = [sys.executable, "-P", "-m", "api.cli"]
+BOUND = 60.0
+
+
+def environment(fleet: Fleet, **more: str) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RUNYARD_")}
+    return {**own, "RUNYARD_POSTGRES_URL": fleet.postgres, "RUNYARD_REDIS_URL": fleet.redis, **more}
+
+
+def runyard(fleet: Fleet, *arguments: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [*RUNYARD, *arguments], env=environment(fleet), capture_output=True, text=True, timeout=BOUND, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+@asynccontextmanager
+async def api(fleet: Fleet, *arguments: str, **more: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """A process of `runyard api` that is ready, and its URL."""
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(
+        *RUNYARD, "api", "--port", str(port), *arguments, env=environment(fleet, **more)
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        async with httpx.AsyncClient(base_url=url) as http:
+
+            async def ready() -> bool:
+                assert process.returncode is None
+                try:
+                    return (await http.get("/readyz")).status_code == 200
+                except httpx.TransportError:
+                    return False
+
+            await until(ready, BOUND)
+        yield url, process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_keys_are_made_used_and_revoked(fleet: Fleet) -> None:
+    """A1: the key is printed once; a revoked one opens nothing in any process within seconds."""
+    key = runyard(fleet, "--tenant", "acme", "keys", "create", "web", "--scope", "read", "--days", "30").strip()
+    [listed] = json.loads(runyard(fleet, "--tenant", "acme", "keys", "list", "--json"))
+    assert (listed["name"], listed["scopes"], listed["tenant"]) == ("web", ["read"], "acme") and listed["expires_at"]
+    assert key not in json.dumps(listed) and listed["key_id"] in runyard(fleet, "--tenant", "acme", "keys", "list")
+    assert runyard(fleet, "keys", "list", "--json").strip() == "[]"
+    assert "scopes are" in runyard(fleet, "keys", "create", "x", "--scope", "root", code=2)
+    async with api(fleet) as (url, _), httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}) as http:
+        assert (await http.get("/v1/threads")).json() == {"items": [], "next": None}
+        assert (await http.post("/v1/threads/t/runs", json={"message": "x"})).status_code == 403
+        runyard(fleet, "--tenant", "acme", "keys", "revoke", listed["key_id"])
+
+        async def refused() -> bool:
+            return (await http.get("/v1/threads")).status_code == 401
+
+        await until(refused, 20)
+
+
+async def test_without_keys_only_on_loopback(fleet: Fleet) -> None:
+    assert "127.0.0.1" in runyard(fleet, "api", "--auth", "off", "--host", "0.0.0.0", code=2)
+
+
+async def test_a_run_goes_on_while_servers_die(fleet: Fleet) -> None:
+    """E1, I1: accepted by one process, which is killed; the stream goes on at another from the last event, nothing missed."""
+    await fleet.start()
+    async with api(fleet, "--auth", "off") as (one, first), api(fleet, "--auth", "off") as (two, _):
+        seen: list[Frame] = []
+        body = {"message": "say a b c | sleep 1 | say d e f", "run_id": "r"}
+        async with httpx.AsyncClient(base_url=one, timeout=BOUND) as http:
+            with pytest.raises(httpx.TransportError):
+                async with http.stream("POST", "/v1/threads/t/runs/stream", json=body) as reply:
+                    async for frame in frames(reply):
+                        if not frame.comment:
+                            seen.append(frame)
+                        if frame.type == "message.delta":
+                            first.send_signal(signal.SIGKILL)
+        async with httpx.AsyncClient(base_url=two, timeout=BOUND) as http:
+            assert (await http.post("/v1/threads/t/runs", json=body)).status_code == 200
+            headers = {"Last-Event-ID": seen[-1].id or ""}
+            async with asyncio.timeout(BOUND), http.stream("GET", "/v1/threads/t/runs/r/stream", headers=headers) as reply:
+                seen += [frame async for frame in frames(reply) if not frame.comment]
+            async with http.stream("GET", "/v1/threads/t/runs/r/stream") as reply:
+                whole = [frame async for frame in frames(reply) if not frame.comment]
+        assert seen == whole and seen[-1].type == "run.completed"
+
+
+async def test_sigterm_ends_streams_and_the_process(fleet: Fleet) -> None:
+    await fleet.start()
+    async with api(fleet, "--auth", "off") as (url, process), httpx.AsyncClient(base_url=url, timeout=BOUND) as http:
+        await http.post("/v1/threads/t/runs", json={"message": "sleep 5", "run_id": "r"})
+        async with asyncio.timeout(BOUND), http.stream("GET", "/v1/threads/t/runs/r/stream") as reply:
+            types = []
+            async for frame in frames(reply):
+                types.append(frame.type)
+                if frame.type == "run.started":
+                    process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+        assert "run.started" in types and not set(types) & STREAM_ENDS
+    assert (await fleet.client.handle("t", "r").result(BOUND)).ok
+
+
+async def test_one_connection_to_redis_feeds_all_streams(fleet: Fleet) -> None:
+    """E3: however many readers there are."""
+    await fleet.client.enqueue("t", "x", "r")
+    async with (
+        api(fleet, "--auth", "off") as (url, _),
+        httpx.AsyncClient(base_url=url, timeout=BOUND) as http,
+        asyncio.TaskGroup() as readers,
+    ):
+        begun = asyncio.Semaphore(0)
+
+        async def read() -> None:
+            async with http.stream("GET", "/v1/threads/t/runs/r/stream") as reply:
+                async for frame in frames(reply):
+                    if frame.type == "run.queued":
+                        begun.release()
+
+        for _ in range(50):
+            readers.create_task(read())
+        async with asyncio.timeout(BOUND):
+            for _ in range(50):
+                await begun.acquire()
+        connections = await subscribed(fleet)
+        await fleet.client.cancel("t", "r")
+    assert connections == 1
+
+
+async def subscribed(fleet: Fleet) -> int:
+    """How many connections of API processes Redis has in subscribed mode."""
+    from redis.asyncio import Redis
+
+    async with Redis.from_url(fleet.redis) as redis:
+        listed = await redis.client_list(_type="pubsub")
+        return len([one for one in listed if one["name"] == "runyard-api"])
+
+
+async def test_readiness_follows_the_schema(empty_postgres_url: str, redis_url: str, tmp_path: Path) -> None:
+    """A3: not ready without a schema that this code can run on, alive all the same; ready once it is there."""
+    from api.http.app import asgi_app
+    from backends.postgres.migrate import migrate
+    from tests.http.conftest import transport
+
+    app = asgi_app(postgres=empty_postgres_url, redis=redis_url, auth="off")
+    async with httpx.AsyncClient(transport=transport(app), base_url="http://localhost") as http:
+        reply = await http.get("/readyz")
+        assert reply.status_code == 503 and "runyard migrate" in reply.json()["reasons"][0]
+        assert (await http.get("/livez")).status_code == 200
+        refused = await http.get("/v1/threads")
+        assert (refused.status_code, refused.json()["code"]) == (503, "schema_uninitialized") and refused.headers["retry-after"]
+        await migrate(empty_postgres_url)
+        assert (await http.get("/readyz")).json() == {"ready": True, "reasons": [], "degraded": []}
+        assert (await http.get("/v1/threads")).status_code == 200
+    await app.state.service.close()
+
+
+async def test_without_redis_it_accepts_and_says_so(postgres_url: str) -> None:
+    """design 7: Redis down at accept: 202, queued in Postgres."""
+    from api.http.app import asgi_app
+    from tests.http.conftest import transport
+
+    app = asgi_app(postgres=postgres_url, redis="redis://127.0.0.1:1/0", auth="off")
+    async with httpx.AsyncClient(transport=transport(app), base_url="http://localhost", timeout=BOUND) as http:
+        ready = await http.get("/readyz")
+        assert ready.status_code == 200 and ready.json()["degraded"]
+        assert (await http.post("/v1/threads/t/runs", json={"message": "x", "run_id": "r"})).status_code == 202
+    async with Client.connect(postgres_url) as client:
+        assert (await client.run("t", "r")).status == "queued"
+    await app.state.service.close()
