@@ -106,12 +106,13 @@ class App:
 
         ``queue``: where its runs wait. ``timeout``: seconds for one attempt. ``max_attempts``: attempts that may end in an
         error. ``retry``: the backoff between them. ``hitl``: it may ask a human, so a probe of it is refused at once
-        (semantics: F9).
+        (semantics: F9). An agent of pydantic-ai is registered by a call: ``app.agent("support", timeout=60)(agent)``.
         """
         if callable(name):
             return self.agent()(name)
 
-        def decorate(function: AgentFunction) -> AgentFunction:
+        def decorate(agent: AgentFunction) -> AgentFunction:
+            function = as_function(agent)
             own_name = name if name is not None else getattr(function, "__name__", type(function).__name__)
             spec = AgentSpec(
                 name=own_name,
@@ -123,7 +124,7 @@ class App:
                 hitl=hitl or may_ask(function),
             )
             self.register(spec)
-            return function
+            return agent
 
         return decorate
 

@@ -324,10 +324,10 @@ class TestAttempts:
         assert claim.extra == {"a": 1, "b": 2, "c": {"d": 1}}
 
     async def test_usage_adds_up(self, world: World) -> None:
-        await world.turn("r1", usage=Usage(requests=1, input_tokens=3, output_tokens=4, cost=0.5))
-        await world.turn("r2", usage=Usage(requests=1, input_tokens=1, output_tokens=1, cost=0.25))
+        await world.turn("r1", usage=Usage(requests=1, input_tokens=3, output_tokens=4, cost=0.5, seconds=1.5))
+        await world.turn("r2", usage=Usage(requests=1, input_tokens=1, output_tokens=1, cost=0.25, seconds=1))
         thread = await world.threads.thread(T)
-        assert thread is not None and thread.usage == Usage(requests=2, input_tokens=4, output_tokens=5, cost=0.75)
+        assert thread is not None and thread.usage == Usage(requests=2, input_tokens=4, output_tokens=5, cost=0.75, seconds=2.5)
 
     async def test_events_number_the_write(self, world: World) -> None:
         """E1: messages and the end of the run carry event ids of the attempt."""

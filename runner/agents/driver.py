@@ -29,8 +29,9 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.usage import UsageLimits
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from ..errors import InvalidInputError, MessageTooLargeError
 from ..models import Message, Usage, new_id
 from . import dialect
 from .accounts import less
@@ -228,17 +229,21 @@ class _Drive:
 
     async def _store_result(self, event: FunctionToolResultEvent) -> None:
         part = event.part
+        if event.content:
+            self._known.append(event.content)
         if part.tool_call_id in self._stored:
             return
         parts: list[ModelRequestPart] = [part]
         if revealed := self._recorded.revealed.get(part.tool_call_id):
             parts.append(ToolAvailabilityDeltaPart(tools_added=revealed, tool_call_id=part.tool_call_id))
         if event.content:
-            self._known.append(event.content)
             parts.append(UserPromptPart(content=event.content))
         self._stored.add(part.tool_call_id)
-        message = dialect.tool_message(ModelRequest(parts=parts))
-        await self._ctx.append(message)
+        try:
+            [message] = await self._ctx.append(dialect.tool_message(ModelRequest(parts=parts)))
+        except (InvalidInputError, MessageTooLargeError, PydanticSerializationError) as error:
+            part.content, part.outcome, part.metadata = f"The result cannot be stored: {error}", "failed", None
+            [message] = await self._ctx.append(dialect.tool_message(ModelRequest(parts=[part])))
         [result] = message.tool_results
         await self._ctx.emit(
             {"call_id": result.call_id, "name": part.tool_name, "is_error": result.is_error}, type="tool.completed"

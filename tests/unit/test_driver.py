@@ -16,10 +16,10 @@ from pydantic_ai.toolsets import FunctionToolset
 
 from runner import current_step
 from runner.agents.driver import drive, serve
-from runner.agents.steps import current_context
+from runner.agents.steps import current_run
 from runner.app import App
-from runner.executor import Stop
-from runner.models import RunStatus, open_tool_calls
+from runner.executor import Execution, Stop
+from runner.models import Limit, RunStatus, open_tool_calls
 from tests.model_lab import Lab, Script, call, prompts, status
 
 
@@ -53,6 +53,18 @@ def three(script: Script, **options: Any) -> tuple[Agent[Any, Any], Tools]:
     tools = Tools()
     tools.on(agent)
     return agent, tools
+
+
+class Stopped(AbstractCapability[Any]):
+    """Has the first attempt handed over once the agent is through."""
+
+    execution: Execution
+
+    async def after_run(self, ctx: Any, *, result: Any) -> Any:
+        if current_run().attempt == 1:
+            self.execution.stop(Stop.HANDOVER)
+            await asyncio.Event().wait()
+        return result
 
 
 async def test_a_text_answer_completes_the_run_in_one_commit(lab: Lab) -> None:
@@ -128,6 +140,7 @@ async def test_r9_recorded_results_answer_their_calls_and_the_others_are_execute
     assert script.results() == {"quick": "q", "slow": "s"}
     shown = [part.content for part in prompts(script.requests[-1])]
     assert shown == ["hi", ["look at this"]]
+    assert [message.role for message in await lab.messages()] == ["user", "assistant", "tool", "tool", "assistant"]
 
 
 async def test_r9_the_idempotency_key_of_a_call_is_the_same_in_every_attempt(lab: Lab) -> None:
@@ -149,19 +162,10 @@ async def test_r9_the_idempotency_key_of_a_call_is_the_same_in_every_attempt(lab
 async def test_r9_an_answer_that_was_committed_and_not_completed_is_the_answer(lab: Lab) -> None:
     """R9: handed over after the model's last word; it is not asked again, with or without instructions."""
     script = Script(["the answer"])
-
-    class Stopped(AbstractCapability[Any]):
-        async def after_run(self, ctx: Any, *, result: Any) -> Any:
-            context = current_context.get()
-            assert context is not None
-            if context.attempt == 1:
-                execution.stop(Stop.HANDOVER)
-                await asyncio.Event().wait()
-            return result
-
-    agent = Agent(script.model, instructions="Be brief.", system_prompt="Be kind.", capabilities=[Stopped()])
-    execution = await lab.execution(agent)
-    assert status(await execution.run()) is RunStatus.QUEUED
+    stopped = Stopped()
+    agent = Agent(script.model, instructions="Be brief.", system_prompt="Be kind.", capabilities=[stopped])
+    stopped.execution = await lab.execution(agent)
+    assert status(await stopped.execution.run()) is RunStatus.QUEUED
     assert await lab.said() == [("user", "hi"), ("assistant", "the answer")]
     assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
     assert await lab.said() == [("user", "hi"), ("assistant", "the answer")]
@@ -196,7 +200,16 @@ async def test_r5_structured_output_is_the_runs_result_and_closes_its_call(lab: 
     """R5, I7: the output tool's call gets its result in the commit that completes the run."""
     script = Script([[call("a")], [call("final_result", city="Ulm", degrees=3)]])
     agent, _ = three(script, output_type=Weather)
+    appended: list[Any] = []
+    append = lab.backend.runs.append
+
+    async def noted(attempt: Any, messages: Any, **fields: Any) -> Any:
+        appended.extend(message.role for message in messages)
+        return await append(attempt, messages, **fields)
+
+    lab.backend.runs.append = noted  # type: ignore[method-assign]
     assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    assert appended == ["assistant", "tool", "assistant"]
     run = await lab.run()
     assert run.result == {"city": "Ulm", "degrees": 3}
     assert open_tool_calls(await lab.messages()) == []
@@ -209,6 +222,18 @@ async def test_r9_structured_output_that_was_committed_and_not_completed_is_the_
     await lab.crash(agent, appends=1)
     assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
     assert (await lab.run()).result == {"city": "Ulm", "degrees": 3}
+    assert len(script.requests) == 1
+
+
+async def test_r9_structured_output_that_was_handed_over_before_its_completion_is_the_result(lab: Lab) -> None:
+    script = Script([[call("final_result", city="Ulm", degrees=3)]])
+    agent, _ = three(script, output_type=Weather, instructions="Be brief.", capabilities=[(stopped := Stopped())])
+    stopped.execution = await lab.execution(agent)
+    assert status(await stopped.execution.run()) is RunStatus.QUEUED
+    assert [message.role for message in await lab.messages()] == ["user", "assistant", "tool"]
+    assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    assert (await lab.run()).result == {"city": "Ulm", "degrees": 3}
+    assert [message.role for message in await lab.messages()] == ["user", "assistant", "tool"]
     assert len(script.requests) == 1
 
 
@@ -248,6 +273,19 @@ async def test_r7_an_exception_of_a_tool_is_a_result_and_the_run_goes_on(lab: La
     errors = {result.call_id: result.is_error for message in await lab.messages() for result in message.tool_results}
     assert errors == {"broken": True, "fine": False}
     assert "no such thing" in str(script.results()["broken"])
+
+
+@pytest.mark.parametrize("value", ["half \ud800", "x" * 100_000, object()], ids=["surrogate", "large", "no json"])
+async def test_r7_a_result_that_cannot_be_stored_is_an_error_result(lab: Lab, value: object) -> None:
+    await lab.backend.limits.set_limit(Limit(name="message_bytes", most=50_000))
+    script = Script([[call("odd"), call("fine")], "done"])
+    agent: Agent[Any, Any] = Agent(script.model)
+    agent.tool_plain(lambda: value, name="odd")
+    agent.tool_plain(lambda: "fine", name="fine")
+    assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    errors = {result.call_id: result.is_error for message in await lab.messages() for result in message.tool_results}
+    assert errors == {"odd": True, "fine": False}
+    assert "cannot be stored" in str(script.results()["odd"])
 
 
 async def test_r7_a_tool_that_asks_for_a_retry_is_given_one_and_too_many_fail_the_run(lab: Lab) -> None:
@@ -455,6 +493,8 @@ def test_an_app_takes_agents_of_pydantic_ai_as_they_are() -> None:
     def refund() -> None: ...
 
     assert App(agents={"support": guarded})["support"].hitl
+    app.agent("guarded", timeout=60)(guarded)  # type: ignore[arg-type]
+    assert (app["guarded"].hitl, app["guarded"].timeout) == (True, 60)
 
 
 def system_prompts(messages: list[Any]) -> list[SystemPromptPart]:

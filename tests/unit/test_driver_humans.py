@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic_ai import Agent, ApprovalRequired, CallDeferred
 from pydantic_ai import RunContext as ModelContext
-from pydantic_ai.capabilities import AbstractCapability, HandleDeferredToolCalls
+from pydantic_ai.capabilities import AbstractCapability, HandleDeferredToolCalls, Toolset
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.tools import DeferredToolResults, ToolDefinition
 from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
@@ -232,6 +232,25 @@ async def test_what_the_agent_resolves_itself_nobody_is_asked(lab: Lab) -> None:
     assert desk.called == [5]
 
 
+async def test_r9_what_the_agent_resolved_itself_is_not_resolved_again(lab: Lab) -> None:
+    resolved: list[str] = []
+
+    def resolve(ctx: Any, requests: Any) -> DeferredToolResults:
+        resolved.extend(call.tool_call_id for call in requests.calls)
+        return DeferredToolResults(calls={call.tool_call_id: "sent" for call in requests.calls})
+
+    script = Script([[call("fax", "one"), call("fax", "two")], "done"])
+    fax = ToolDefinition(name="fax", parameters_json_schema={"type": "object", "properties": {}})
+    agent: Agent[Any, Any] = Agent(
+        script.model, toolsets=[ExternalToolset([fax])], capabilities=[HandleDeferredToolCalls(resolve)]
+    )
+    await lab.crash(agent, appends=2)
+    [stored] = [result.call_id for message in await lab.messages() for result in message.tool_results]
+    assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    assert sorted(resolved) == sorted(["one", "two", *({"one", "two"} - {stored})])
+    assert script.results() == {"one": "sent", "two": "sent"}
+
+
 async def test_a_hook_that_defers_is_asked_about_and_not_again_once_its_call_is_stored(lab: Lab) -> None:
     """R9: hooks around a tool are not run for a result that an earlier attempt stored."""
     seen: list[str] = []
@@ -322,6 +341,10 @@ class TestAsksHumans:
         assert asks_humans(Agent(TestModel(), toolsets=[tools.approval_required().prefixed("x")]))
         assert asks_humans(Agent(TestModel(), toolsets=[ExternalToolset([], id="far").prefixed("x")]))
         assert not asks_humans(Agent(TestModel(), toolsets=[tools.prefixed("x")]))
+
+    def test_by_a_toolset_that_a_capability_brings(self) -> None:
+        tools: FunctionToolset[Any] = FunctionToolset(id="tools")
+        assert asks_humans(Agent(TestModel(), capabilities=[Toolset(tools.approval_required())]))
 
     def test_by_a_tool_or_a_capability_that_says_so(self) -> None:
         agent: Agent[Any, Any] = Agent(TestModel())
