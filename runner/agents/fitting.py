@@ -8,11 +8,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import is_not
 from typing import Any, Final
 
 from pydantic_ai import RunContext
 from pydantic_ai.capabilities import CapabilityOrdering
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ModelResponsePart, ThinkingPart, UserPromptPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ModelResponsePart,
+    TextPart,
+    ThinkingPart,
+    UserPromptPart,
+)
 from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.models.wrapper import WrapperModel
 
@@ -42,9 +51,19 @@ class Fitted(Capability):
 
 def fitting(messages: Sequence[ModelMessage], model: Model[Any]) -> list[ModelMessage]:
     """``messages`` as ``model`` is to be sent them."""
-    told = list(messages)
-    if _is_openai_chat(unwrapped(model)):
-        told = [_without_items(message) if isinstance(message, ModelResponse) else message for message in told]
+    inner = unwrapped(model)
+    chat, claude = _is(inner, "openai", "OpenAIChatModel"), _is(inner, "anthropic", "AnthropicModel")
+    told: list[ModelMessage] = []
+    for message in messages:
+        if isinstance(message, ModelResponse):
+            parts = [
+                _without_item(part) if chat else part for part in message.parts if not _says_nothing(part, inner.system, claude)
+            ]
+            if message.parts and not parts:
+                continue
+            if any(map(is_not, parts, message.parts)) or len(parts) < len(message.parts):
+                message = replace(message, parts=parts)
+        told.append(message)
     prompted = next((n for n, message in enumerate(told) if _speaks(message)), None)
     if prompted is not None and isinstance(told[prompted], ModelResponse):
         told.insert(prompted, ModelRequest(parts=[UserPromptPart(OPENING)]))
@@ -55,15 +74,20 @@ def _speaks(message: ModelMessage) -> bool:
     return isinstance(message, ModelResponse) or any(part.part_kind != "system-prompt" for part in message.parts)
 
 
-def _is_openai_chat(model: Model[Any]) -> bool:
-    openai = sys.modules.get("pydantic_ai.models.openai")
-    return openai is not None and isinstance(model, openai.OpenAIChatModel)
+def _is(model: Model[Any], provider: str, name: str) -> bool:
+    """Whether ``model`` is of the class, whose module is imported if there is such a model."""
+    module = sys.modules.get(f"pydantic_ai.models.{provider}")
+    return module is not None and isinstance(model, getattr(module, name))
 
 
-def _without_items(response: ModelResponse) -> ModelResponse:
-    """Chat completions would be sent a reasoning item's id, which the responses API gave, as the name of a field."""
-    return replace(response, parts=[_without_item(part) for part in response.parts])
+def _says_nothing(part: ModelResponsePart, system: str, claude: bool) -> bool:
+    """A text without a word, which models say before they call tools: Google refuses an empty one, Anthropic any white space.
+    What the provider itself marked goes back to it."""
+    if not isinstance(part, TextPart) or (part.provider_name == system and (part.provider_details or part.id)):
+        return False
+    return not (part.content.strip() if claude else part.content)
 
 
 def _without_item(part: ModelResponsePart) -> ModelResponsePart:
+    """Chat completions would be sent a reasoning item's id, which the responses API gave, as the name of a field."""
     return replace(part, id=None) if isinstance(part, ThinkingPart) and (part.id or "").startswith("rs_") else part

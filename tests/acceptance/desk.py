@@ -10,14 +10,22 @@ from pydantic_ai import Agent, ToolReturn
 from runner import App, Message, RunContext, current_step
 from tests.providers.conversation import MODELS, Call, Conversation, Reply
 
+WORDS = {
+    "again": Call("quick", id="call_0"),  # an id that was there before
+    "garbled": Call("show", raw='{"no": JSON'),
+}
 
-def model(conversation: Conversation) -> Reply:
-    """Does what the prompt says: words are tools to be called at once, a comma ends a step. ``again`` calls ``quick`` under an
-    id that was there before."""
+
+async def model(conversation: Conversation) -> Reply:
+    """Does what the prompt says: words are tools to be called at once, a comma ends a step. ``wait`` says nothing for ever,
+    ``blank`` says it without a word, ``nothing`` is no tool."""
     steps = conversation.prompt.split(", ")
     words = steps[conversation.steps].split() if conversation.steps < len(steps) else []
-    if calls := tuple(Call("quick", id="call_0") if word == "again" else Call(word) for word in words):
-        return Reply("Just a moment.", "I need tools.", calls)
+    words = [word for word in words if word in (*conversation.tools, *WORDS, "wait", "blank", "nothing")]
+    if "wait" in words:
+        await asyncio.Event().wait()
+    if calls := tuple(WORDS.get(word, Call(word)) for word in words if word != "blank"):
+        return Reply("\n\n" if "blank" in words else "Just a moment.", "I need tools.", calls)
     return Reply("Done: " + " ".join(result.content for result in conversation.results), "All is known.")
 
 
@@ -54,8 +62,8 @@ def clerk(name: str) -> Agent[None, str | Form]:
 
 
 async def talker(ctx: RunContext) -> None:
-    """Says two things, one after the other, then asks."""
-    await ctx.append(Message.assistant("First of all."), Message.assistant("And then."))
+    """Says several things, one after the other, then asks."""
+    await ctx.append(*map(Message.assistant, ("First of all.", "", " ", "And then. ")))
     await ctx.ask("What else?")
 
 

@@ -166,7 +166,36 @@ async def interrupted_speech(client: Client, thread: str, agent: str) -> str:
     handle = await client.enqueue(thread, "hi", agent="talker")
     assert (await handle.result(BOUND)).status is RunStatus.SUSPENDED
     await client.abort_pending(thread, "no more")
-    assert [m.role for m in (await client.messages(thread)).items] == ["user", "assistant", "assistant", "assistant"]
+    assert [m.role for m in (await client.messages(thread)).items] == ["user", *["assistant"] * 5]
+    return thread
+
+
+async def unheard(client: Client, thread: str, agent: str) -> str:
+    """R10 keep: before the model said anything."""
+    handle = await client.enqueue(thread, "wait", agent=agent)
+    await stored(handle, "user")
+    await client.cancel(thread, handle.id, keep=True)
+    assert (await handle.result(BOUND)).status is RunStatus.CANCELLED
+    assert [message.role for message in (await client.messages(thread)).items] == ["user"]
+    return thread
+
+
+async def denied(client: Client, thread: str, agent: str) -> str:
+    """H5: one of two approvals; then the operator says something."""
+    handle = await client.enqueue(thread, "refund quick refund", agent=agent)
+    asked = await handle.result(BOUND)
+    for answer, request in zip((True, False), asked.requests, strict=True):
+        await client.respond(thread, answer, request.request_id)
+    assert (await handle.result(BOUND)).ok
+    await client.store_message(thread, Message(role="system", content="Be kind to this one."))
+    return thread
+
+
+async def badly_written(client: Client, thread: str, agent: str) -> str:
+    """R7: calls whose arguments are no JSON, or of no tool, or without a word."""
+    script = "blank quick, garbled quick, nothing quick" if agent != "gemini" else "blank quick, nothing quick"
+    result = await (await client.enqueue(thread, script, agent=agent)).result(BOUND)
+    assert result.ok, result.error
     return thread
 
 
@@ -178,7 +207,18 @@ async def greeted(client: Client, thread: str, agent: str) -> str:
 
 Mishap: TypeAlias = Callable[[Client, str, str], Awaitable[str]]
 OF_THE_STORE: list[Mishap] = [cancelled, timed_out, aborted, given_up, forked_inside, failed_between]
-OF_THE_AGENT: list[Mishap] = [cancelled_later, interrupted, filled_in, named_alike, shown, interrupted_speech, greeted]
+OF_THE_AGENT: list[Mishap] = [
+    cancelled_later,
+    interrupted,
+    filled_in,
+    named_alike,
+    unheard,
+    denied,
+    badly_written,
+    shown,
+    interrupted_speech,
+    greeted,
+]
 
 
 async def goes_on(client: Client, thread: str, protocol: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import re
 import secrets
 from collections.abc import Awaitable, Callable
@@ -26,11 +27,17 @@ SECRET = b"what the servers sign with"
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call. ``id`` is the protocol's; the server makes one where a scenario gives none."""
+    """A tool call. ``id`` is the protocol's; the server makes one where a scenario gives none. ``raw``: arguments as the model
+    wrote them, where they are no JSON; Gemini's models cannot."""
 
     name: str
     arguments: Body = field(default_factory=dict)
     id: str = ""
+    raw: str | None = None
+
+    @property
+    def written(self) -> str:
+        return json.dumps(self.arguments) if self.raw is None else self.raw
 
 
 @dataclass(frozen=True)
@@ -142,6 +149,15 @@ def tokens(text: str) -> list[str]:
 def pieces(text: str, size: int = 12) -> list[str]:
     """A JSON text in the pieces in which it is streamed: they break anywhere."""
     return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def parsed(arguments: str) -> Body:
+    """The arguments of a call, which a model may have written wrong."""
+    try:
+        read = json.loads(arguments or "{}")
+    except ValueError:
+        return {}
+    return read if isinstance(read, dict) else {}
 
 
 def fresh(prefix: str, size: int = 12) -> str:

@@ -24,6 +24,7 @@ from .conversation import (
     Result,
     Turn,
     fresh,
+    parsed,
     pieces,
     refuse,
     tokens,
@@ -162,7 +163,7 @@ def read_turns(messages: list[Body]) -> Iterator[Turn]:
                 yield Turn("user", texts(message["content"]))
             case "assistant":
                 calls = tuple(
-                    Call(call["function"]["name"], json.loads(call["function"]["arguments"] or "{}"), call["id"])
+                    Call(call["function"]["name"], parsed(call["function"]["arguments"]), call["id"])
                     for call in message.get("tool_calls") or ()
                 )
                 names.update({call.id: call.name for call in calls})
@@ -181,7 +182,7 @@ def called(call: Call) -> Body:
     return {
         "id": call.id or fresh("call_"),
         "type": "function",
-        "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+        "function": {"name": call.name, "arguments": call.written},
     }
 
 

@@ -23,6 +23,7 @@ from .conversation import (
     Result,
     Turn,
     fresh,
+    parsed,
     pieces,
     refuse,
     sign,
@@ -161,9 +162,7 @@ def read_turns(items: list[Body]) -> Iterator[Turn]:
 
 def model_turn(said: list[Body], names: dict[str, str]) -> Turn:
     calls = tuple(
-        Call(item["name"], json.loads(item["arguments"] or "{}"), item["call_id"])
-        for item in said
-        if kind(item) == "function_call"
+        Call(item["name"], parsed(item["arguments"]), item["call_id"]) for item in said if kind(item) == "function_call"
     )
     names.update({call.id: call.name for call in calls})
     spoken = tuple(text for item in said if kind(item) == "message" for text in texts(item["content"]))
@@ -187,7 +186,7 @@ def output(ask: Ask, reply: Reply) -> list[Body]:
         role: Body = {"role": "assistant", "status": "completed"}
         items.append({"id": f"msg_{owned}", "type": "message", **role, "content": content})
     for n, call in enumerate(reply.calls):
-        named = {"call_id": call.id or fresh("call_"), "name": call.name, "arguments": json.dumps(call.arguments)}
+        named = {"call_id": call.id or fresh("call_"), "name": call.name, "arguments": call.written}
         items.append({"id": f"fc_{owned}{n}", "type": "function_call", "status": "completed", **named})
     return items
 

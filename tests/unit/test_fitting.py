@@ -11,12 +11,15 @@ from pydantic_ai.messages import (
     SystemPromptPart,
     TextPart,
     ThinkingPart,
+    ToolCallPart,
     UserPromptPart,
 )
 from pydantic_ai.models import Model
+from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from runner.agents.fitting import OPENING, fitting
@@ -40,6 +43,26 @@ def test_openais_chat_is_not_told_the_ids_of_its_other_interface() -> None:
     assert thinking("rs_1", CHAT) is thinking("rs_1", WrapperModel(CHAT)) is None
     assert thinking("reasoning_content", CHAT) == "reasoning_content"
     assert thinking("rs_1", RESPONSES) == thinking("rs_1", TestModel()) == "rs_1"
+
+
+def test_anthropic_is_sent_no_blank_texts() -> None:
+    prompt = ModelRequest(parts=[UserPromptPart("hi")])
+    call, blank, text = ToolCallPart("look"), TextPart("\n\n"), TextPart(" yes ")
+    messages: list[ModelMessage] = [prompt, ModelResponse(parts=[blank, call]), prompt, ModelResponse(parts=[blank]), prompt]
+    messages += [ModelResponse(parts=[text, blank])]
+    claude = AnthropicModel("claude-haiku-4-5", provider=AnthropicProvider(api_key="unused"))
+    assert [message.parts for message in fitting(messages, claude) if isinstance(message, ModelResponse)] == [[call], [text]]
+    assert fitting(messages, CHAT) == messages
+
+
+def test_nobody_is_sent_an_empty_text() -> None:
+    """Unless it is the provider that gave it something to be sent back with."""
+    signed = TextPart("", provider_name=TestModel().system, provider_details={"thought_signature": "c2lnbmVk"})
+    prompt, answer = ModelRequest(parts=[UserPromptPart("hi")]), ModelResponse(parts=[TextPart(""), signed, TextPart("yes")])
+    [_, told] = fitting([prompt, answer], TestModel())
+    assert told.parts == [signed, TextPart("yes")]
+    [_, told] = fitting([prompt, answer], CHAT)
+    assert told.parts == [TextPart("yes")]
 
 
 def test_a_conversation_begins_with_the_user() -> None:
