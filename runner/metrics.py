@@ -12,6 +12,7 @@ from typing import Final, get_args
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from .errors import BY_CODE
 from .exchange import OutsideEvent
 from .models import HitlRequest, Run, RunKind
 from .states import ENDED, RunStatus
@@ -132,6 +133,14 @@ def serve(agents: Mapping[str, str], queues: Iterable[str]) -> None:
             RUN.labels(outcome=outcome, agent=agent)
         for outcome in ATTEMPT_OUTCOMES:
             ATTEMPT.labels(outcome=outcome, agent=agent)
+
+
+def serve_http(routes: Iterable[tuple[str, str, int]]) -> None:
+    """Count answers of the HTTP API from zero. ``routes``: method, template of the path and the status of a success."""
+    for method, route, status in routes:
+        HTTP.labels(method=method, route=route, status=str(status))
+    for code in BY_CODE:
+        HTTP_REJECTED.labels(code=code)
 
 
 def labels(agent: str | None, queue: str) -> dict[str, str]:

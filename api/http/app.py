@@ -8,9 +8,10 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
-from runner import registry
+from runner import metrics, registry
 from runner.client import Client
 from runner.errors import InvalidInputError, RunyardError
 from runner.ports import Backend
@@ -129,6 +130,8 @@ def asgi_app(
     )
     app.add_middleware(Observe)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
+    routes = [route for module in ROUTERS for route in module.router.routes if isinstance(route, APIRoute)]
+    metrics.serve_http((method, route.path, route.status_code or 200) for route in routes for method in route.methods or ())
     return app
 
 

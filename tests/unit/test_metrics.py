@@ -19,12 +19,13 @@ from runner.exchange import OutsideEvent, QueueInfo, RunRef
 from runner.models import HitlRequest, Run
 from runner.states import RunStatus
 
-LABELS = {"agent", "queue", "outcome", "kind", "le"}
+LABELS = {"agent", "queue", "outcome", "kind", "le", "method", "route", "status", "code"}
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def families() -> Iterator[Metric]:
     metrics.serve({"writer": "default"}, ["default", "gpu"])
+    metrics.serve_http([("GET", "/v1/threads", 200)])
     text = generate_latest().decode()
     return (family for family in text_string_to_metric_families(text) if family.name.startswith("runyard_"))
 
