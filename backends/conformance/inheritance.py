@@ -155,3 +155,19 @@ class TestInheritance:
             await world.checkpointer.claim_run("d", "r1")
         for run_id in ("r2", "c1"):
             await world.checkpointer.claim_run("d", run_id)
+
+    async def test_branch_that_continues_an_open_run(self, world: World) -> None:
+        """F8, I5: what was said after an unfinished run's message keeps that message on its path, through forks of forks."""
+        await world.turn("r1")
+        await world.checkpointer.claim_run("t", "x")
+        half = said("half", run_id="x")
+        await world.checkpointer.append("t", [half])
+        after = await world.store("after", half.id)
+        path = ["r1?", "r1!", "half", "after"]
+        assert await world.texts(leaf=after) == path
+        await world.fork("c", at_message_id=after)
+        await world.fork("d", src="c", at_message_id=after)
+        for thread in ("c", "d"):
+            assert await world.texts(thread) == path
+            assert await world.texts(thread, leaf=after) == path
+            assert [leaf.depth for leaf in await world.leaves(thread)] == [4]

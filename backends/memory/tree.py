@@ -64,11 +64,12 @@ def find(thread: ThreadState, *, message_id: str | None = None, seq: int | None 
 
 
 def path(thread: ThreadState, branch: Branch, entry: Entry) -> list[Entry]:
-    """Root to ``entry``: messages without a run, of runs that completed no later than the entry's, and of that run."""
+    """Root to ``entry``: all that was visible where its branch was opened, then of that branch the messages without a run, of
+    runs that completed no later than the entry's, and of that run."""
     if entry.owner != thread.key:
         shown = [e for e in thread.root.prefix if e.seq <= entry.seq]
         limit = entry.cutoff or 0
-        return [e for e in shown if _counts(e, e.completion, entry, limit)]
+        return [e for e in shown if e.branch != entry.branch or _counts(e, e.completion, entry, limit)]
     limit = cutoff_of(thread, entry)
     own = [e for e in branch.own if e.seq <= entry.seq]
     return [*branch.prefix, *(e for e in own if _counts(e, completion(thread, e), entry, limit))]
