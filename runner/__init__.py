@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .agent import Agent as Agent
     from .agent import AgentState as AgentState
     from .agents.budgets import Budget as Budget
+    from .agents.choice import default_model as default_model
     from .agents.context import RunContext as RunContext
     from .agents.driver import serve as serve
     from .agents.steps import CurrentStep as CurrentStep
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "agent": ("Agent", "AgentState"),
     "agents.budgets": ("Budget",),
+    "agents.choice": ("default_model",),
     "agents.context": ("RunContext",),
     "agents.driver": ("serve",),
     "agents.steps": ("CurrentStep", "current_run", "current_step", "step"),
@@ -100,6 +102,7 @@ __all__ = [  # made by __getattr__
     "Usage",
     "current_run",
     "current_step",
+    "default_model",
     "errors",
     "load_app",
     "new_id",

@@ -21,16 +21,23 @@ from runner.client import Client
 from runner.errors import BackendUnavailableError, InvalidInputError
 
 from . import discovery, migrate, output, session
+from .beside import beside
 from .companion import Companion
 from .crew import Crew, ready
 from .servers import private_servers
 
 AppArg = Annotated[str, typer.Argument(envvar="RUNYARD_APP", metavar="[MODULE:APP]", help="The App to serve.")]
 
+CommandArg = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- COMMAND...]", help="A program to run beside, with the servers in its environment."),
+]
+
 
 def dev(
     context: typer.Context,
     app: AppArg = "app:app",
+    command: CommandArg = None,
     workers: Annotated[int, typer.Option(envvar="RUNYARD_WORKERS", min=1, max=64, help="Worker processes.")] = 1,
     reload: Annotated[
         bool, typer.Option("--reload", envvar="RUNYARD_RELOAD", help="Restart workers when a file changes.")
@@ -40,7 +47,10 @@ def dev(
     ] = 8000,
     reset: Annotated[bool, typer.Option("--reset", envvar="RUNYARD_RESET", help="Delete this project's data first.")] = False,
 ) -> None:
-    """Start private servers (or use the configured ones), migrate, serve an app and the HTTP API; data stays in .runyard/."""
+    """Start private servers (or use the configured ones), migrate, serve an app and the HTTP API; data stays in .runyard/.
+
+    With a command after `--`, that runs beside the workers, and all ends when it does.
+    """
     folder = Path.cwd() / discovery.FOLDER
     console = output.console()
     _check_free(folder)
@@ -60,12 +70,16 @@ def dev(
         api = stack.enter_context(Companion(postgres_url, redis_url, port))
         _wait_for(crew, console, postgres_url, redis_url)
         console.print(f"[green]●[/] serving [bold]{escape(app)}[/] with {workers} worker{'s' * (workers > 1)}; Ctrl-C stops")
-        console.print('[bright_black]  in a second terminal, in this folder: runyard prompt t1 "hello" --wait[/]')
+        if not command:
+            console.print('[bright_black]  in a second terminal, in this folder: runyard prompt t1 "hello" --wait[/]')
         console.print(f"[bright_black]  HTTP API, for programs of this machine: {api.url}[/]")
+        program = stack.enter_context(beside(command or (), postgres_url, redis_url))
+        code = 0
         try:
-            _watch(crew, api, console, reload=reload)
+            code = _watch(crew, api, program, console, reload=reload)
         except KeyboardInterrupt:
             console.print("\n[bright_black]stopping; the data stays in .runyard/[/]")
+    raise typer.Exit(code)
 
 
 def _wait_for(crew: Crew, console: Console, postgres_url: str, redis_url: str) -> None:
@@ -81,17 +95,20 @@ def _wait_for(crew: Crew, console: Console, postgres_url: str, redis_url: str) -
         console.print(f"[red]●[/] {escape(error.message)}")
 
 
-def _watch(crew: Crew, api: Companion, console: Console, *, reload: bool) -> None:
-    """Until Ctrl-C: replace what died, and all workers when a file changed."""
+def _watch(crew: Crew, api: Companion, program: subprocess.Popen[bytes] | None, console: Console, *, reload: bool) -> int:
+    """Until Ctrl-C, or the end of ``program``, whose exit code is returned: replace what died, and all workers when a file
+    changed."""
     pause = 0.0
     for changed in _changes(reload):
+        if program is not None and (code := program.poll()) is not None:
+            return code if code >= 0 else 128 - code
         if changed:
             console.print(f"[yellow]↻[/] {escape(', '.join(changed))} changed; restarting the workers")
             crew.replace()
             pause = 0.0
             continue
-        if (code := api.revive()) is not None:
-            console.print(f"[red]●[/] the HTTP API ended with code {code}; started again")
+        if (ended := api.revive()) is not None:
+            console.print(f"[red]●[/] the HTTP API ended with code {ended}; started again")
         if codes := crew.dead():
             pause = min(pause * 2 or 0.5, 10.0)
             again = "when a file changes" if reload else f"in {pause:g} s"
@@ -99,6 +116,7 @@ def _watch(crew: Crew, api: Companion, console: Console, *, reload: bool) -> Non
         if not reload and len(crew.processes) < crew.count:
             time.sleep(pause)
             crew.start()
+    raise AssertionError("changes are looked for without end")
 
 
 def _changes(reload: bool) -> Iterator[list[str]]:

@@ -133,6 +133,20 @@ def test_data_survives_a_restart_and_reset_clears_it(project: Path) -> None:
         assert "turn 1" in runyard(project, "prompt", "t1", "anew", "--wait")
 
 
+def test_a_program_beside_the_workers_finds_the_servers_and_ends_dev(project: Path) -> None:
+    """Its exit code is dev's."""
+    program = """
+import os, sys
+from runner import Client
+with Client.sync(os.environ["RUNYARD_POSTGRES_URL"], redis=os.environ["RUNYARD_REDIS_URL"]) as client:
+    print(client.enqueue("t1", "hello").result(30).text)
+sys.exit(7)
+"""
+    said = runyard(project, "dev", "app:app", "--", sys.executable, "-c", program, code=7)
+    assert "You said “hello”" in said
+    runyard(project, "dev", "app:app", "--", "no-such-program", code=2)
+
+
 def test_a_killed_dev_leaves_no_worker(project: Path) -> None:
     with dev(project) as running:
         workers = _children(running.process.pid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -17,7 +18,9 @@ import runner
 from api.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").glob("*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md"), *(ROOT / "tests").glob("*.md")]
+)
 STARTER = ROOT / "api" / "cli" / "starter" / "README.md.txt"
 
 
@@ -41,7 +44,7 @@ def test_commands_and_their_options_exist(document: Path) -> None:
     for line, words in commands_in(document.read_text(encoding="utf-8")):
         command = known(words)
         options = {option for param in command.params for option in (*param.opts, *param.secondary_opts)} | {"--help"}
-        for word in words:
+        for word in itertools.takewhile(lambda word: word != "--", words):
             if word.startswith("--"):
                 assert word.split("=")[0] in options, line
 

@@ -1,0 +1,97 @@
+"""A chat: prompts are enqueued in the backend's own transaction, answers stream to the browser, any answer can be branched.
+
+runyard dev app:app -- uvicorn web:web --port 8080
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+
+import asyncpg
+from fastapi import FastAPI, Header, Request
+from fastapi.responses import FileResponse, JSONResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import BaseModel, Field
+
+from runner import Client, RunyardError, new_id
+
+POSTGRES, REDIS = os.environ["RUNYARD_POSTGRES_URL"], os.environ["RUNYARD_REDIS_URL"]
+TABLE = """
+CREATE TABLE IF NOT EXISTS chats (
+    id text PRIMARY KEY, title text NOT NULL, parent text REFERENCES chats, made_at timestamptz NOT NULL DEFAULT now()
+)"""
+
+
+@asynccontextmanager
+async def lifespan(web: FastAPI) -> AsyncIterator[None]:
+    async with asyncpg.create_pool(POSTGRES) as pool, Client.connect(POSTGRES, redis=REDIS) as client:
+        await pool.execute(TABLE)
+        web.state.pool, web.state.client = pool, client
+        yield
+
+
+web = FastAPI(lifespan=lifespan)
+
+
+class Prompt(BaseModel):
+    """``run_id`` comes from the browser, so that a request which it repeats after a timeout is the same run."""
+
+    text: str = Field(min_length=1, max_length=4000)
+    run_id: str = Field(default_factory=new_id)
+
+
+@web.post("/chats/{chat}/prompts", status_code=202)
+async def prompt(chat: str, prompt: Prompt) -> dict[str, str]:
+    """The chat and the run come into being together, or neither does."""
+    async with web.state.pool.acquire() as connection, connection.transaction():
+        await connection.execute("INSERT INTO chats (id, title) VALUES ($1, $2) ON CONFLICT DO NOTHING", chat, prompt.text[:60])
+        await web.state.client.enqueue(chat, prompt.text, prompt.run_id, connection=connection)
+    return {"chat": chat, "run": prompt.run_id}
+
+
+@web.get("/chats/{chat}/runs/{run}/events", response_class=EventSourceResponse)
+async def events(chat: str, run: str, last_event_id: Annotated[str | None, Header()] = None) -> AsyncIterator[ServerSentEvent]:
+    """Live until the run stops. A browser that was cut off says where it was, and misses nothing."""
+    async for event in web.state.client.stream(chat, run, last_event_id):
+        yield ServerSentEvent(event=event.type, id=event.id, data=event.data)
+
+
+@web.post("/chats/{chat}/runs/{run}/branch", status_code=202)
+async def branch(chat: str, run: str, prompt: Prompt) -> dict[str, str]:
+    """Go on from an answer in a chat of its own. No message is copied, whatever the length of the conversation."""
+    new = f"branch-{prompt.run_id}"
+    await web.state.client.fork(chat, new, after_run_id=run, message=prompt.text, run_id=prompt.run_id)
+    await web.state.pool.execute(
+        "INSERT INTO chats (id, title, parent) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", new, prompt.text[:60], chat
+    )
+    return {"chat": new, "run": prompt.run_id}
+
+
+@web.get("/chats")
+async def chats() -> list[dict[str, str | None]]:
+    return [dict(row) for row in await web.state.pool.fetch("SELECT id, title, parent FROM chats ORDER BY made_at")]
+
+
+@web.get("/chats/{chat}")
+async def chat(chat: str) -> dict[str, object]:
+    """The conversation, and the run that is under way, if one is."""
+    messages = (await web.state.client.messages(chat)).items
+    newest = (await web.state.client.runs(chat, limit=1)).items
+    shown = [
+        {"role": message.role, "text": message.text, "run": message.run_id, "tools": [call.name for call in message.tool_calls]}
+        for message in messages
+    ]
+    return {"messages": shown, "running": newest[0].run_id if newest and not newest[0].ended else None}
+
+
+@web.exception_handler(RunyardError)
+async def refused(request: Request, error: RunyardError) -> JSONResponse:
+    """Each error of runyard knows its HTTP status."""
+    return JSONResponse(error.to_dict(), error.http_status)
+
+
+@web.get("/", include_in_schema=False)
+async def page() -> FileResponse:
+    return FileResponse(Path(__file__).with_name("page.html"))
