@@ -133,8 +133,6 @@ class Recorded(Capability):
     ) -> Any:
         if (known := self.results.get(call.tool_call_id)) is not None:
             return known.again()
-        told = dialect.call_of(call)
-        await self.context.emit({"call_id": told.id, "name": told.name, "arguments": told.arguments}, type="tool.started")
         try:
             with self.context.in_tool(call.tool_call_id):
                 result = await self._execute(call, tool_def, args, handler)
@@ -173,12 +171,21 @@ class Humans(Capability):
     """Asks for what nobody else decided: approvals, questions, results of calls that are carried out elsewhere.
 
     All of them are asked at once. Answered, they are the results; else the run is suspended.
+
+    Standing next to the tool, it also tells whoever follows the run that one starts: all that could keep it from that is past.
     """
 
     context: RunContext
 
     def get_ordering(self) -> CapabilityOrdering | None:
         return CapabilityOrdering(position="innermost")
+
+    async def before_tool_execute(
+        self, ctx: ModelContext[Any], *, call: ModelToolCall, tool_def: ToolDefinition, args: dict[str, Any]
+    ) -> dict[str, Any]:
+        told = dialect.call_of(call)
+        await self.context.emit({"call_id": told.id, "name": told.name, "arguments": told.arguments}, type="tool.started")
+        return args
 
     async def handle_deferred_tool_calls(
         self, ctx: ModelContext[Any], *, requests: DeferredToolRequests

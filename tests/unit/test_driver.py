@@ -143,6 +143,20 @@ async def test_r9_recorded_results_answer_their_calls_and_the_others_are_execute
     assert [message.role for message in await lab.messages()] == ["user", "assistant", "tool", "tool", "assistant"]
 
 
+async def test_r9_tools_that_a_stored_result_made_available_are_available(lab: Lab) -> None:
+    script = Script([[call("find")], [call("hidden")], "done"])
+    agent: Agent[Any, Any] = Agent(script.model)
+    agent.tool_plain(lambda: ToolReturn("found one", tools=["hidden"]), name="find")
+    agent.tool_plain(lambda: "seen", name="hidden", defer_loading=True)
+    await lab.crash(agent, appends=2)
+    assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    assert script.results() == {"find": "found one", "hidden": "seen"}
+    script.before = 3
+    script.answers = [[call("hidden", "later")], "done"]
+    assert status(await lab.attempt(agent, "later")) is RunStatus.COMPLETED
+    assert script.results()["later"] == "seen"
+
+
 async def test_r9_the_idempotency_key_of_a_call_is_the_same_in_every_attempt(lab: Lab) -> None:
     script = Script([[call("a", "one"), call("a", "two")], "done"])
     agent: Agent[Any, Any] = Agent(script.model)

@@ -270,6 +270,8 @@ async def test_a_hook_that_defers_is_asked_about_and_not_again_once_its_call_is_
     await lab.respond(True)
     assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
     assert seen.count("look") == 1
+    started = [event.data["call_id"] for event in await lab.events() if event.type == "tool.started"]
+    assert started == ["look", "pay"]
     assert script.results() == {"pay": "paid", "look": "seen"}
 
 
