@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Final
@@ -12,10 +14,12 @@ EXTRAS: Final = {"pydantic_ai": "agents", "fastapi": "http", "uvicorn": "http"}
 """Top-level modules that only an extra of the distribution installs."""
 
 
-def load(name: str) -> ModuleType:
-    """Import the module ``name``. Raises ExtraMissingError if it needs an extra that is not installed."""
+@contextmanager
+def needed_by(name: str) -> Iterator[None]:
+    """Around imports that the module ``name`` needs. Raises ExtraMissingError if one belongs to an extra that is not
+    installed."""
     try:
-        return import_module(name)
+        yield
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in EXTRAS:
@@ -24,3 +28,9 @@ def load(name: str) -> ModuleType:
         raise ExtraMissingError(
             f"{name} needs {missing.replace('_', '-')}; run: pip install 'runyard[{extra}]'", module=missing, extra=extra
         ) from error
+
+
+def load(name: str) -> ModuleType:
+    """Import the module ``name``. Raises ExtraMissingError if it needs an extra that is not installed."""
+    with needed_by(name):
+        return import_module(name)

@@ -17,16 +17,19 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import BaseModel, Field, JsonValue
-from pydantic_ai import Agent as Engine
-from pydantic_ai import RunContext, Tool, ToolDefinition
-from pydantic_ai import messages as ai
-from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
-from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 from .agents.hitl import DENIED_IN_TIME
 from .channels import Channel, CheckpointedChannel, InMemoryChannel
+from .extras import needed_by
 from .models import JsonObject, ToolCallPart
+
+with needed_by(__name__):
+    from pydantic_ai import Agent as Engine
+    from pydantic_ai import RunContext, Tool, ToolDefinition
+    from pydantic_ai import messages as ai
+    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
+    from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 __all__ = [
     "ApprovalPolicy",

@@ -172,10 +172,9 @@ async def test_h3_which_question_an_answer_is_for(cp: Checkpointer) -> None:
         await agent.respond(True)
 
 
-async def test_h4_two_who_answer_at_once(cp: Checkpointer, cp_url: str) -> None:
-    """H4: exactly one wins, and the tool runs once."""
-    if cp_url == "documented":
-        pytest.skip("its methods cannot decide between two processes")
+@pytest.mark.parametrize("cp_url", ["memory", "postgres"], indirect=True)
+async def test_h4_two_who_answer_at_once(cp: Checkpointer) -> None:
+    """H4: exactly one wins, and the tool runs once. The documented methods alone cannot decide between two processes."""
     till = Till()
     await agent_of(cp, refunding(5), till).prompt("go", run_id=R)
     answers = await asyncio.gather(

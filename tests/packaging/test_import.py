@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 BUDGET_SECONDS = 0.150
 HEAVY = {"asyncpg", "redis", "arq", "fastapi", "httpx", "uvicorn", "pydantic_ai"}
@@ -49,3 +51,18 @@ def test_importing_runner_imports_no_driver() -> None:
     loaded = set(python("import runner, sys; print(*sys.modules)").split())
     assert "runner" in loaded
     assert not loaded & HEAVY
+
+
+@pytest.mark.parametrize("what", ["from runner.hitl import ask_user_tool", "from runner import Agent; Agent('test')"])
+def test_what_needs_an_extra_names_it(what: str) -> None:
+    """R14: an error of runyard's own says what to install."""
+    code = f"""
+import sys
+sys.modules["pydantic_ai"] = None
+from runner.errors import ExtraMissingError
+try:
+    {what}
+except ExtraMissingError as error:
+    print(error)
+"""
+    assert "pip install 'runyard[agents]'" in python(code)
