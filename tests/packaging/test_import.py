@@ -35,25 +35,15 @@ def test_importing_runner_is_quick() -> None:
     assert median_seconds("import runner") - median_seconds("pass") < BUDGET_SECONDS
 
 
-def test_what_needs_an_extra_says_which() -> None:
-    """Without pydantic-ai everything is there but what it drives."""
-    told = python(
-        "import sys; sys.modules['pydantic_ai'] = None\n"
-        "import runner\n"
-        "from runner import App, Budget, Client, RunContext\n"
-        "try:\n    runner.serve\nexcept runner.RunyardError as error:\n    print(error.code, error)"
-    )
-    assert told.startswith("extra_missing ")
-    assert "pip install 'runyard[agents]'" in told
-
-
 def test_importing_runner_imports_no_driver() -> None:
     loaded = set(python("import runner, sys; print(*sys.modules)").split())
     assert "runner" in loaded
     assert not loaded & HEAVY
 
 
-@pytest.mark.parametrize("what", ["from runner.hitl import ask_user_tool", "from runner import Agent; Agent('test')"])
+@pytest.mark.parametrize(
+    "what", ["from runner.hitl import ask_user_tool", "from runner import Agent; Agent('test')", "from runner import serve"]
+)
 def test_what_needs_an_extra_names_it(what: str) -> None:
     """R14: an error of runyard's own says what to install."""
     code = f"""
