@@ -20,13 +20,18 @@ from rich.table import Table
 
 from runner.client import Client
 
-from . import family, migrate, threads, tour
+from . import family, migrate, threads, tour, travel
 from .crew import Crew, ready
 from .exits import Exit
 from .servers import private_servers
 
 APP: Final = "api.cli.travel:app"
 WORKERS: Final = 2
+CAST: Final = (
+    "The travel desk follows a script; with OPENAI_API_KEY or ANTHROPIC_API_KEY set, a real model answers."
+    if travel.MODEL is None
+    else f"The travel desk is {travel.MODEL}."
+)
 
 
 @dataclass
@@ -61,7 +66,11 @@ class Stage:
 def demo(
     picture: Annotated[Path | None, typer.Option(envvar="RUNYARD_PICTURE", help="Also save what is shown, as SVG.")] = None,
 ) -> None:
-    """Show order, forks, approvals and recovery on private servers, in under a minute, and check all of it."""
+    """Show order, forks, approvals and recovery on private servers, in under a minute, and check all of it.
+
+    With OPENAI_API_KEY or ANTHROPIC_API_KEY set the agent is a real model: openai:gpt-5.4-mini or anthropic:claude-haiku-5-5, or the
+    one that RUNYARD_MODEL names.
+    """
     wide = None if sys.stdout.isatty() and not picture else 108
     stage = Stage(Console(file=sys.stdout, highlight=False, width=wide, record=picture is not None))
     began = time.monotonic()
@@ -91,6 +100,7 @@ async def _play(stage: Stage, crew: Crew, postgres_url: str, redis_url: str) -> 
     async with Client.connect(postgres_url, redis=redis_url, tenant=tenant) as client:
         await ready(client, crew)
         stage.say(f"Postgres, Redis and {WORKERS} worker processes are up.")
+        stage.say(f"[bright_black]{escape(CAST)}[/]")
         await tour.prompt(stage, client)
         await tour.order(stage, client)
         await tour.fork(stage, client)

@@ -1,10 +1,11 @@
-"""The agent of the demo: a travel desk that knows what to say to the tour's prompts and echoes everything else."""
+"""The agents of the demo: a travel desk, on the model that the environment offers or on a script, and two for the figures."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
+from runner.agents.choice import default_model
 from runner.agents.context import RunContext
 from runner.app import App
 from runner.models import Message, ToolCallPart, ToolResultPart
@@ -23,11 +24,16 @@ TOKEN: Final = 0.02
 NAP: Final = 1.5
 """Seconds between the invoice and the answer: the time in which the tour kills the worker."""
 
-app = App(version="demo")
+MODEL: Final = default_model()
+"""The model of the travel desk; None if it follows a script."""
 
 
-@app.agent
-async def travel(ctx: RunContext) -> None:
+def says(prompt: str, text: str) -> bool:
+    """Whether ``text`` is what the desk answers to ``prompt``: the script's words, or any words of a model."""
+    return text == ANSWERS[prompt] if MODEL is None else bool(text.strip())
+
+
+async def scripted(ctx: RunContext) -> None:
     """Books with approval, settles bills in two steps, and answers everything else."""
     prompt = ctx.input.text if ctx.input else ""
     if prompt == "Book the sleeper":
@@ -38,7 +44,11 @@ async def travel(ctx: RunContext) -> None:
         await _say(ctx, ANSWERS.get(prompt, prompt))
 
 
-@app.agent(queue="default")
+async def echo(ctx: RunContext) -> None:
+    """Says what it was told."""
+    await ctx.append(Message.assistant(ctx.input.text if ctx.input else "", stop_reason="stop"))
+
+
 async def doubtful(ctx: RunContext) -> None:
     """Asks before it answers."""
     await _say(ctx, f"You said {await ctx.ask('Are you sure?')}.")
@@ -80,3 +90,16 @@ async def _say(ctx: RunContext, text: str) -> None:
         await ctx.stream_text(word if n == len(words) - 1 else f"{word} ")
         await asyncio.sleep(TOKEN)
     await ctx.append(Message.assistant(text, stop_reason="stop"))
+
+
+def _app() -> App:
+    travel: Any = scripted
+    advice: Any = scripted
+    if MODEL is not None:
+        from .desk import adviser, desk  # pydantic-ai, which a scripted demo does without
+
+        travel, advice = desk(MODEL, NAP), adviser(MODEL)
+    return App({"travel": travel, "adviser": advice, "echo": echo, "doubtful": doubtful}, version="demo")
+
+
+app = _app()

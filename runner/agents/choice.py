@@ -8,8 +8,8 @@ from typing import Final
 
 VARIABLE: Final = "RUNYARD_MODEL"
 DEFAULTS: Final = (
-    ("OPENAI_API_KEY", "openai", "openai:gpt-5"),
-    ("ANTHROPIC_API_KEY", "anthropic", "anthropic:claude-sonnet-4-5"),
+    ("OPENAI_API_KEY", "openai", "openai:gpt-5.4-mini"),
+    ("ANTHROPIC_API_KEY", "anthropic", "anthropic:claude-haiku-5-5"),
 )
 """A key in the environment, the SDK that it is for, and the model that is used with it."""
 
@@ -17,8 +17,8 @@ DEFAULTS: Final = (
 def default_model() -> str | None:
     """The model that the environment offers, as ``"provider:model"``; None if it offers none.
 
-    ``RUNYARD_MODEL`` names any model of pydantic-ai; without it, OPENAI_API_KEY stands for ``openai:gpt-5`` and
-    ANTHROPIC_API_KEY for ``anthropic:claude-sonnet-4-5``, where the provider's SDK is installed.
+    ``RUNYARD_MODEL`` names any model of pydantic-ai; without it, OPENAI_API_KEY stands for ``openai:gpt-5.4-mini`` and
+    ANTHROPIC_API_KEY for ``anthropic:claude-haiku-5-5``, where the provider's SDK is installed.
     """
     if named := os.environ.get(VARIABLE):
         return named
