@@ -68,8 +68,8 @@ def demo(
 ) -> None:
     """Show order, forks, approvals and recovery on private servers, in under a minute, and check all of it.
 
-    With OPENAI_API_KEY or ANTHROPIC_API_KEY set the agent is a real model: openai:gpt-5.4-mini or anthropic:claude-haiku-5-5, or the
-    one that RUNYARD_MODEL names.
+    With OPENAI_API_KEY or ANTHROPIC_API_KEY set the agent is a real model: openai:gpt-5.4-mini or
+    anthropic:claude-haiku-5-5, or the one that RUNYARD_MODEL names.
     """
     wide = None if sys.stdout.isatty() and not picture else 108
     stage = Stage(Console(file=sys.stdout, highlight=False, width=wide, record=picture is not None))

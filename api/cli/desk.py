@@ -12,8 +12,8 @@ from pydantic_ai.models import ModelRequestContext
 
 WHO: Final = "You are the travel desk of a small office. Answer in one or two plain sentences and ask nothing back. "
 TOOLS: Final = (
-    "Asked to book a train, call the tool book, with the sleeper at 120 euros; asked to settle the bill, call the tool pay with "
-    "120 euros. Use no tool otherwise, and say in the end what came of it."
+    "Asked to book a train, call the tool book, with the sleeper at 120 euros; asked to settle the bill, call the tool pay "
+    "with 120 euros. Use no tool otherwise, and say in the end what came of it."
 )
 
 
