@@ -16,6 +16,7 @@ from pydantic_ai.capabilities import CapabilityOrdering
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
+    ModelRequestPart,
     ModelResponse,
     ModelResponsePart,
     TextPart,
@@ -63,11 +64,18 @@ def fitting(messages: Sequence[ModelMessage], model: Model[Any]) -> list[ModelMe
                 continue
             if any(map(is_not, parts, message.parts)) or len(parts) < len(message.parts):
                 message = replace(message, parts=parts)
+        elif [*map(_is_shown, message.parts)] != sorted(map(_is_shown, message.parts)):
+            message = replace(message, parts=sorted(message.parts, key=_is_shown))
         told.append(message)
     prompted = next((n for n, message in enumerate(told) if _speaks(message)), None)
     if prompted is not None and isinstance(told[prompted], ModelResponse):
         told.insert(prompted, ModelRequest(parts=[UserPromptPart(OPENING)]))
     return told
+
+
+def _is_shown(part: ModelRequestPart) -> bool:
+    """Whether the model reads it as the user's: every result of its calls comes first, whatever one of them shows besides."""
+    return part.part_kind in ("user-prompt", "retry-feedback")
 
 
 def _speaks(message: ModelMessage) -> bool:

@@ -1,4 +1,4 @@
-"""The model of an agent that names it. pydantic-ai makes one for each run, with an HTTP client that has to connect anew."""
+"""Models by name. pydantic-ai makes one for each run of an agent, with an HTTP client that has to connect anew."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def model_of(agent: AbstractAgent[Any, Any]) -> Model[Any] | None:
     name, capability = agent.model, agent.root_capability
     if not isinstance(name, str) or capability.has_resolve_model_id or capability.get_model() is not None:
         return None
+    return model_named(name)
+
+
+def model_named(name: str) -> Model[Any]:
+    """The model ``provider:model``, the same one throughout an event loop."""
     made = _made.setdefault(asyncio.get_running_loop(), {})
     if name not in made:
         made[name] = infer_model(name)

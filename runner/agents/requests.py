@@ -62,15 +62,18 @@ class ModelRequest(Generic[Output]):
 
         from . import dialect
         from .failures import judged
+        from .fitting import Fitted
+        from .named import model_named
         from .relay import relay
 
         tools = [tool if isinstance(tool, FunctionTool) else FunctionTool(tool) for tool in self.tools]
         agent: Agent[None, Any] = Agent(
-            self.model,
+            model_named(self.model) if isinstance(self.model, str) else self.model,
             output_type=[self.output_type, DeferredToolRequests] if tools else self.output_type,
             instructions=self.instructions,
             model_settings=self.settings,
             toolsets=[ExternalToolset([tool.tool_def for tool in tools])],
+            capabilities=[Fitted()],
         )
 
         async def handler(_: object, events: AsyncIterable[Any]) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, ToolReturn
+from pydantic_ai.direct import model_request
+from pydantic_ai.models import infer_model
 
 from runner import App, Message, RunContext, current_step
+from runner.agents.dialect import to_model
+from runner.agents.fitting import fitting
 from tests.providers.conversation import MODELS, Call, Conversation, Reply
 
 WORDS = {
@@ -67,9 +72,30 @@ async def talker(ctx: RunContext) -> None:
     await ctx.ask("What else?")
 
 
+async def send_as_it_is(messages: Sequence[Message], protocol: str) -> None:
+    """Send a conversation to a model directly: pydantic-ai's agents would first mend what is open in it."""
+    model = infer_model(MODELS[protocol])
+    await model_request(model, fitting(to_model(messages), model))
+
+
+def reader(protocol: str) -> Callable[[RunContext], Awaitable[None]]:
+    """An agent that sends its history to a model as it is."""
+
+    async def read(ctx: RunContext) -> None:
+        await send_as_it_is(await ctx.history(), protocol)
+        await ctx.append(Message.assistant("Done: quick"))
+
+    return read
+
+
+READERS = {protocol: f"reader of {protocol}" for protocol in MODELS if protocol != "gemini"}
+"""Agents that mend nothing. What Gemini's own rules demand besides (sides that take turns), pydantic-ai's agents see to."""
+
+
 def desk() -> App:
-    """A clerk for each protocol, under its name, and a talker."""
-    return App(agents={**{protocol: clerk(name) for protocol, name in MODELS.items()}, "talker": talker})
+    """A clerk for each protocol, under its name, the readers, and a talker."""
+    clerks = {protocol: clerk(name) for protocol, name in MODELS.items()}
+    return App(agents={**clerks, **{name: reader(protocol) for protocol, name in READERS.items()}, "talker": talker})
 
 
 app = desk()

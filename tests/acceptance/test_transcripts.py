@@ -14,7 +14,7 @@ import pytest
 
 from backends.redis.arq_worker import serve
 from runner import Client, Message, RetryPolicy, RunHandle, RunStatus, registry
-from tests.acceptance.desk import desk, model
+from tests.acceptance.desk import READERS, desk, model
 from tests.fleet import Fleet
 from tests.providers.conversation import MODELS
 from tests.providers.server import Providers
@@ -221,12 +221,12 @@ OF_THE_AGENT: list[Mishap] = [
 ]
 
 
-async def goes_on(client: Client, thread: str, protocol: str) -> str | None:
-    """An agent continues the thread on another protocol, in a fork. What was wrong with that, if anything was."""
-    fork = f"{thread}>{protocol}"
+async def goes_on(client: Client, thread: str, agent: str) -> str | None:
+    """An agent continues the thread in a fork, maybe on another protocol. What was wrong with that, if anything was."""
+    fork = f"{thread}>{agent}"
     last = (await client.messages(thread)).items[-1]
     await client.fork(thread, fork, at_message_id=last.id)
-    result = await (await client.enqueue(fork, "quick", agent=protocol)).result(BOUND)
+    result = await (await client.enqueue(fork, "quick", agent=agent)).result(BOUND)
     return None if result.text == "Done: quick" else f"{fork}: {result.error}"
 
 
@@ -241,7 +241,8 @@ async def goes_on(client: Client, thread: str, protocol: str) -> str | None:
 )
 async def test_i7_every_provider_goes_on_after(client: Client, providers: Providers, mishap: Mishap) -> None:
     threads = await asyncio.gather(*(mishap(client, protocol, protocol) for protocol in MODELS))
-    faults = await asyncio.gather(*(goes_on(client, thread, protocol) for thread in threads for protocol in MODELS))
+    heirs = [*MODELS, *READERS.values()]
+    faults = await asyncio.gather(*(goes_on(client, thread, heir) for thread in threads for heir in heirs))
     assert [fault for fault in faults if fault] == []
     assert providers.refused == []
 
@@ -259,6 +260,7 @@ async def test_i7_every_provider_goes_on_after_a_crash(fleet: Fleet, providers: 
         assert result.ok and result.text == "Done: quick slow", result.error
         assert (result.run.attempt, result.run.crash_count) == (2, 1)
     assert len(providers.requests) == 2 * len(MODELS)
-    faults = await asyncio.gather(*(goes_on(fleet.client, thread, protocol) for thread in MODELS for protocol in MODELS))
+    heirs = [*MODELS, *READERS.values()]
+    faults = await asyncio.gather(*(goes_on(fleet.client, thread, heir) for thread in MODELS for heir in heirs))
     assert [fault for fault in faults if fault] == []
     assert providers.refused == []

@@ -12,6 +12,7 @@ from pydantic_ai.messages import (
     TextPart,
     ThinkingPart,
     ToolCallPart,
+    ToolReturnPart,
     UserPromptPart,
 )
 from pydantic_ai.models import Model
@@ -63,6 +64,16 @@ def test_nobody_is_sent_an_empty_text() -> None:
     assert told.parts == [signed, TextPart("yes")]
     [_, told] = fitting([prompt, answer], CHAT)
     assert told.parts == [TextPart("yes")]
+
+
+def test_results_come_before_what_they_show_besides() -> None:
+    look, hear, shown = (
+        ToolReturnPart("look", 1, tool_call_id="a"),
+        ToolReturnPart("hear", 2, tool_call_id="b"),
+        UserPromptPart("x"),
+    )
+    [told] = fitting([ModelRequest(parts=[look, shown, hear, UserPromptPart("y")])], TestModel())
+    assert told.parts == [look, hear, shown, told.parts[3]] and told.parts[3].content == "y"  # type: ignore[union-attr]
 
 
 def test_a_conversation_begins_with_the_user() -> None:
