@@ -16,6 +16,7 @@ from .errors import BY_CODE
 from .exchange import OutsideEvent
 from .models import HitlRequest, Run, RunKind
 from .states import ENDED, RunStatus
+from .webhooks.models import TRY_OUTCOMES
 
 _SHORT: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _LONG: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0)
@@ -73,6 +74,16 @@ RESCUES: Final = Counter(
 )
 WORKERS_DEAD: Final = Counter("runyard_workers_dead_total", "Workers that this one, as leader, declared dead.")
 
+WEBHOOK_DELIVERIES: Final = Counter(
+    "runyard_webhook_deliveries_total",
+    "Tries to tell a webhook. retried: it did not arrive and is tried again; gone: the receiver wants nothing more.",
+    ["outcome"],
+)
+OLDEST_WEBHOOK: Final = Gauge(
+    "runyard_oldest_undelivered_webhook_seconds",
+    "For how long the oldest event that a webhook has not been told of waits. From the leader only.",
+)
+
 SLOTS: Final = Gauge("runyard_slots", "Runs that this worker takes at once.")
 SLOTS_IN_USE: Final = Gauge("runyard_slots_in_use", "Runs that this worker has in hand.")
 
@@ -117,6 +128,8 @@ def serve(agents: Mapping[str, str], queues: Iterable[str]) -> None:
     _queues.update(queues)
     for kind in get_args(RunKind):
         RUNS_ACCEPTED.labels(kind=kind)
+    for came_of in TRY_OUTCOMES:
+        WEBHOOK_DELIVERIES.labels(outcome=came_of)
     for queue in queues:
         PICKUP.labels(queue=queue)
         QUEUE_WAIT.labels(queue=queue)

@@ -246,13 +246,14 @@ class RetryPolicy(_Model):
 
 class RunOptions(_Model):
     """How a run is executed. ``timeout`` (seconds) bounds one attempt; ``max_attempts`` bounds attempts that ended in an
-    error."""
+    error. ``webhook``: the URL that is told of its end."""
 
     timeout: float | None = Field(None, gt=0)
     max_attempts: int = Field(1, ge=1, le=1000)
     retry: RetryPolicy = Field(default_factory=RetryPolicy)
     multitask_strategy: MultitaskStrategy = "enqueue"
     parallel: bool = False
+    webhook: str | None = None
 
 
 class Run(_Model):
@@ -395,6 +396,7 @@ FeedType = Literal[
     "run.completed", "run.failed", "run.cancelled", "run.dead", "run.suspended",
     "message.stored", "thread.forked", "thread.deleted",
 ]  # fmt: skip
+FEED_TYPES: Final[tuple[FeedType, ...]] = get_args(FeedType)
 
 
 class FeedEntry(_Model):

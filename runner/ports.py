@@ -52,6 +52,7 @@ from .models import (
     Thread,
 )
 from .states import RunStatus
+from .webhooks.models import DeliveryStatus, Outcome, Posting, Reply, Webhook, WebhookDelivery
 
 
 class Checkpointer(Protocol):
@@ -222,6 +223,39 @@ class Feed(Protocol):
     async def read(self, cursor: str | None = None, *, limit: int = 100) -> Page[FeedEntry]: ...
 
 
+class WebhookStore(Protocol):
+    """Who is told of what is committed, and what is on its way (semantics: R11, E5). Subscriptions and lists are of one tenant
+    and of all tenants together; the dispatcher's verbs, from ``take`` on, reach everything.
+
+    ``add``: what is committed from then on. ``remove`` and ``redeliver`` return whether there was one. ``take``: turn what was
+    committed into deliveries, and take up to ``limit`` that are due, endpoint by endpoint behind ``after``, each ``each`` at
+    most with those ``busy`` there; what is not settled comes again after ``lease`` seconds. ``settle``: what came of a try, of
+    which a later one takes no notice unless it arrived. ``oldest``: seconds for which the oldest one has not arrived.
+    """
+
+    async def add(self, webhook: Webhook) -> None: ...
+    async def webhooks(self) -> list[Webhook]: ...
+    async def remove(self, webhook_id: str) -> bool: ...
+    async def deliveries(
+        self, *, status: DeliveryStatus | None = None, limit: int = 100, cursor: str | None = None
+    ) -> Page[WebhookDelivery]: ...
+    async def redeliver(self, delivery_id: str) -> bool: ...
+    async def take(
+        self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0
+    ) -> list[Posting]: ...
+    async def settle(self, posting: Posting, outcome: Outcome) -> None: ...
+    async def oldest(self) -> float | None: ...
+
+
+class Sender(Protocol):
+    """Sends one request to a URL that somebody gave: to public addresses only, or where it was allowed to. Follows nothing.
+
+    Never raises for what a receiver does: the reply says it. ``timeout``: seconds for all of it.
+    """
+
+    async def send(self, url: str, headers: Mapping[str, str], body: bytes, *, timeout: float) -> Reply: ...
+
+
 class WorkerStore(Protocol):
     """Workers, their heartbeats, the leader's lease, and what the reconciler reads. Over all tenants.
 
@@ -310,6 +344,7 @@ class Backend(Protocol):
     runs: RunStore
     feed: Feed
     limits: LimitStore
+    webhooks: WebhookStore
     workers: WorkerStore
     queues: QueueStore
     keys: KeyStore

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from datetime import timedelta
+from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from .exchange import Retention
+from .webhooks.models import WebhookPolicy
 
 
 class Settings(BaseSettings):
@@ -20,6 +24,9 @@ class Settings(BaseSettings):
     blocked before the worker gives its runs up. ``feed_retention`` and ``result_retention``: how long entries of the feed and
     results of fork jobs are kept, the same in every worker. ``metrics_port`` and ``metrics_host``: where a worker serves its
     probes and metrics (0: any free port; None: not at all). ``remote_stacks``: show stacks there to other machines too.
+    ``webhook_secret`` (``whsec_…``, the same in every worker) signs what goes to the webhooks of runs; ``webhook_tries``,
+    ``webhook_timeout`` and ``webhook_backoff``: how often, for how long, and after which first pause a webhook is told;
+    ``webhook_allow_private``: networks (comma-separated) that are not public and may be told all the same.
     """
 
     model_config = SettingsConfigDict(env_prefix="RUNYARD_", env_file=".env", env_file_encoding="utf-8", extra="ignore")
@@ -41,13 +48,39 @@ class Settings(BaseSettings):
     metrics_port: int | None = Field(None, ge=0, le=65535)
     metrics_host: str = "0.0.0.0"
     remote_stacks: bool = False
+    webhook_secret: SecretStr | None = None
+    webhook_tries: int = Field(12, ge=1)
+    webhook_timeout: float = Field(10.0, gt=0, le=60)
+    webhook_backoff: float = Field(5.0, gt=0)
+    webhook_allow_private: Annotated[list[IPv4Network | IPv6Network], NoDecode] = Field(default_factory=list)
 
     @property
     def retention(self) -> Retention:
         """How long to keep what the leader prunes."""
         return Retention(feed=timedelta(seconds=self.feed_retention), results=timedelta(seconds=self.result_retention))
 
-    @field_validator("queues", mode="before")
+    @property
+    def webhooks(self) -> WebhookPolicy:
+        """How to deliver webhooks."""
+        return WebhookPolicy(
+            secret=self.webhook_secret.get_secret_value() if self.webhook_secret else None,
+            timeout=self.webhook_timeout,
+            tries=self.webhook_tries,
+            backoff=self.webhook_backoff,
+        )
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _is_a_secret(cls, value: SecretStr | None) -> SecretStr | None:
+        try:
+            key = base64.b64decode(value.get_secret_value().removeprefix("whsec_"), validate=True) if value else None
+        except binascii.Error:
+            key = b""
+        if key is not None and not 24 <= len(key) <= 64:
+            raise ValueError('is "whsec_" and 24 to 64 bytes as base64, for example of `openssl rand -base64 32`')
+        return value
+
+    @field_validator("queues", "webhook_allow_private", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value

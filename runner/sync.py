@@ -176,6 +176,11 @@ class SyncClient:
     create_key = _client_call(Client.create_key)
     keys = _client_call(Client.keys)
     revoke_key = _client_call(Client.revoke_key)
+    subscribe_webhook = _client_call(Client.subscribe_webhook)
+    webhooks = _client_call(Client.webhooks)
+    remove_webhook = _client_call(Client.remove_webhook)
+    webhook_deliveries = _client_call(Client.webhook_deliveries)
+    redeliver_webhook = _client_call(Client.redeliver_webhook)
 
     def handle(self, thread_id: str, run_id: str) -> SyncRunHandle:
         """A handle of a run that was enqueued elsewhere; asks nothing."""

@@ -25,9 +25,11 @@ from .intake import KINDS, Dispatch, Intake, execute
 from .isolation import Isolation
 from .liveness import Connect, LivenessThread, Pulse, keep_alive
 from .patience import jittered
-from .ports import Backend
+from .ports import Backend, Sender
 from .reconciler import Reconciler
 from .slots import Slots
+from .webhooks.dispatcher import Dispatcher
+from .webhooks.models import WebhookPolicy
 
 INSPECT: Final = 2.0
 """Seconds between two comparisons of this worker's rows in the store with its tasks."""
@@ -51,7 +53,7 @@ class Worker:
     thread; without it heartbeats come from the main loop. ``watchdog``: seconds that user code may block the main loop before
     its runs are given up. ``address``: where its own port answers, for the register. ``retention``: how long to keep what this
     worker prunes when it leads. ``isolation``: where to execute what must run alone;
-    without it, here.
+    without it, here. ``sender``: what tells webhooks when this worker leads, as ``webhooks`` says; without it, others do.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class Worker:
         kinds: Container[str] = KINDS,
         retention: Retention | None = None,
         isolation: Isolation | None = None,
+        sender: Sender | None = None,
+        webhooks: WebhookPolicy | None = None,
     ) -> None:
         self.app = app
         self.backend = backend
@@ -106,6 +110,10 @@ class Worker:
         )
         self.reconciler = Reconciler(backend, lambda: self.worker_id, self.courier.carry_out, retention or Retention())
         self.backlog = Backlog(backend.queues, lambda: self.reconciler.leading)
+        self._loops: list[Callable[[], Awaitable[None]]] = [self.reconciler.run, self.backlog.run]
+        if sender is not None:
+            dispatcher = Dispatcher(backend, sender, lambda: self.reconciler.leading, webhooks or WebhookPolicy())
+            self._loops.append(dispatcher.run)
         metrics.serve(app.queue_of, self.queues)
         metrics.SILENCE.set_function(lambda: self._pulse.silence)
 
@@ -163,7 +171,6 @@ class Worker:
             worker_id=new_worker_id(),
             queues=self.queues,
             agents=self.app.queue_of,
-            asking=[spec.name for spec in self.app.agents.values() if spec.hitl],
             app_version=self.app.version,
             on_version_mismatch=self.app.on_version_mismatch,
             slots=self.slots.size,
@@ -222,7 +229,7 @@ class Worker:
 
     @asynccontextmanager
     async def _background(self) -> AsyncIterator[None]:
-        loops = (self._turn, self._inspect, self._hear_cancels, self._hear_accepts, self.reconciler.run, self.backlog.run)
+        loops = (self._turn, self._inspect, self._hear_cancels, self._hear_accepts, *self._loops)
         tasks = [asyncio.create_task(_for_ever(loop), name=_name(loop)) for loop in loops]
         try:
             yield

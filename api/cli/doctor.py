@@ -40,7 +40,8 @@ def doctor(context: typer.Context, as_json: options.Json = False) -> None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = f"RUNYARD_{first['loc'][0]}".upper()
-        found.append(Finding("fail", "settings", f"{name}: {first['msg'].lower()}, got {first['input']!r}", f"mend {name}"))
+        given = "" if name.endswith("_SECRET") else f", got {first['input']!r}"
+        found.append(Finding("fail", "settings", f"{name}: {first['msg'].lower()}{given}", f"mend {name}"))
         settings = Settings.model_construct()
     url, redis = target.resolve()
     found += session.wait(_examine(url, redis, target.tenant, settings))
@@ -94,7 +95,9 @@ def in_force(settings: Settings, url: str, redis: str | None, target: session.Ta
         elif name == "listen_url" and value is not None:
             value = without_password(value)
         shown.append(
-            Setting(name, ", ".join(value) if isinstance(value, list) else "" if value is None else str(value), source)
+            Setting(
+                name, ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value), source
+            )
         )
     return shown
 

@@ -28,6 +28,7 @@ from . import (
     runs,
     session,
     threads,
+    webhooks,
     worker,
     workers,
 )  # fmt: skip
@@ -93,6 +94,7 @@ app.add_typer(queues.app, name="queues", rich_help_panel=_RUN)
 app.command(rich_help_panel=_RUN)(doctor.doctor)
 app.command(rich_help_panel=_RUN)(migrate.migrate)
 app.add_typer(limits.app, name="limits", rich_help_panel=_RUN)
+app.add_typer(webhooks.app, name="webhooks", rich_help_panel=_RUN)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,7 +18,20 @@ import pytest
 
 MODULES = (
     *("abort", "attempts", "checkpointer", "creation", "cuts", "deletion", "feed", "forks", "history", "hitl", "inheritance"),
-    *("keys", "lanes", "poison", "queues", "runs", "tenants", "transitions", "tree", "versions", "workers", "world"),
+    *(
+        "keys",
+        "lanes",
+        "poison",
+        "queues",
+        "runs",
+        "tenants",
+        "transitions",
+        "tree",
+        "versions",
+        "webhooks",
+        "workers",
+        "world",
+    ),
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
 
@@ -44,6 +57,7 @@ from .tenants import TestTenants  # noqa: E402
 from .transitions import TestTransitions  # noqa: E402
 from .tree import TestParallel, TestTree  # noqa: E402
 from .versions import TestVersions  # noqa: E402
+from .webhooks import TestWebhooks  # noqa: E402
 from .workers import TestWorkers  # noqa: E402
 from .world import World, world  # noqa: E402
 
@@ -76,6 +90,7 @@ __all__ = [
     "TestTransitions",
     "TestTree",
     "TestVersions",
+    "TestWebhooks",
     "TestWorkers",
     "World",
     "world",

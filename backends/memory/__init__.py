@@ -23,6 +23,7 @@ from runner.ports import (
     RunStore,
     Scheduler,
     ThreadStore,
+    WebhookStore,
     WorkerStore,
 )
 
@@ -36,6 +37,7 @@ from .runs import MemoryRunStore
 from .scheduler import MemoryScheduler
 from .state import Clock, Database, wall_clock
 from .threads import MemoryThreadStore
+from .webhooks import MemoryWebhookStore
 from .workers import MemoryWorkerStore
 
 __all__ = ["MemoryBackend", "MemoryWorld", "connect"]
@@ -61,6 +63,7 @@ class MemoryBackend:
         self.runs: RunStore = MemoryRunStore(world.db, tenant)
         self.feed: Feed = MemoryFeed(world.db, tenant)
         self.limits: LimitStore = MemoryLimitStore(world.db)
+        self.webhooks: WebhookStore = MemoryWebhookStore(world.db, tenant)
         self.workers: WorkerStore = MemoryWorkerStore(world.db)
         self.queues: QueueStore = MemoryQueueStore(world.db)
         self.keys: KeyStore = MemoryKeyStore(world.db, tenant)

@@ -13,6 +13,7 @@ from runner.states import LIVE, RunStatus
 
 from . import limits, tree
 from .state import Database, RunState, ThreadState, job, outside
+from .webhooks import add_delivery
 
 ACTIVE = frozenset({RunStatus.RUNNING, RunStatus.SUSPENDED})
 FORK_KINDS = frozenset({"fork", "fork_once", "fork_many"})
@@ -177,7 +178,9 @@ def end_run(
     for request in db.requests_of(thread):
         if request.request.run_id == run.id and request.pending:
             request.closed = True
-    db.note(thread, _ENDS[status], run.id)
+    note = db.note(thread, _ENDS[status], run.id)
+    if r.options.webhook is not None:
+        add_delivery(db, note, r.options.webhook)
     effects = Effects(
         [job(thread, x, db.now()) for x in thread.runs.values() if x.run.after_run_id == run.id and may_start(thread, x)]
     )

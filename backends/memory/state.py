@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.errors import InvalidInputError, RunNotFoundError, ThreadNotFoundError
 from runner.exchange import AcceptRequest, Effects, ForkRequest, Job, OutsideEvent, RunRef, Step, WorkerInfo, queued_event
@@ -29,6 +29,9 @@ from runner.models import (
     check_id,
 )
 from runner.states import LIVE, RunStatus
+
+if TYPE_CHECKING:
+    from .webhooks import DeliveryState, Subscription
 
 Clock = Callable[[], datetime]
 Slot = tuple[LimitName, str]
@@ -225,13 +228,14 @@ class Database:
         self.threads: dict[int, ThreadState] = {}
         self.requests: dict[tuple[str, str], RequestState] = {}
         self.workers: dict[str, WorkerInfo] = {}
-        self.asks: dict[str, bool] = {}
         self.paused: dict[str, datetime] = {}
         self.lease: tuple[str, datetime] | None = None
         self.limits: dict[tuple[LimitName, str | None], int] = {}
         self.keys: dict[str, tuple[ApiKey, bytes]] = {}
         self.notes: list[Note] = []
         self.pruned: dict[str, int] = {}
+        self.webhooks: dict[str, Subscription] = {}
+        self.deliveries: list[DeliveryState] = []
         self.fence = 0
         self.numbers = 0
         self._listeners: list[asyncio.Queue[Effects]] = []
@@ -252,9 +256,10 @@ class Database:
             for queue in self._listeners:
                 queue.put_nowait(effects)
 
-    def note(self, thread: ThreadState, type_: FeedType, run_id: str | None = None) -> None:
+    def note(self, thread: ThreadState, type_: FeedType, run_id: str | None = None) -> Note:
         """Add to the feed."""
         self.notes.append(Note(self.number(), thread.tenant, type_, thread.id, run_id, self.now()))
+        return self.notes[-1]
 
     def number(self) -> int:
         self.numbers += 1

@@ -30,7 +30,6 @@ class MemoryWorkerStore:
         if worker.worker_id in self.db.workers:
             self._alive(worker.worker_id)
         self.db.workers[worker.worker_id] = replace(worker, heartbeat_at=self.db.now(), dead_at=None)
-        self.db.asks |= {agent: agent in worker.asking for agent in worker.agents}
 
     async def beat(self, worker_id: str) -> Standing:
         worker = self.db.workers[worker_id] = replace(self._alive(worker_id), heartbeat_at=self.db.now())
@@ -90,19 +89,22 @@ class MemoryWorkerStore:
     async def prune(self, retention: Retention, limit: int = 5000) -> bool:
         """Forget what was kept for its time."""
         now = self.db.now()
-        old = [note for note in self.db.notes if note.at < now - retention.feed][:limit]
+        unread = min(
+            (each.seen for each in self.db.webhooks.values() if each.webhook.disabled_at is None), default=self.db.numbers
+        )
+        old = [note for note in self.db.notes if note.at < now - retention.feed and note.number <= unread][:limit]
         self.db.notes = [note for note in self.db.notes if note not in old]
         self.db.pruned |= {note.tenant: note.number for note in old}
-        jobs = [r for t in self.db.threads.values() for r in t.runs.values() if r.run.kind in FORK_KINDS]
-        old_jobs = [r for r in jobs if r.run.finished_at and r.run.finished_at < now - retention.results]
-        expired = [r for r in old_jobs if r.run.result is not None]
+        results = [r.run for t in self.db.threads.values() for r in t.runs.values() if r.run.kind in FORK_KINDS]
+        expired = [r for r in results if r.result is not None and r.finished_at and r.finished_at < now - retention.results]
         for run in expired[:limit]:
-            run.run.result = None
-            run.steps.clear()  # a fan-out's hold what its result is made of
+            run.result = None
+        over = [each for each in self.db.deliveries if (at := each.over_at) is not None and at < now - retention.feed][:limit]
+        self.db.deliveries = [each for each in self.db.deliveries if each not in over]
         dead = [w for w in self.db.workers.values() if w.dead_at is not None and w.dead_at < now - retention.workers]
         for worker in dead:
             del self.db.workers[worker.worker_id]
-        return max(len(old), len(expired), len(dead)) >= limit
+        return max(len(old), len(expired), len(over), len(dead)) >= limit
 
     def _stuck(self, thread: ThreadState, run: RunState, unchanged: timedelta) -> bool:
         now = self.db.now()

@@ -24,6 +24,7 @@ from runner.ports import (
     RunStore,
     Scheduler,
     ThreadStore,
+    WebhookStore,
     WorkerStore,
 )
 
@@ -38,6 +39,7 @@ from .queues import PostgresQueueStore
 from .runs import PostgresRunStore
 from .threads import PostgresThreadStore
 from .urls import split_url
+from .webhooks import PostgresWebhookStore
 from .workers import PostgresWorkerStore
 
 
@@ -51,6 +53,7 @@ class PostgresBackend:
         self.runs: RunStore = PostgresRunStore(db, tenant)
         self.feed: Feed = PostgresFeed(db, tenant)
         self.limits: LimitStore = PostgresLimitStore(db)
+        self.webhooks: WebhookStore = PostgresWebhookStore(db, tenant)
         self.workers: WorkerStore = PostgresWorkerStore(db)
         self.queues: QueueStore = PostgresQueueStore(db)
         self.keys: KeyStore = PostgresKeyStore(db, tenant)

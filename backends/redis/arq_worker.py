@@ -21,6 +21,7 @@ import arq.worker
 import structlog
 from arq.worker import Function
 
+from backends.webhooks.sender import HttpSender
 from runner import registry
 from runner.app import App, name_of
 from runner.exchange import Ended, Job, Retention
@@ -29,8 +30,9 @@ from runner.intake import KINDS
 from runner.isolation import Isolation, Order
 from runner.liveness import Connect
 from runner.patience import patiently
-from runner.ports import Backend
+from runner.ports import Backend, Sender
 from runner.probes import Watched, serving
+from runner.webhooks.models import WebhookPolicy
 from runner.worker import Worker
 
 from .jobs import packb, unpackb
@@ -76,6 +78,8 @@ class ArqWorker(arq.worker.Worker):
         retention: Retention | None = None,
         address: str | None = None,
         isolation: Isolation | None = None,
+        sender: Sender | None = None,
+        webhooks: WebhookPolicy | None = None,
         **hooks: Any,
     ) -> None:
         super().__init__(
@@ -101,6 +105,8 @@ class ArqWorker(arq.worker.Worker):
             dispatch=self._dispatch,
             kinds=self.functions.keys(),
             retention=retention,
+            sender=sender,
+            webhooks=webhooks,
         )
 
     async def main(self) -> None:
@@ -166,6 +172,7 @@ async def serve(app: App, backend: Backend, **options: Any) -> AsyncIterator[Wor
 async def _run(app: App, settings: Settings, watched: Watched) -> None:
     connect, second = connectors(settings)
     backend = await patiently(connect, bound=CONNECT_BOUND)
+    sender = HttpSender(settings.webhook_allow_private)
     try:
         worker = ArqWorker(
             app,
@@ -178,6 +185,8 @@ async def _run(app: App, settings: Settings, watched: Watched) -> None:
             retention=settings.retention,
             address=watched.address,
             isolation=_isolation(app, settings),
+            sender=sender,
+            webhooks=settings.webhooks,
         )
         watched.worker = worker.host
         loop = asyncio.get_running_loop()
@@ -185,6 +194,7 @@ async def _run(app: App, settings: Settings, watched: Watched) -> None:
             loop.add_signal_handler(number, worker.host.stop)
         await worker.async_run()
     finally:
+        await sender.close()
         await backend.close()
 
 

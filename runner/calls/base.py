@@ -12,6 +12,7 @@ from ..errors import InvalidInputError
 from ..exchange import Effects
 from ..models import PRIORITIES, Message, Priority, RunOptions
 from ..ports import Backend
+from ..webhooks.models import check_url
 
 
 class Calls:
@@ -62,3 +63,8 @@ def urgency(priority: Priority) -> Priority:
     if priority not in PRIORITIES:
         raise InvalidInputError(f"priority is one of {', '.join(PRIORITIES)}, got {priority!r:.80}", field="priority")
     return priority
+
+
+def told(webhook: str | None) -> str | None:
+    """``webhook`` if it is a URL that can be told of a run's end."""
+    return check_url(webhook, "webhook") if webhook is not None else None

@@ -13,7 +13,7 @@ from ..errors import InvalidInputError, TooManyCandidatesError
 from ..exchange import AcceptRequest, Cut, FanOut, ForkRequest
 from ..handle import RunHandle
 from ..models import ForkManyResult, Message, StopAt, check_id, new_id
-from .base import options
+from .base import options, told
 from .runs import RunCalls
 
 MAX_CANDIDATES: Final = 100
@@ -86,9 +86,11 @@ class FanOutCalls(RunCalls):
         max_parallel: int = MAX_PARALLEL,
         agent: str | None = None,
         timeout: float | None = None,
+        webhook: str | None = None,
     ) -> RunHandle:
         """The job of :meth:`fork_many`, not waited for. Called with the same ``run_id``, that returns its result. Cancelling
-        the job stops its probes; threads that it started are cancelled by themselves.
+        the job stops its probes; threads that it started are cancelled by themselves. ``webhook``: a URL that is told when the
+        job ends.
 
         Raises ThreadNotFoundError, RunNotCompletedError, RunConflictError, TooManyCandidatesError, InvalidInputError.
         """
@@ -107,7 +109,7 @@ class FanOutCalls(RunCalls):
                 run_id=job,
                 kind="fork_many",
                 agent=agent,
-                options=options(timeout=timeout),
+                options=options(timeout=timeout, webhook=told(webhook)),
                 fork=ForkRequest(src=src, new=job, cut=Cut(after_run_id=after_run_id), agent=agent, fan=fan),
             )
         )

@@ -13,7 +13,7 @@ from ..errors import InvalidInputError
 from ..exchange import AcceptRequest, Cut, Forked, ForkRequest
 from ..handle import RunHandle
 from ..models import ForkOnceResult, JsonObject, Message, Thread, check_id, new_id
-from .base import as_message, options
+from .base import as_message, options, told
 from .runs import RunCalls
 from .threads import ThreadCalls
 
@@ -81,18 +81,20 @@ class ForkCalls(RunCalls, ThreadCalls):
         tags: Mapping[str, str] | None = None,
         agent: str | None = None,
         reset_usage: bool = True,
+        webhook: str | None = None,
     ) -> RunHandle:
         """Fork as a job, which waits for the run of the cut to complete (semantics: F5). Arguments as for :meth:`fork`.
 
         ``run_id``: the job's own id; with it and without ``new``, the new thread's id is derived from it. The result's
-        ``value`` is ``{"thread_id": new}``. Nothing polls.
+        ``value`` is ``{"thread_id": new}``. ``webhook``: a URL that is told when the job ends. Nothing polls.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, RunConflictError.
         """
         cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
         if new is None and run_id is not None:
             new = str(uuid.uuid5(_FORKS, f"{src}/{run_id}"))
-        return await self._accept_fork(fork_request(src, new, cut, metadata, title, tags, agent, reset_usage), run_id)
+        request = fork_request(src, new, cut, metadata, title, tags, agent, reset_usage)
+        return await self._accept_fork(request, run_id, webhook)
 
     async def fork_once(
         self,
@@ -127,9 +129,10 @@ class ForkCalls(RunCalls, ThreadCalls):
         result = (await handle.result(wait)).raise_for_status()
         return _probe().validate_python(result.value)
 
-    async def _accept_fork(self, request: ForkRequest, run_id: str | None) -> RunHandle:
+    async def _accept_fork(self, request: ForkRequest, run_id: str | None, webhook: str | None = None) -> RunHandle:
         job = check_id(run_id, "run_id") if run_id is not None else new_id()
-        return await self._accept(AcceptRequest(thread_id=request.src, run_id=job, kind="fork", fork=request))
+        how = options(webhook=told(webhook))
+        return await self._accept(AcceptRequest(thread_id=request.src, run_id=job, kind="fork", fork=request, options=how))
 
 
 async def make_fork(

@@ -30,7 +30,7 @@ from ..states import RunStatus
 from ..streams import follow_run
 from ..threadstream import ThreadEvent, follow_thread
 from ..tracing import current
-from .base import Calls, as_message, aware, due, options, urgency
+from .base import Calls, as_message, aware, due, options, told, urgency
 
 _PAGE: Final = 50
 
@@ -67,6 +67,7 @@ class RunCalls(Calls):
         retry: RetryPolicy | None = None,
         multitask_strategy: MultitaskStrategy = "enqueue",
         metadata: JsonObject | None = None,
+        webhook: str | None = None,
         connection: Any = None,
     ) -> RunHandle:
         """Accept a prompt on ``thread_id``, which is made if need be, and return at once (semantics: R1 to R4, R11).
@@ -74,8 +75,8 @@ class RunCalls(Calls):
         ``message``: the user's words; None continues from the last message. ``run_id``: yours, or None for a uuid7; the same
         id with the same content again is the same run. ``agent``: a name that a worker serves. ``parent_id``: branch at that
         message. ``parallel``: on a branch and lane of its own. ``run_at`` (aware) or ``delay`` (seconds): due later.
-        ``timeout``: seconds per attempt. ``connection``: the caller's open database connection; the run exists once its
-        transaction commits.
+        ``timeout``: seconds per attempt. ``webhook``: a URL that is told when the run ends. ``connection``: the caller's open
+        database connection; the run exists once its transaction commits.
 
         Raises InvalidInputError, RunConflictError, ThreadBusyError, NothingToRunError, MessageNotFoundError, ForkBoundaryError,
         QueueFullError, BackendUnavailableError.
@@ -96,6 +97,7 @@ class RunCalls(Calls):
                 retry=retry or RetryPolicy(),
                 multitask_strategy=multitask_strategy,
                 parallel=parallel,
+                webhook=told(webhook),
             ),
             metadata=metadata or {},
         )

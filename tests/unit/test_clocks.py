@@ -16,6 +16,7 @@ HARMLESS = {
     "backends/redis/diagnosis.py": "as above",
     "runner/testing/harness.py": "where a clock begins that a test moves",
     "api/http/auth.py": "for how many minutes a stream token is good",
+    "runner/webhooks/dispatcher.py": "tells receivers when it was sent, as the scheme of the signature asks",
     "api/cli/output.py": "for people",
 }
 """Who may ask for the time of day, and why it decides nothing."""

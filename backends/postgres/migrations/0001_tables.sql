@@ -265,7 +265,6 @@ CREATE TABLE runyard.paused_queues (
 CREATE TABLE runyard.agents (
     agent       text PRIMARY KEY,
     queue       text NOT NULL,
-    asks        boolean NOT NULL DEFAULT false,
     app_version text,
     updated_at  timestamptz NOT NULL DEFAULT now()
 );
@@ -311,6 +310,46 @@ CREATE TABLE runyard.pruned (
     transaction xid8 NOT NULL,
     position    bigint NOT NULL
 );
+
+-- Subscriptions to the feed; tenant NULL: of every tenant. Entries of transactions before `cursor` were turned into deliveries; those that were
+-- committed when it was made (`since`) are left out. disabled_at: the receiver said that it is gone.
+CREATE TABLE runyard.webhooks (
+    webhook_id  text PRIMARY KEY,
+    tenant      text,
+    url         text NOT NULL,
+    events      text[] NOT NULL,
+    secret      text NOT NULL,
+    since       pg_snapshot NOT NULL DEFAULT pg_current_snapshot(),
+    cursor      xid8 NOT NULL DEFAULT pg_snapshot_xmin(pg_current_snapshot()),
+    created_at  timestamptz NOT NULL DEFAULT now(),
+    disabled_at timestamptz
+);
+
+-- What is sent to whom. webhook_id NULL: to the URL that came with the run. next_at: when to try; NULL once it was delivered or has failed.
+CREATE TABLE runyard.webhook_deliveries (
+    delivery_no  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    delivery_id  text NOT NULL UNIQUE DEFAULT 'msg_' || replace(gen_random_uuid()::text, '-', ''),
+    tenant       text NOT NULL,
+    webhook_id   text,
+    url          text NOT NULL,
+    endpoint     text GENERATED ALWAYS AS (lower(substring(url from '^[^:]+://[^/?#]+'))) STORED,
+    type         text NOT NULL,
+    thread_id    text NOT NULL,
+    run_id       text,
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    tries        integer NOT NULL DEFAULT 0,
+    next_at      timestamptz DEFAULT now(),
+    delivered_at timestamptz,
+    failed_at    timestamptz,
+    http_status  integer,
+    error        text,
+    CHECK ((next_at IS NULL) = (delivered_at IS NOT NULL OR failed_at IS NOT NULL))
+) WITH (fillfactor = 70);
+CREATE INDEX webhook_deliveries_due ON runyard.webhook_deliveries (endpoint, next_at, delivery_no) WHERE next_at IS NOT NULL;
+CREATE INDEX webhook_deliveries_oldest ON runyard.webhook_deliveries (created_at) WHERE next_at IS NOT NULL;
+CREATE INDEX webhook_deliveries_of_tenant ON runyard.webhook_deliveries (tenant, delivery_no);
+CREATE INDEX webhook_deliveries_failed ON runyard.webhook_deliveries (tenant, delivery_no) WHERE failed_at IS NOT NULL;
+CREATE INDEX webhook_deliveries_over ON runyard.webhook_deliveries (coalesce(delivered_at, failed_at)) WHERE next_at IS NULL;
 
 CREATE TYPE runyard.level AS (branch_id bigint, high_water_seq bigint, cutoff bigint, open_run_id text);
 CREATE TYPE runyard.new_message AS (message_id uuid, role text, payload bytea, calls text[], results text[]);

@@ -165,6 +165,10 @@ BEGIN
     END IF;
     INSERT INTO runyard.outbox (tenant, thread_key, thread_id, run_id, type)
     VALUES (t.tenant, t.thread_key, t.thread_id, r.run_id, 'run.' || to_status);
+    IF r.options->>'webhook' IS NOT NULL THEN
+        INSERT INTO runyard.webhook_deliveries (tenant, url, type, thread_id, run_id)
+        VALUES (t.tenant, r.options->>'webhook', 'run.' || to_status, t.thread_id, r.run_id);
+    END IF;
     effects := runyard.waiting_for(t.thread_key, r.run_id);
     IF r.kind = 'prompt' THEN
         effects := runyard.merge_effects(effects, runyard.next_head(t.thread_key, r.lane));
@@ -526,7 +530,6 @@ BEGIN
         PERFORM runyard.check_room(for_tenant, q, t.thread_key, runyard.lane_of(t, q.kind, q.parallel, q.run_id, q.parent_id), true);
     END IF;
     IF q.kind <> 'prompt' THEN
-        PERFORM runyard.refuse_asking(q, coalesce(q.agent, t.agent));
         got := runyard.fix_cut(t, q.fork);
         q.after_run_id := got.after_run; q.fork := got.fork;
         IF q.kind = 'fork' THEN PERFORM runyard.check_free(for_tenant, q.fork->>'new', q.fork->>'hash'); END IF;
@@ -619,20 +622,6 @@ BEGIN
     END IF;
 END $$;
 
--- A probe has nobody to ask. What its agent, or a judge, may do is known from the workers that serve it.
-CREATE FUNCTION runyard.refuse_asking(q runyard.request, for_agent text) RETURNS void
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    probes boolean := q.kind = 'fork_once' OR q.kind = 'fork_many' AND NOT (q.fork->'fan'->>'threads')::boolean;
-    asking text := (SELECT a.agent FROM runyard.agents a
-                    WHERE a.asks AND (probes AND a.agent = for_agent OR a.agent = q.fork->'fan'->>'judge') LIMIT 1);
-BEGIN
-    IF asking IS NOT NULL THEN
-        PERFORM runyard.refuse('hitl_not_allowed', format('agent %s asks humans; nobody can answer a probe', asking),
-                               jsonb_build_object('agent', asking));
-    END IF;
-END $$;
-
 -- A fork job's cut is fixed when it is accepted.
 CREATE FUNCTION runyard.fix_cut(t runyard.threads, INOUT fork jsonb, OUT after_run text)
 LANGUAGE plpgsql STABLE AS $$
@@ -687,10 +676,13 @@ BEGIN
             WHEN 'max_attempts' THEN given.value::text ~ '^[1-9][0-9]{0,2}$'
             WHEN 'parallel' THEN jsonb_typeof(given.value) = 'boolean'
             WHEN 'multitask_strategy' THEN given.value IN ('"enqueue"', '"reject"', '"interrupt"', '"rollback"')
+            WHEN 'webhook' THEN jsonb_typeof(given.value) = 'string' AND given.value #>> '{}' ~ '^https?://[^/?#@[:space:]]+([/?][^#[:space:]]*)?$'
+                AND length(given.value #>> '{}') <= 2048
             ELSE false END)
         THEN
             PERFORM runyard.refuse('invalid_input', format('option %s cannot be %s; options are timeout (seconds), max_attempts (1 to 999), '
-                'parallel (true or false) and multitask_strategy (enqueue, reject, interrupt, rollback)', given.key, given.value));
+                'parallel (true or false), multitask_strategy (enqueue, reject, interrupt, rollback) and webhook (an http or https URL)',
+                given.key, given.value));
         END IF;
     END LOOP;
 END $$;

@@ -27,19 +27,20 @@ BEGIN
         ORDER BY o.transaction, o.position;
 END $$;
 
--- Delete up to `most` entries that are older than `kept`, tenant by tenant, and remember up to where.
+-- Delete up to `most` entries that are older than `kept`, tenant by tenant, and remember up to where. What a webhook has not read yet stays.
 CREATE FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     whose text := (SELECT min(o.tenant) FROM runyard.outbox o);
     gone integer := 0;
+    unread xid8 := least(pg_snapshot_xmin(pg_current_snapshot()), (SELECT min(w.cursor) FROM runyard.webhooks w WHERE w.disabled_at IS NULL));
     last record;
 BEGIN
     WHILE whose IS NOT NULL AND gone < most LOOP
         WITH old AS (
             DELETE FROM runyard.outbox o USING (
                 SELECT x.transaction, x.position, x.created_at FROM runyard.outbox x
-                WHERE x.tenant = whose AND x.transaction < pg_snapshot_xmin(pg_current_snapshot())
+                WHERE x.tenant = whose AND x.transaction < unread
                 ORDER BY x.transaction, x.position LIMIT most - gone) first
             WHERE o.tenant = whose AND o.transaction = first.transaction AND o.position = first.position
               AND first.created_at < clock_timestamp() - kept
@@ -56,22 +57,27 @@ BEGIN
     RETURN gone;
 END $$;
 
--- Delete what was kept for its time, up to `most` of each: entries of the feed, results of fork jobs, rows of dead workers. The leader's;
--- returns the largest of the three counts.
+-- Delete what was kept for its time, up to `most` of each: entries of the feed, results of fork jobs, deliveries that are over (as long as the
+-- feed), rows of dead workers. The leader's; returns the largest of the counts.
 CREATE FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     gone integer := runyard.prune_feed(feed, most);
-    expired bigint[];
     further integer;
 BEGIN
-    expired := ARRAY(
+    UPDATE runyard.runs r SET result = NULL FROM (
         SELECT x.accept_no FROM runyard.runs x
         WHERE x.fork IS NOT NULL AND x.result IS NOT NULL AND x.finished_at < clock_timestamp() - results
-        ORDER BY x.finished_at LIMIT most FOR UPDATE SKIP LOCKED);
-    UPDATE runyard.runs r SET result = NULL WHERE r.accept_no = ANY (expired);
-    DELETE FROM runyard.steps s WHERE s.accept_no = ANY (expired); -- a fan-out's hold what its result is made of
-    further := cardinality(expired);
+        ORDER BY x.finished_at LIMIT most FOR UPDATE SKIP LOCKED) old
+    WHERE r.accept_no = old.accept_no;
+    GET DIAGNOSTICS further = ROW_COUNT;
+    gone := greatest(gone, further);
+    DELETE FROM runyard.webhook_deliveries d USING (
+        SELECT x.delivery_no FROM runyard.webhook_deliveries x
+        WHERE x.next_at IS NULL AND coalesce(x.delivered_at, x.failed_at) < clock_timestamp() - feed
+        ORDER BY coalesce(x.delivered_at, x.failed_at) LIMIT most) old
+    WHERE d.delivery_no = old.delivery_no;
+    GET DIAGNOSTICS further = ROW_COUNT;
     gone := greatest(gone, further);
     DELETE FROM runyard.workers w WHERE w.dead_at < clock_timestamp() - workers;
     GET DIAGNOSTICS further = ROW_COUNT;

@@ -183,7 +183,7 @@ SELECT runyard.claim_external($1, $2, $3)
 SELECT runyard.complete_external($1, $2, $3)
 
 -- name: register
-SELECT runyard.register($1, $2, $3::jsonb, $4, $5, $6, $7, $8)
+SELECT runyard.register($1, $2, $3::jsonb, $4, $5, $6, $7)
 
 -- name: beat
 SELECT draining, paused, oldest_code FROM runyard.beat($1)
@@ -229,6 +229,43 @@ SELECT runyard.review_limits()
 
 -- name: feed
 SELECT * FROM runyard.feed($1, $2, $3, $4)
+
+-- name: add_webhook
+INSERT INTO runyard.webhooks (webhook_id, tenant, url, events, secret) VALUES ($1, $2, $3, $4, $5)
+
+-- name: webhooks
+SELECT w.webhook_id, w.tenant, w.url, w.events, w.created_at, w.disabled_at FROM runyard.webhooks w
+WHERE w.tenant IS NULL OR w.tenant = $1 ORDER BY w.created_at, w.webhook_id
+
+-- name: remove_webhook
+SELECT runyard.remove_webhook($1, $2)
+
+-- name: webhook_deliveries
+SELECT d.* FROM runyard.webhook_deliveries d WHERE d.tenant = $1 AND d.delivery_no < $2 ORDER BY d.delivery_no DESC LIMIT $3
+
+-- name: webhook_deliveries_failed
+SELECT d.* FROM runyard.webhook_deliveries d
+WHERE d.tenant = $1 AND d.failed_at IS NOT NULL AND d.delivery_no < $2 ORDER BY d.delivery_no DESC LIMIT $3
+
+-- name: webhook_deliveries_delivered
+SELECT d.* FROM runyard.webhook_deliveries d
+WHERE d.tenant = $1 AND d.delivered_at IS NOT NULL AND d.delivery_no < $2 ORDER BY d.delivery_no DESC LIMIT $3
+
+-- name: webhook_deliveries_pending
+SELECT d.* FROM runyard.webhook_deliveries d
+WHERE d.tenant = $1 AND d.next_at IS NOT NULL AND d.delivery_no < $2 ORDER BY d.delivery_no DESC LIMIT $3
+
+-- name: redeliver
+SELECT runyard.redeliver($1, $2)
+
+-- name: take_webhooks
+SELECT * FROM runyard.take_webhooks($1::jsonb, $2, $3, $4, $5)
+
+-- name: settle_webhook
+SELECT runyard.settle_webhook($1, $2, $3, $4, $5, $6)
+
+-- name: oldest_webhook
+SELECT extract(epoch FROM clock_timestamp() - min(d.created_at))::float8 FROM runyard.webhook_deliveries d WHERE d.next_at IS NOT NULL
 
 -- name: prune
 SELECT runyard.prune($1, $2, $3, $4)

@@ -1,0 +1,140 @@
+"""webhooks add | list | remove | deliveries | redeliver."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+import typer
+from rich.markup import escape
+
+from runner.models import FEED_TYPES, FeedType
+from runner.webhooks.models import DeliveryStatus, WebhookDelivery
+
+from . import options, output, session
+
+app = typer.Typer(help="URLs that are told of what is committed.", no_args_is_help=True)
+
+STYLES = {"pending": "yellow", "delivered": "green", "failed": "red"}
+
+WebhookArg = Annotated[str, typer.Argument(help="The webhook's id.", show_default=False)]
+
+
+@app.command()
+def add(
+    context: typer.Context,
+    url: Annotated[str, typer.Argument(help="An http or https URL.", show_default=False)],
+    events: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--event", envvar="RUNYARD_EVENTS", help=f"What to tell of, any of {', '.join(FEED_TYPES)}; default: all of runs."
+        ),
+    ] = None,
+    all_tenants: Annotated[
+        bool, typer.Option("--all-tenants", envvar="RUNYARD_ALL_TENANTS", help="Of every tenant, not only this one.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Tell a URL of what is committed from here on. Prints the secret that signs it, which is shown only now."""
+
+    async def go() -> None:
+        async with session.connect(context) as client:
+            asked = [cast(FeedType, event) for event in events] if events else None
+            webhook = await client.subscribe_webhook(url, asked, all_tenants=all_tenants)
+        if as_json:
+            output.print_json(webhook)
+            return
+        output.console().print(f"{webhook.webhook_id}  {escape(webhook.url)}")
+        output.console().print(f"secret  {webhook.secret}")
+
+    session.wait(go())
+
+
+@app.command("list")
+def list_(context: typer.Context, as_json: options.Json = False) -> None:
+    """List the webhooks of the tenant, and those of all tenants together."""
+
+    async def go() -> None:
+        async with session.connect(context) as client:
+            found = await client.webhooks()
+        if as_json:
+            output.print_json({"items": found})
+            return
+        rows = (
+            (
+                webhook.webhook_id,
+                "all" if webhook.tenant is None else escape(f'"{webhook.tenant}"'),
+                f"[red]disabled {output.clock(webhook.disabled_at)}[/]" if webhook.disabled_at else "[green]active[/]",
+                ", ".join(webhook.events),
+                escape(webhook.url),
+            )
+            for webhook in found
+        )
+        output.table(("WEBHOOK", "TENANT", "STATE", "EVENTS", "URL"), rows, empty="no webhooks")
+
+    session.wait(go())
+
+
+@app.command()
+def remove(context: typer.Context, webhook_id: WebhookArg) -> None:
+    """Tell a URL nothing more."""
+
+    async def go() -> None:
+        async with session.connect(context) as client:
+            if not await client.remove_webhook(webhook_id):
+                output.notes().print("[bright_black]there is no such webhook[/]")
+
+    session.wait(go())
+
+
+@app.command()
+def deliveries(
+    context: typer.Context,
+    failed: Annotated[bool, typer.Option("--failed", envvar="RUNYARD_FAILED", help="Only those that were given up.")] = False,
+    pending: Annotated[bool, typer.Option("--pending", envvar="RUNYARD_PENDING", help="Only those under way.")] = False,
+    limit: options.Limit = 100,
+    cursor: options.Cursor = None,
+    as_json: options.Json = False,
+) -> None:
+    """List what was told, and what is to be, the newest first."""
+    if failed and pending:
+        raise typer.BadParameter("give --failed or --pending, not both")
+    status: DeliveryStatus | None = "failed" if failed else "pending" if pending else None
+
+    async def go() -> None:
+        async with session.connect(context) as client:
+            page = await client.webhook_deliveries(status=status, limit=limit, cursor=cursor)
+        if as_json:
+            output.print_json({"items": page.items, "next": page.next})
+            return
+        heads = ("DELIVERY", "STATE", "TRIES", "TYPE", "THREAD", "RUN", "ANSWER", "URL")
+        output.table(heads, map(_row, page.items), empty="no deliveries")
+        output.more(page.next)
+
+    session.wait(go())
+
+
+def _row(delivery: WebhookDelivery) -> tuple[str, ...]:
+    return (
+        delivery.delivery_id,
+        f"[{STYLES[delivery.status]}]{delivery.status}[/]",
+        str(delivery.tries),
+        delivery.type,
+        escape(delivery.thread_id),
+        escape(delivery.run_id or ""),
+        escape(delivery.error or str(delivery.http_status or "")),
+        escape(delivery.url),
+    )
+
+
+@app.command()
+def redeliver(
+    context: typer.Context, delivery_id: Annotated[str, typer.Argument(help="The delivery's id.", show_default=False)]
+) -> None:
+    """Send once more what failed or arrived."""
+
+    async def go() -> None:
+        async with session.connect(context) as client:
+            if not await client.redeliver_webhook(delivery_id):
+                output.notes().print("[bright_black]there is no such delivery that is over, or its webhook is gone[/]")
+
+    session.wait(go())

@@ -1,0 +1,78 @@
+"""Webhooks on Postgres: subscriptions, and deliveries that are made of the feed and taken for a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from backends import cursors
+from runner.exchange import Page
+from runner.webhooks.models import DeliveryStatus, Outcome, Posting, Webhook, WebhookDelivery
+
+from . import codec
+from .database import Database
+
+_HIGHEST: Final = 2**63 - 1
+
+
+class PostgresWebhookStore:
+    """Bound to one tenant; ``take``, ``settle`` and ``oldest`` reach everything."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+
+    async def add(self, webhook: Webhook) -> None:
+        """Subscribe to what is committed from here on."""
+        await self.db.row("add_webhook", webhook.webhook_id, webhook.tenant, webhook.url, webhook.events, webhook.secret)
+
+    async def webhooks(self) -> list[Webhook]:
+        """Those of the tenant and of all tenants together, the oldest first."""
+        return [Webhook(**row) for row in await self.db.rows("webhooks", self.tenant)]
+
+    async def remove(self, webhook_id: str) -> bool:
+        """Take a webhook away; whether there was one."""
+        removed: bool = await self.db.value("remove_webhook", self.tenant, webhook_id)
+        return removed
+
+    async def deliveries(
+        self, *, status: DeliveryStatus | None = None, limit: int = 100, cursor: str | None = None
+    ) -> Page[WebhookDelivery]:
+        """The newest first. Raises InvalidCursorError."""
+        before = cursors.numbers(cursor, 1, below=_HIGHEST)[0] if cursor is not None else _HIGHEST
+        name = "webhook_deliveries" if status is None else f"webhook_deliveries_{status}"
+        rows = await self.db.rows(name, self.tenant, before, limit)
+        more = cursors.encode([rows[-1]["delivery_no"]]) if len(rows) == limit else None
+        return Page([_delivery(row) for row in rows], more)
+
+    async def redeliver(self, delivery_id: str) -> bool:
+        """Send once more; whether there is something to send."""
+        again: bool = await self.db.value("redeliver", self.tenant, delivery_id)
+        return again
+
+    async def take(
+        self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0
+    ) -> list[Posting]:
+        """Make deliveries of what was committed, and take some that are due."""
+        rows = await self.db.rows("take_webhooks", codec.to_json(dict(busy)), after, limit, each, lease)
+        return sorted(map(_posting, rows), key=lambda posting: (posting.endpoint, posting.number))
+
+    async def settle(self, posting: Posting, outcome: Outcome) -> None:
+        """Note what came of a try."""
+        status, error = outcome.http_status, outcome.error
+        await self.db.value("settle_webhook", posting.number, posting.tries, outcome.kind, status, error, outcome.pause)
+
+    async def oldest(self) -> float | None:
+        """Seconds for which the oldest event has not arrived."""
+        seconds: float | None = await self.db.value("oldest_webhook")
+        return seconds
+
+
+def _posting(row: codec.Row) -> Posting:
+    given = dict(row)
+    return Posting(number=given.pop("delivery_no"), **given)
+
+
+def _delivery(row: codec.Row) -> WebhookDelivery:
+    given = {name: row[name] for name in WebhookDelivery.model_fields if name != "status"}
+    status = "delivered" if row["delivered_at"] else "failed" if row["failed_at"] else "pending"
+    return WebhookDelivery(**given, status=status)

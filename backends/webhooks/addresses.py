@@ -1,0 +1,54 @@
+"""Which addresses a webhook may reach: public ones, and networks that were allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Collection
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final, TypeAlias
+
+Address: TypeAlias = IPv4Address | IPv6Address
+Network: TypeAlias = IPv4Network | IPv6Network
+
+_NAT64: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+_COMPATIBLE: Final = IPv6Network("::/96")
+_SPECIAL: Final[tuple[Network, ...]] = (
+    *(IPv4Network("192.0.0.0/24"), IPv4Network("192.88.99.0/24")),
+    *(IPv6Network("fec0::/10"), IPv6Network("3fff::/20"), IPv6Network("5f00::/16")),
+)
+"""Networks of IANA's registries of special purposes that some versions of Python take for public."""
+
+
+class ForbiddenAddressError(OSError):
+    """No address that the name stands for may be reached."""
+
+
+def inner(address: Address) -> Address:
+    """The IPv4 address that an IPv6 one leads to, if it is one of those that do: mapped, compatible, NAT64, 6to4, Teredo."""
+    if isinstance(address, IPv4Address):
+        return address
+    if any(address in network for network in (*_NAT64, _COMPATIBLE)) and int(address) > 1:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None) or address
+
+
+def permitted(address: Address, allowed: Collection[Network]) -> bool:
+    """True if a webhook may go there: where it leads is public, or in one of the networks ``allowed``."""
+    meant = inner(address)
+    if any(each in network for network in allowed for each in (address, meant)):
+        return True
+    special = meant.is_multicast or meant.is_reserved or any(meant in network for network in _SPECIAL)
+    return meant.is_global and not special
+
+
+async def resolve(host: str, port: int, allowed: Collection[Network]) -> list[str]:
+    """The addresses of ``host`` that may be reached, in the resolver's order; whatever notation the host is in, these are
+    what to connect to. Raises ForbiddenAddressError if none may be, OSError if there are none."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys(str(place[4][0]) for place in found))
+    if fit := [address for address in addresses if permitted(ip_address(address.partition("%")[0]), allowed)]:
+        return fit
+    raise ForbiddenAddressError(
+        f"{host} is {', '.join(addresses)}, which is not public; RUNYARD_WEBHOOK_ALLOW_PRIVATE names networks to allow"
+    )

@@ -1,0 +1,163 @@
+"""The dispatcher: the leading worker sends what is due, a bounded number at once, and settles what came of it.
+
+A delivery is taken for a lease. A dispatcher that dies leaves what it had in flight to the next one, which sends it again when
+the lease is over; everything else is as it was in the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final
+
+import structlog
+
+from .. import metrics
+from ..errors import BackendUnavailableError, RunyardError
+from ..patience import patiently
+from ..ports import Backend, Sender
+from .models import Outcome, Posting, Reply, WebhookPolicy
+from .payload import body_of, signed
+
+LOOK: Final = 0.5
+"""Seconds between two looks of the leader when there was nothing to send."""
+MEASURE: Final = 5.0
+"""Seconds between two measurements of what waits."""
+AT_ONCE: Final = 64
+EACH: Final = 8
+"""Deliveries in flight: in all, and to one endpoint."""
+FACTOR: Final = 3.0
+LONGEST: Final = 4 * 3600.0
+"""Seconds between two tries at most."""
+JITTER: Final = 0.2
+MARGIN: Final = 5.0
+"""Seconds that a try may take beside the call itself."""
+
+log = structlog.get_logger("runyard.webhooks")
+
+
+class Dispatcher:
+    """Sends while ``leading()`` says so."""
+
+    def __init__(self, backend: Backend, sender: Sender, leading: Callable[[], bool], policy: WebhookPolicy) -> None:
+        self._backend = backend
+        self._sender = sender
+        self._leading = leading
+        self._policy = policy
+        self._flights: dict[asyncio.Task[None], str] = {}
+        self._after = ""
+        self._measure_at = float("-inf")
+
+    @property
+    def lease(self) -> float:
+        """Seconds until a delivery that was taken and not settled comes again."""
+        return self._policy.timeout + 2 * MARGIN
+
+    async def run(self) -> None:
+        """Send until cancelled; what is in flight then has the time of one try to arrive."""
+        try:
+            while True:
+                taken = await self.step()
+                if not taken or len(self._flights) >= AT_ONCE:
+                    await self._pause()
+        finally:
+            metrics.OLDEST_WEBHOOK.set(0)
+            await self._land()
+
+    async def step(self) -> int:
+        """Look once, if this worker leads, and send what is due; how many that is."""
+        if not self._leading():
+            metrics.OLDEST_WEBHOOK.set(0)
+            return 0
+        store, room = self._backend.webhooks, AT_ONCE - len(self._flights)
+        busy = dict(Counter(self._flights.values()))
+        postings = await store.take(busy=busy, after=self._after, limit=room, each=EACH, lease=self.lease) if room else []
+        # One look after the other begins behind the last endpoint, so that none is starved by those before it.
+        self._after = max((posting.endpoint for posting in postings), default="") if len(postings) == room else ""
+        for posting in postings:
+            flight = asyncio.create_task(self._deliver(posting), name=f"webhook {posting.delivery_id}")
+            self._flights[flight] = posting.endpoint
+            flight.add_done_callback(self._flights.pop)
+        if time.monotonic() >= self._measure_at:
+            self._measure_at = time.monotonic() + MEASURE
+            metrics.OLDEST_WEBHOOK.set(await store.oldest() or 0.0)
+        return len(postings)
+
+    async def _pause(self) -> None:
+        """Until the next look: a while, or until a place is free where there was none."""
+        if len(self._flights) >= AT_ONCE:
+            await asyncio.wait(self._flights, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(LOOK)
+
+    async def _land(self) -> None:
+        if self._flights:
+            _, late = await asyncio.wait(self._flights, timeout=self._policy.timeout)
+            for flight in late:
+                flight.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def _deliver(self, posting: Posting) -> None:
+        """One try. Never raises: what cannot be settled comes again."""
+        try:
+            outcome = await self._try(posting)
+            metrics.WEBHOOK_DELIVERIES.labels(outcome=outcome.kind).inc()
+            await patiently(lambda: self._backend.webhooks.settle(posting, outcome), bound=MARGIN)
+        except BackendUnavailableError as error:
+            log.warning("a delivery comes again", delivery_id=posting.delivery_id, error=str(error))
+        except Exception:
+            log.exception("a delivery comes again", delivery_id=posting.delivery_id)
+        else:
+            if outcome.kind in ("failed", "gone"):
+                log.warning(
+                    "a webhook was not delivered", delivery_id=posting.delivery_id, url=posting.url, error=outcome.error
+                )
+
+    async def _try(self, posting: Posting) -> Outcome:
+        secret = posting.secret or self._policy.secret
+        if posting.webhook_id is not None and posting.secret is None:
+            return Outcome("failed", error="the webhook was removed")
+        if secret is None:
+            return self._again(
+                posting, Reply(error="RUNYARD_WEBHOOK_SECRET is not set for the workers, and nothing is sent unsigned")
+            )
+        body = await self._body(posting)
+        headers = signed(posting.delivery_id, body, secret, datetime.now(UTC))
+        try:
+            reply = await self._sender.send(posting.url, headers, body, timeout=self._policy.timeout)
+        except RunyardError as error:
+            reply = Reply(error=error.message)
+        return self._judge(posting, reply)
+
+    async def _body(self, posting: Posting) -> bytes:
+        run = None
+        if posting.run_id is not None:
+            run = await self._backend.for_tenant(posting.tenant).runs.run(posting.thread_id, posting.run_id)
+        return body_of(posting, run)
+
+    def _judge(self, posting: Posting, reply: Reply) -> Outcome:
+        if reply.status is not None and 200 <= reply.status < 300:
+            return Outcome("delivered", reply.status)
+        if reply.status == 410:
+            return Outcome("gone", 410, "the receiver is gone")
+        if reply.forbidden:
+            return Outcome("failed", error=reply.error)
+        return self._again(posting, reply)
+
+    def _again(self, posting: Posting, reply: Reply) -> Outcome:
+        error = reply.error or f"answered {reply.status}"
+        if posting.tries >= self._policy.tries:
+            return Outcome("failed", reply.status, error)
+        pause = self.pause(posting.tries) if reply.retry_after is None else max(self.pause(posting.tries), reply.retry_after)
+        return Outcome("retried", reply.status, error, min(pause, LONGEST))
+
+    def pause(self, tries: int) -> float:
+        """Seconds from the end of a try to the next: exponential, with jitter."""
+        with suppress(OverflowError):
+            return min(self._policy.backoff * FACTOR ** (tries - 1), LONGEST) * random.uniform(1 - JITTER, 1 + JITTER)
+        return LONGEST

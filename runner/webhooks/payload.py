@@ -1,0 +1,65 @@
+"""What a webhook is told, and how it is signed (https://www.standardwebhooks.com)."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Final
+
+from pydantic_core import to_jsonable_python
+
+from ..models import JsonObject, Run
+from .models import Posting
+
+LARGEST: Final = 65_536
+"""Bytes of a result as JSON that are sent along."""
+
+
+def body_of(posting: Posting, run: Run | None) -> bytes:
+    """The body: what happened, where, and of a run how it stands. ``run`` is None if there is none, or it is there no more."""
+    return _json(
+        {
+            "id": posting.delivery_id,
+            "type": posting.type,
+            "created_at": posting.created_at,
+            "tenant": posting.tenant,
+            "thread_id": posting.thread_id,
+            "run_id": posting.run_id,
+            "run": _summary(posting, run) if posting.run_id is not None else None,
+        }
+    )
+
+
+def _summary(posting: Posting, run: Run | None) -> JsonObject:
+    """``status`` is the event's. A run that has gone on since then does not tell its later story under an earlier name."""
+    status = posting.type.removeprefix("run.")
+    still = run if run is not None and run.status == status else None
+    large = still is not None and still.result is not None and len(_json(still.result)) > LARGEST
+    return {
+        "status": status,
+        "kind": run.kind if run else None,
+        "agent": run.agent if run else None,
+        "metadata": run.metadata if run else None,
+        "result": still.result if still and not large else None,
+        "result_omitted": large,
+        "error": still.error.model_dump() if still and still.error else None,
+        "usage": still.usage.model_dump() if still else None,
+        "finished_at": still.finished_at.isoformat() if still and still.finished_at else None,
+    }
+
+
+def signed(delivery_id: str, body: bytes, secret: str, now: datetime) -> dict[str, str]:
+    """The headers of a try at ``now`` (aware). ``secret``: ``whsec_`` and base64."""
+    from standardwebhooks import Webhook  # only a worker that leads needs it
+
+    return {
+        "content-type": "application/json",
+        "user-agent": "runyard",
+        "webhook-id": delivery_id,
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": Webhook(secret).sign(delivery_id, now, body.decode()),
+    }
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(to_jsonable_python(value), separators=(",", ":"), ensure_ascii=True).encode()
