@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydantic import JsonValue
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.toolsets import AbstractToolset
-    from pydantic_ai.usage import UsageLimits
 
     from .agents.budgets import Budget
     from .ports import Checkpointer
@@ -76,10 +75,9 @@ class Agent:
     ``model``: ``"provider:model"`` or a pydantic-ai model. ``tools``: functions or pydantic-ai tools. ``system_prompt``: one
     text or several. ``middleware``: pydantic-ai capabilities, such as :class:`~runner.hitl.ApprovalPolicyMiddleware`.
     ``channel``: where questions wait; by default the checkpointer, or this process if there is none. ``output_type``,
-    ``toolsets``, ``model_settings``, ``retries``: as of :class:`pydantic_ai.Agent`. ``deps``: what tools find as ``ctx.deps``,
-    or a function that makes it for a :class:`RunContext`, also an async one. ``budget``: what a run or the thread may use, one
-    or several. ``usage_limits``: pydantic-ai's own, for one attempt. ``engine``: a :class:`pydantic_ai.Agent` to take as it
-    is, instead of everything that describes one.
+    ``toolsets``, ``model_settings``, ``retries``: as of :class:`pydantic_ai.Agent`. ``deps``: what tools find as ``ctx.deps``.
+    ``budget``: what a run or the thread may use, one or several. ``engine``: a :class:`pydantic_ai.Agent` to take as it is,
+    instead of everything that describes one.
 
     Each model response and each tool result is stored before the next step starts; :meth:`resume` goes on after the last one.
     """
@@ -100,7 +98,6 @@ class Agent:
         retries: int | None = None,
         deps: Any = None,
         budget: Budget | Sequence[Budget] | None = None,
-        usage_limits: UsageLimits | None = None,
         name: str | None = None,
         engine: Engine[Any, Any] | None = None,
     ) -> None:
@@ -120,7 +117,7 @@ class Agent:
         }
         self.engine: Engine[Any, Any] = engine or load("pydantic_ai").Agent(model, **described_as)
         self.name = name or self.engine.name
-        self.deps, self.budget, self.usage_limits = deps, budget, usage_limits
+        self.deps, self.budget = deps, budget
         self.state = AgentState()
         channels = (channel, *load("runner.hitl").bound_channels(self.engine))
         self._channels: list[Channel] = [each for each in channels if each is not None]
@@ -128,7 +125,8 @@ class Agent:
         self._listeners = Listeners()
         self._keeper: Keeper | None = None
         self._task: asyncio.Task[list[HitlRequest]] | None = None
-        self._aborted: str | None = None
+        self._over: asyncio.Event | None = None
+        self._aborting = False
         if thread_id is not None:
             check_id(thread_id, "thread_id")
         for bound in self._bound:
@@ -140,9 +138,9 @@ class Agent:
 
     async def __call__(self, ctx: RunContext) -> None:
         """Serve a run of a worker."""
-        from .agents.driver import serve
+        from .agents.driver import drive
 
-        await serve(self.engine, deps=self.deps, budget=self.budget, usage_limits=self.usage_limits)(ctx)
+        await drive(ctx, self.engine, deps=self.deps, budget=self.budget)
 
     async def prompt(self, message: str | Message | list[Part] | None, run_id: str | None = None) -> str:
         """Run one prompt until the final assistant message, or until it waits for a human, and return its run id (R1).
@@ -156,10 +154,12 @@ class Agent:
         provider raises: then the run is not completed and can be resumed (R7, R8).
         """
         self._check_binding(run_id)
-        self._check_idle()
-        keeper = self._thread()
+        with self._streaming():
+            return await self._prompt(self._thread(), message, run_id)
+
+    async def _prompt(self, keeper: Keeper, message: str | Message | list[Part] | None, run_id: str | None) -> str:
         if message is None and run_id is not None and any(m.run_id == run_id for m in (await keeper.load()).messages):
-            return await self.resume(run_id)
+            return await self._resume(keeper, run_id)
         if pending := await keeper.pending():
             ids = [request.request_id for request in pending]
             raise ThreadBusyError(
@@ -171,12 +171,11 @@ class Agent:
         given = None if message is None else _as_message(message, run_id)
         if given is None:
             _check_something_to_run(await keeper.counts(await keeper.load(), run_id), keeper.thread_id)
-        with self._streaming():
-            if not await self._claimed_before(keeper, run_id):
-                await keeper.claim(run_id)
-            self.state.active_run_id = run_id
-            await keeper.append([given] if given is not None else [])
-            await self._execute(keeper, run_id, given, fresh=True)
+        if not await self._claimed_before(keeper, run_id):
+            await keeper.claim(run_id)
+        self.state.active_run_id = run_id
+        await keeper.append([given] if given is not None else [])
+        await self._execute(keeper, run_id, given, fresh=True)
         return run_id
 
     async def _claimed_before(self, keeper: Keeper, run_id: str) -> bool:
@@ -191,20 +190,21 @@ class Agent:
         ``run_id``: by default the active one. Raises RunNotClaimedError if the thread has no message of it,
         RunAlreadyCompletedError, and as :meth:`prompt`.
         """
-        self._check_idle()
         run_id = run_id or self.state.active_run_id
         if run_id is None:
             raise NothingToRunError("no run was interrupted; name one", field="run_id")
-        keeper = self._thread()
+        with self._streaming():
+            return await self._resume(self._thread(), run_id)
+
+    async def _resume(self, keeper: Keeper, run_id: str) -> str:
         data = await keeper.load()
         own = [message for message in data.messages if message.run_id == run_id]
         if not own:
             raise RunNotClaimedError(f"thread {keeper.thread_id!r} has no message of an open run {run_id!r}", run_id=run_id)
         if hasattr(keeper.checkpointer, "snapshot") and await keeper.completed(run_id):
             raise RunAlreadyCompletedError(f"run {run_id!r} is completed", run_id=run_id)
-        with self._streaming():
-            self.state.active_run_id = run_id
-            await self._execute(keeper, run_id, own[0] if own[0].role == "user" else None, fresh=False)
+        self.state.active_run_id = run_id
+        await self._execute(keeper, run_id, own[0] if own[0].role == "user" else None, fresh=False)
         return run_id
 
     async def respond(self, answer: JsonValue, request_id: str | None = None, response_id: str | None = None) -> str:
@@ -220,17 +220,17 @@ class Agent:
         """
         if isinstance(self.channel, InMemoryChannel):
             return self.channel.answer(request_id, answer).run_id or ""
-        self._check_idle()
-        keeper = self._thread()
-        responded = await keeper.requests.answer_request(
-            keeper.thread_id, answer, request_id=request_id, response_id=response_id
-        )
-        run_id = responded.request.run_id
-        if run_id is None:
-            raise HitlNoPendingRequestError(f"request {responded.request.request_id} belongs to no run", request_id=request_id)
-        ours = any(message.run_id == run_id for message in (await keeper.load()).messages)
-        # A question of a worker's run is answered like any other; that run goes on in its worker.
-        return await self.resume(run_id) if responded.created and ours else run_id
+        with self._streaming():
+            keeper = self._thread()
+            responded = await keeper.requests.answer_request(
+                keeper.thread_id, answer, request_id=request_id, response_id=response_id
+            )
+            request, run_id = responded.request, responded.request.run_id
+            if run_id is None:
+                raise HitlNoPendingRequestError(f"request {request.request_id} belongs to no run", request_id=request_id)
+            ours = any(message.run_id == run_id for message in (await keeper.load()).messages)
+            # A question of a worker's run is answered like any other; that run goes on in its worker.
+            return await self._resume(keeper, run_id) if responded.created and ours else run_id
 
     async def pending(self) -> list[HitlRequest]:
         """The questions that wait on the agent's thread, the oldest first, whoever asked them."""
@@ -257,10 +257,11 @@ class Agent:
     async def abort(self) -> None:
         """Stop the prompt that is being worked on: it raises AgentCancelledError, and its run is not completed. Returns when it
         stopped; without one it is a no-op."""
-        if (task := self._task) is not None and not task.done():
-            self._aborted = self.state.active_run_id
-            task.cancel()
-            await asyncio.wait((task,))
+        if (over := self._over) is not None:
+            self._aborting = True
+            if self._task is not None:
+                self._task.cancel()
+            await over.wait()
 
     async def fork(
         self,
@@ -360,31 +361,38 @@ class Agent:
 
     @contextmanager
     def _streaming(self) -> Iterator[None]:
-        self.state.is_streaming = True
+        """One at a time, from before the first word with the store."""
+        self._check_idle()
+        self.state.is_streaming, self._over, self._aborting = True, asyncio.Event(), False
         try:
             yield
         finally:
-            self.state.is_streaming = False
-            self._task = None
+            self._over.set()
+            self.state.is_streaming, self._over, self._task = False, None, None
 
     async def _execute(self, keeper: Keeper, run_id: str, given: Message | None, *, fresh: bool) -> None:
         """One attempt of a run that is claimed. ``state`` tells how it ended."""
         run = external_run(keeper.thread_id, run_id, given, attempt=1 if fresh else 2)
         solo = await Solo.begin(keeper, run, self._listeners, self.channel, fresh=fresh)
         self.state.messages = solo.journal.messages
+        if self._aborting:
+            self._raise_aborted(run_id)
         self._task = asyncio.create_task(solo.execute(self), name=f"run {run_id}")
         try:
             self.state.pending = await _whole(self._task)
         except asyncio.CancelledError:
-            if self._aborted != run_id:
+            if not self._aborting:
                 raise
-            self._aborted = self.state.active_run_id = None
-            raise AgentCancelledError(f"run {run_id} was aborted", run_id=run_id) from None
+            self._raise_aborted(run_id)
         except IncompleteToolCycleError:
             self.state.active_run_id = None
             raise
         if not self.state.pending:
             self.state.active_run_id = None
+
+    def _raise_aborted(self, run_id: str) -> NoReturn:
+        self.state.active_run_id = None
+        raise AgentCancelledError(f"run {run_id} was aborted", run_id=run_id) from None
 
 
 async def _whole(task: asyncio.Task[list[HitlRequest]]) -> list[HitlRequest]:

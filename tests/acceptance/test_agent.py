@@ -6,16 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from pydantic_ai import RunContext as ToolContext
-from pydantic_ai.exceptions import UsageLimitExceeded
-from pydantic_ai.usage import UsageLimits
 
-from runner import Agent, Budget, Event, Message, RunContext, ToolCallPart
+from runner import Agent, Event, Message, RunContext, ToolCallPart
 from runner.checkpointer import MemoryCheckpointer
 from runner.errors import (
     AgentCancelledError,
     BackendUnavailableError,
-    BudgetExceededError,
     IncompleteToolCycleError,
     InvalidInputError,
     NothingToRunError,
@@ -107,6 +103,29 @@ async def test_one_prompt_at_a_time(cp: Checkpointer) -> None:
             await call
     go_on.set()
     assert await prompt == "r"
+
+
+async def test_of_two_that_begin_at_once_one_is_refused(cp: Checkpointer) -> None:
+    """R3: also before either of them has reached the store; what is refused has stored nothing, and no tool runs twice."""
+    called: list[str] = []
+
+    def note() -> str:
+        called.append("note")
+        return "noted"
+
+    agent = Agent(calling(("note", {})), tools=[note], checkpointer=cp, thread_id=T)
+    both = await asyncio.gather(agent.prompt("a", run_id="r"), agent.prompt("b"), return_exceptions=True)
+    assert both[0] == "r" and isinstance(both[1], ThreadBusyError)
+    lost = iter([BackendUnavailableError("lost")])
+    agent = Agent(
+        answering(lambda p, r: next(lost, "done" if r else [("note", {})])), tools=[note], checkpointer=cp, thread_id=T
+    )
+    with pytest.raises(BackendUnavailableError):
+        await agent.prompt("c", run_id="s")
+    both = await asyncio.gather(agent.resume("s"), agent.resume("s"), return_exceptions=True)
+    assert both[0] == "s" and isinstance(both[1], ThreadBusyError)
+    assert called == ["note", "note"]
+    assert [text for text in await texts(cp) if text in "abc"] == ["a", "c"]
 
 
 async def test_r5_r7_an_incomplete_tool_cycle_is_no_completion(cp: Checkpointer) -> None:
@@ -228,6 +247,23 @@ async def test_r7_abort(cp: Checkpointer) -> None:
     assert [m.text for m in other.state.messages] == ["b", "b!"]
 
 
+async def test_r7_abort_before_the_model_is_asked(cp: Checkpointer) -> None:
+    """R7, R8: a prompt that is still being claimed is stopped as well."""
+    stopping: list[asyncio.Task[None]] = []
+
+    def stop(method: str) -> None:
+        if method == "claim_run" and not stopping:
+            stopping.append(asyncio.create_task(agent.abort()))
+
+    agent = Agent(echo(), checkpointer=Watched(cp, stop), thread_id=T)  # type: ignore[arg-type]
+    with pytest.raises(AgentCancelledError):
+        await agent.prompt("a", run_id="r")
+    await stopping[0]
+    assert (agent.state.active_run_id, agent.state.is_streaming) == (None, False)
+    assert await agent.prompt("b", run_id="s") == "s"
+    assert [m.text for m in agent.state.messages] == ["b", "b!"]
+
+
 async def test_events_are_those_of_a_worker(cp: Checkpointer) -> None:
     """E2: one terminal event, after what it tells of is stored; an unsubscribed or broken listener disturbs nobody."""
     agent = Agent(calling(("add", {"a": 1, "b": 2})), tools=[lambda_add], checkpointer=cp, thread_id=T)
@@ -309,25 +345,3 @@ async def test_an_engine_as_it_is(cp: Checkpointer) -> None:
     await agent.prompt("where?")
     assert (await texts(cp))[:2] == ["where?", "call:final_result-0"]
     await agent.prompt("where?")
-
-
-async def test_budgets_limits_and_dependencies(cp: Checkpointer) -> None:
-    """R7: what a run may use up is checked before each model request, and then it does not count; dependencies are made for
-    each run."""
-    seen: list[str] = []
-
-    async def shelf(ctx: ToolContext[str]) -> str:
-        seen.append(ctx.deps)
-        return "full"
-
-    for fields, refusal in (
-        ({"budget": Budget(steps=1)}, BudgetExceededError),
-        ({"usage_limits": UsageLimits(request_limit=1)}, UsageLimitExceeded),
-    ):
-        agent = Agent(calling(("shelf", {})), tools=[shelf], checkpointer=cp, thread_id=T, **fields)  # type: ignore[arg-type]
-        with pytest.raises(refusal):
-            await agent.prompt("go")
-    agent = Agent(calling(("shelf", {})), tools=[shelf], checkpointer=cp, thread_id=T, deps=lambda ctx: f"for {ctx.run_id}")
-    await agent.prompt("go", run_id="r")
-    assert seen[-1] == "for r"
-    assert [m.run_id for m in agent.state.messages] == ["r"] * 4
