@@ -66,4 +66,6 @@ async def test_i7_abort_pending(cp: Checkpointer, providers: Providers, protocol
     assert len(one.state.pending) == 2
     await one.abort_pending("changed my mind")
     await everyone_goes_on(cp, "t")
+    await one.prompt("quick")
+    assert [m.text for m in one.state.messages if m.stop_reason == "aborted"] == ["aborted: changed my mind"]
     assert providers.refused == []
