@@ -28,6 +28,9 @@ KEEP: Final = 20_000
 """Events that a worker holds while the event log is unreachable; beyond it they are dropped, and readers are told by their
 numbers."""
 
+UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
+"""What a log raises for an event that it has no form for, such as one with a number of more than 64 bits."""
+
 Batch = Sequence[tuple[RunRef, Sequence[Event]]]
 
 
@@ -226,19 +229,31 @@ class EventWriter:
         if not batch:
             return True
         try:
-            await self._append(batch)
+            await self._write(batch)
         except BackendUnavailableError:
             size = sum(len(events) for _, events in batch)
             self._unwritten = batch if size <= KEEP else []
             self._some.set()
             return False
-        except Exception:
-            import structlog  # not at the top: agents import this module, and few ever get here
-
-            structlog.get_logger("runyard.events").exception("events dropped", events=sum(len(events) for _, events in batch))
         return True
 
-    async def _append(self, batch: list[tuple[RunRef, list[Event]]]) -> None:
+    async def _write(self, batch: Batch) -> None:
+        """Write all that can be written: one event that nobody can encode must not take those of other runs with it."""
+        try:
+            await self._append(batch)
+        except BackendUnavailableError:
+            raise
+        except Exception as error:
+            halves = _halves(batch) if isinstance(error, UNENCODABLE) else []
+            for half in halves:
+                await self._write(half)
+            if not halves:
+                import structlog  # not at the top: agents import this module, and few ever get here
+
+                log = structlog.get_logger("runyard.events")
+                log.exception("events dropped", events=sum(len(events) for _, events in batch))
+
+    async def _append(self, batch: Batch) -> None:
         if hasattr(self._log, "append_many"):
             await self._log.append_many(batch)
             return
@@ -251,3 +266,11 @@ class EventWriter:
                 isinstance(answer, BaseException) and not isinstance(answer, RunyardError)
             ):
                 raise answer
+
+
+def _halves(batch: Batch) -> list[Batch]:
+    """The batch in two, in order; nothing for a single event."""
+    if len(batch) > 1:
+        return [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
+    [(ref, events)] = batch
+    return [[(ref, events[: len(events) // 2])], [(ref, events[len(events) // 2 :])]] if len(events) > 1 else []

@@ -1,9 +1,10 @@
 """Events of attempts on their way out (semantics: E1, E2; design §8)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from backends.redis.jobs import packb
 from runner.errors import BackendUnavailableError
 from runner.eventwriter import EventStream, EventWriter
 from runner.exchange import Attempt, OutsideEvent, RunRef
@@ -19,6 +20,7 @@ class Log:
         self.batches: list[list[Event]] = []
         self.away = False
         self.error: Exception | None = None
+        self.encode: Callable[[object], object] = str
         self.written = asyncio.Event()
 
     async def append_many(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> None:
@@ -26,6 +28,7 @@ class Log:
             raise BackendUnavailableError("away")
         if self.error is not None:
             raise self.error
+        self.encode([event.data for _, events in batch for event in events])
         self.batches.append([event for _, events in batch for event in events])
         self.written.set()
 
@@ -154,6 +157,20 @@ async def test_a_batch_that_cannot_be_written_does_not_end_the_writer() -> None:
         EventStream(writer, Attempt(2, "r", 8), "t").emit("run.started", urgent=True)
         await asyncio.wait_for(log.written.wait(), 5)
     assert ids(log) == ["8-1"]
+
+
+async def test_an_event_that_cannot_be_encoded_is_dropped_alone() -> None:
+    """E1: its number says that it is missing; the other events of its run, and other runs, do not notice."""
+    log = Log()
+    log.encode = packb
+    async with writing(log) as writer:
+        odd, fine = EventStream(writer, ATTEMPT, "t"), EventStream(writer, Attempt(2, "r", 8), "t")
+        odd.emit("run.started")
+        odd.emit("tool.started", {"arguments": {"number": 2**70}})
+        odd.emit("run.completed")
+        fine.emit("run.started")
+        fine.emit("run.completed")
+    assert sorted(ids(log), key=str) == ["7-1", "7-3", "8-1", "8-2"]
 
 
 async def test_events_outside_an_attempt_keep_their_ids() -> None:
