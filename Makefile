@@ -93,4 +93,4 @@ bench: $(BENCH_STAMP) ## Measure against peers, in an environment of its own
 .PHONY: clean
 clean: ## Remove environments, caches and build results
 	rm -rf $(VENV) $(BENCH_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find runner backends api tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find runner backends api examples tests -name __pycache__ -type d -prune -exec rm -rf {} +

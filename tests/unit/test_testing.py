@@ -9,8 +9,9 @@ from typing import Any
 import pydantic_ai
 import pytest
 
-from runner import App, Budget, Client, Message, RetryPolicy, RunContext, RunStatus, current_step, serve
+from runner import Agent, App, Budget, Client, Message, RetryPolicy, RunContext, RunStatus, current_step, serve
 from runner.errors import HitlNotAllowedError, RunNotCompletedError
+from runner.hitl import ask_user_tool
 from runner.testing import Harness, ScriptedModel, ScriptEndedError, StuckError, call, crash_everywhere
 from runner.testing.model import tokens
 
@@ -254,3 +255,41 @@ async def test_the_client_of_a_harness_is_a_client() -> None:
         handle = await harness.client.enqueue("t1", "hi")
         async with asyncio.timeout(5):
             assert (await handle.result()).text == "HI"
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_fan_out_and_what_else_waits_for_runs(threads: bool) -> None:
+    """F11: probes in the job's own slot, and threads whose job is offered again."""
+    async with Harness(pydantic_ai.Agent(ScriptedModel(lambda request: request.prompt.upper()))) as harness:
+        await harness.prompt("t1", "begin", "r1")
+        fan = harness.client.fork_many("t1", "r1", messages=["a", "b", "c"], max_parallel=2, threads=threads)
+        result = await harness.work(fan)
+        assert [candidate.text for candidate in result.results] == ["A", "B", "C"]
+        assert len(await harness.messages("t1")) == 2
+
+
+async def test_a_probe_whose_worker_dies_is_asked_again() -> None:
+    """F9: before its result is stored."""
+    model = ScriptedModel(["hi", "probed"])
+    async with Harness(pydantic_ai.Agent(model)) as harness:
+        await harness.prompt("t1", "begin", "r1")
+        harness.crash_before("complete")
+        assert (await harness.fork_once("t1", "what if?")).text == "probed"
+    assert len(model.requests) == 3
+
+
+async def test_an_agent_of_runyard_asks_its_questions() -> None:
+    """H9: two questions of one call, answered together."""
+    questions: Any = [{"question": "Which colour?"}, {"question": "Which size?"}]
+    model = ScriptedModel([call("ask_user", questions=questions), lambda request: str(request.results["ask_user"])])
+    async with Harness(Agent(model, tools=[ask_user_tool()])) as harness:
+        run = await harness.prompt("t1", "a shirt, please")
+        assert run.requests[0].payload["question"] == "Which colour?\nWhich size?"
+        run = await run.respond({"answers": ["blue", "M"]})
+        assert run.text == "User answers:\n- Which colour?: blue\n- Which size?: M"
+
+
+async def test_tenants_do_not_meet() -> None:
+    async with Harness(pydantic_ai.Agent(ScriptedModel(["hi"])), tenant="acme") as harness:
+        assert (await harness.prompt("t1", "hello")).ok
+        assert harness.client.backend.tenant == "acme"
