@@ -50,7 +50,7 @@ class Place:
         try:
             top, going = json.loads(base64.urlsafe_b64decode(cursor.encode()))
             return cls(int(top), {str(run): str(last) for run, last in dict(going).items()})
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             return None
 
     def __str__(self) -> str:

@@ -134,9 +134,10 @@ class Gate:
         try:
             payload, signature = (_bytes(part) for part in token.split("."))
             key_id, tenant, id, thread_id, run_id, expires = json.loads(payload)
-        except (ValueError, RecursionError):
+        except (ValueError, TypeError, RecursionError):
             raise refused from None
-        owner = await self._lookup(str(key_id), keys) if key_id is not None else None
+        known = isinstance(key_id, str) and key_id.isascii() and key_id.isalnum()
+        owner = await self._lookup(key_id, keys) if known else None
         if key_id is not None and owner is None:
             raise refused
         if not hmac.compare_digest(signature, self._sign(payload, owner.key if owner else None)) or expires < time.time():

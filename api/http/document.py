@@ -9,6 +9,9 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from runner.models import EVENT_TYPES, Event
 
 from . import problems
 
@@ -21,8 +24,18 @@ TOKEN: Final = {
 }
 EVENTS: Final = {
     "schema": {
-        "type": "string",
-        "description": "Of each event its `id`, its type as `event`, and as `data` all of it as JSON.",
+        "type": "object",
+        "description": "One event of the stream.",
+        "properties": {
+            "id": {"type": "string", "description": "What `Last-Event-ID` names to go on after this event; a gap has none."},
+            "event": {"type": "string", "enum": list(EVENT_TYPES)},
+            "data": {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": {"$ref": "#/components/schemas/Event"},
+            },
+        },
+        "required": ["event", "data"],
     },
     "example": 'id: 7-2\nevent: message.delta\ndata: {"id":"7-2","type":"message.delta","thread_id":"t","run_id":"r",'
     '"data":{"message_id":"0198…","text":"Hel"}}\n\n',
@@ -39,7 +52,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas = components.setdefault("schemas", {})
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
-        schemas |= _schema_of_problems()
+        schemas |= _schemas(problems.Problem) | _schemas(Event)
         components["securitySchemes"] = {
             "apiKey": {
                 "type": "http",
@@ -60,9 +73,9 @@ def operations(made: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]
             yield method, path, described
 
 
-def _schema_of_problems() -> dict[str, Any]:
-    schema = problems.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-    return {**schema.pop("$defs", {}), "Problem": schema}
+def _schemas(model: type[BaseModel]) -> dict[str, Any]:
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {**schema.pop("$defs", {}), model.__name__: schema}
 
 
 def _describe_streams(made: dict[str, Any]) -> None:

@@ -24,6 +24,8 @@ from runner.errors import RunyardError
 
 from .paths import route_path
 
+MOST_FIELDS: Final = 50
+"""Fields that a problem names at most."""
 MEDIA_TYPE: Final = "application/problem+json"
 EVERYWHERE: Final[tuple[type[RunyardError], ...]] = (
     errors.InvalidInputError,
@@ -121,7 +123,7 @@ def install(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return await refused(request, _invalid(error.errors()))
+        return await refused(request, _invalid(error))
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -132,16 +134,35 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http)
 
 
-def _invalid(found: Sequence[Mapping[str, Any]]) -> errors.InvalidRequestError:
-    listed = []
-    for one in found[:50]:
+def _invalid(error: RequestValidationError) -> errors.InvalidRequestError:
+    listed: dict[tuple[str, str], str] = {}
+    for one in error.errors()[:MOST_FIELDS]:
         where, *path = one["loc"] or ("body",)
-        pointer = "".join(f"/{_escaped(part)}" for part in path) if where == "body" else str(path[0]) if path else ""
-        message = str(one["msg"]).removeprefix("Value error, ")
-        listed.append({"location": str(where), "pointer": pointer, "message": message})
-    first = listed[0]
-    place = first["pointer"] or first["location"]
-    return errors.InvalidRequestError(f"{place}: {first['message']}", errors=listed)
+        pointer = _pointer(error.body, path) if where == "body" else str(path[0]) if path else ""
+        listed.setdefault((str(where), pointer), str(one["msg"]).removeprefix("Value error, "))
+    # Of several shapes that a value may have, the one that fits best tells most: the deepest place.
+    best = {at: words for at, words in listed.items() if not any(_is_inside(other, at) for other in listed)}
+    found = [{"location": where, "pointer": pointer, "message": words} for (where, pointer), words in best.items()]
+    first = found[0]
+    return errors.InvalidRequestError(f"{first['pointer'] or first['location']}: {first['message']}", errors=found)
+
+
+def _pointer(body: Any, path: Sequence[str | int]) -> str:
+    """Where ``path`` leads in the body; it also names the alternatives of a union, which are nowhere in it."""
+    pointer = ""
+    for n, part in enumerate(path):
+        there = (
+            part in body if isinstance(body, dict) else isinstance(part, int) and isinstance(body, list) and part < len(body)
+        )
+        if there:
+            body = body[part]
+        if there or (n == len(path) - 1 and isinstance(body, dict)):
+            pointer += f"/{_escaped(part)}"
+    return pointer
+
+
+def _is_inside(inner: tuple[str, str], outer: tuple[str, str]) -> bool:
+    return inner[0] == outer[0] and inner[1].startswith(f"{outer[1]}/")
 
 
 def _escaped(part: object) -> str:
@@ -161,14 +182,15 @@ def _of_http(request: Request, error: HTTPException) -> RunyardError:
 
 
 def _methods(request: Request) -> set[str]:
-    """What the path of the request can be asked by."""
+    """What the path of the request can be asked by; of several templates that it fits, by the one with the fewest ids."""
     path = route_path(request.scope)
-    return {
-        method.upper()
+    fitting = {
+        template: methods
         for template, methods in request.app.openapi()["paths"].items()
         if re.fullmatch(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(template)), path)
-        for method in methods
     }
+    nearest = min(fitting, key=lambda template: template.count("{"), default=None)
+    return {method.upper() for method in fitting[nearest]} if nearest is not None else set()
 
 
 class Refusal(HTTPException):

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+)
 
 from runner.calls.fanout import MAX_CANDIDATES, MAX_PARALLEL
 from runner.exchange import WorkerInfo
@@ -36,6 +48,7 @@ from runner.models import (
     new_id,
 )
 
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 YEAR: Final = 365 * 86400.0
 MOST_SEQ: Final = 2**63 - 1
 
@@ -46,6 +59,13 @@ def _id(value: str) -> str:
     return check_id(value, "id")
 
 
+def _moment(value: Any) -> Any:
+    """Numbers are no dates here, although pydantic takes them for seconds."""
+    if not (isinstance(value, str) and _DATE.match(value)):
+        raise ValueError("a date and time with its zone (RFC 3339), such as 2030-01-31T12:00:00Z")
+    return value
+
+
 Id = Annotated[
     str,
     AfterValidator(_id),
@@ -53,7 +73,8 @@ Id = Annotated[
 ]
 Uuid = Annotated[str, Field(description="A message's id.", json_schema_extra={"format": "uuid"})]
 Name = Annotated[str, AfterValidator(_id), Field(min_length=1, max_length=MAX_ID_LENGTH, json_schema_extra=ID_SCHEMA)]
-TagName = Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_moment)]
+TagName = Annotated[str, AfterValidator(_id), Field(min_length=1, max_length=MAX_TAG_LENGTH, json_schema_extra=ID_SCHEMA)]
 Tags = dict[TagName, str]
 
 
@@ -64,21 +85,31 @@ class _Request(BaseModel):
 class TextInput(TextPart):
     model_config = ConfigDict(extra="forbid")
 
+    type: Literal["text"]
+
 
 class ThinkingInput(ThinkingPart):
     model_config = ConfigDict(extra="forbid")
+
+    type: Literal["thinking"]
 
 
 class ImageInput(ImagePart):
     model_config = ConfigDict(extra="forbid")
 
+    type: Literal["image"]
+
 
 class ToolCallInput(ToolCallPart):
     model_config = ConfigDict(extra="forbid")
 
+    type: Literal["tool_call"]
+
 
 class ToolResultInput(ToolResultPart):
     model_config = ConfigDict(extra="forbid")
+
+    type: Literal["tool_result"]
 
 
 PartInput = Annotated[TextInput | ThinkingInput | ImageInput | ToolCallInput | ToolResultInput, Field(discriminator="type")]
@@ -135,12 +166,12 @@ class _Execution(_Request):
     run_id: Id | None = Field(None, description="Yours: the same id with the same content again is the same run.")
     agent: Name | None = None
     queue: Name | None = None
-    parallel: bool = Field(False, description="On a branch and lane of its own.")
+    parallel: StrictBool = Field(False, description="On a branch and lane of its own.")
     priority: Priority = "normal"
-    run_at: AwareDatetime | None = None
-    delay: float | None = Field(None, ge=0, lt=10 * YEAR, description="Seconds; instead of run_at.")
-    timeout: float | None = Field(None, gt=0, lt=YEAR, description="Seconds for one attempt.")
-    max_attempts: int = Field(1, ge=1, le=1000)
+    run_at: Moment | None = None
+    delay: StrictFloat | None = Field(None, ge=0, lt=10 * YEAR, description="Seconds; instead of run_at.")
+    timeout: StrictFloat | None = Field(None, gt=0, lt=YEAR, description="Seconds for one attempt.")
+    max_attempts: StrictInt = Field(1, ge=1, le=1000)
     retry: RetryPolicy | None = None
     multitask_strategy: MultitaskStrategy = "enqueue"
     metadata: JsonObject = Field(default_factory=dict)
@@ -177,7 +208,7 @@ class Regenerate(_Execution):
 class Cancel(_Request):
     """How to cancel."""
 
-    keep: bool = Field(False, description="What the run said so far stays in the conversation.")
+    keep: StrictBool = Field(False, description="What the run said so far stays in the conversation.")
 
 
 class Respond(_Request):
@@ -199,7 +230,7 @@ class RespondOnThread(Respond):
 class Abort(_Request):
     """Why the run that waits for a human is given up."""
 
-    reason: str = Field("no answer is to be expected", min_length=1, max_length=10_000, description="The model will read it.")
+    reason: str = Field("no answer is to be expected", min_length=1, max_length=2000, description="The model will read it.")
     run_id: Id | None = Field(None, description="Which run, where several wait.")
 
 
@@ -226,16 +257,18 @@ class Fork(_Cut):
 
     new: Id | None = Field(None, description="The new thread's id.")
     at_message_id: Uuid | None = None
-    at_seq: int | None = Field(None, ge=0, le=MOST_SEQ)
-    repair: bool = Field(False, description="Close open tool calls at the cut with error results.")
+    at_seq: StrictInt | None = Field(None, ge=0, le=MOST_SEQ)
+    repair: StrictBool = Field(False, description="Close open tool calls at the cut with error results.")
     metadata: JsonObject | None = None
     title: str | None = None
     tags: Tags = Field(default_factory=dict)
     agent: Name | None = None
-    reset_usage: bool = True
+    reset_usage: StrictBool = True
     message: str | MessageInput | None = Field(None, description="The fork's first prompt, in the same call.")
     run_id: Id | None = Field(None, description="Of that prompt.")
-    wait: bool = Field(False, description="If the run of the cut has not ended: accept a job that forks when it completes.")
+    wait: StrictBool = Field(
+        False, description="If the run of the cut has not ended: accept a job that forks when it completes."
+    )
     job_id: Id | None = Field(None, description="The job's run id, with `wait`.")
 
 
@@ -247,7 +280,7 @@ class Probe(_Cut):
     message: str | MessageInput
     run_id: Id | None = Field(None, description="The job's own id, so that a repetition gets the same answer.")
     agent: Name | None = None
-    timeout: float | None = Field(None, gt=0, lt=YEAR, description="Seconds for the probe.")
+    timeout: StrictFloat | None = Field(None, gt=0, lt=YEAR, description="Seconds for the probe.")
 
 
 class FanOut(_Cut):
@@ -256,13 +289,13 @@ class FanOut(_Cut):
     model_config = ConfigDict(json_schema_extra={"examples": [{"messages": ["in verse", "in prose"], "judge": "critic"}]})
 
     messages: list[str | MessageInput] = Field(min_length=1, max_length=MAX_CANDIDATES)
-    threads: bool = Field(False, description="Each gets a fork of its own, which stays; else each is a probe.")
+    threads: StrictBool = Field(False, description="Each gets a fork of its own, which stays; else each is a probe.")
     stop: StopAt = Field("all", description="`first` takes the first that succeeds and cancels the others.")
     judge: Name | None = Field(None, description="The agent that chooses among those that succeeded.")
-    max_parallel: int = Field(MAX_PARALLEL, ge=1, le=MAX_CANDIDATES)
+    max_parallel: StrictInt = Field(MAX_PARALLEL, ge=1, le=MAX_CANDIDATES)
     agent: Name | None = None
     run_id: Id | None = Field(None, description="The job's own id, so that a repetition gets the same answer.")
-    timeout: float | None = Field(None, gt=0, lt=YEAR, description="Seconds for each candidate, and for the judge.")
+    timeout: StrictFloat | None = Field(None, gt=0, lt=YEAR, description="Seconds for each candidate, and for the judge.")
 
 
 class TokenRequest(_Request):
@@ -272,7 +305,7 @@ class TokenRequest(_Request):
 
     thread_id: Id
     run_id: Id | None = None
-    lifetime: float = Field(300.0, gt=0, description="Seconds; the server has an upper bound.")
+    lifetime: StrictFloat = Field(300.0, gt=0, description="Seconds; the server has an upper bound.")
 
 
 class StreamToken(BaseModel):

@@ -54,7 +54,7 @@ class Service:
         self.gate = gate
         self.settings = settings
         self.rates = Rates(settings)
-        self.streams = Streams(settings.heartbeat)
+        self.streams = Streams(settings.heartbeat, settings.max_stream)
         self._connect, self._owned = connect, owned
         self._connecting = asyncio.Lock()
         self._backend: Backend | None = None

@@ -15,7 +15,8 @@ class ApiSettings(BaseSettings):
     ``cors_origins``: origins (comma-separated) whose pages may call. ``max_body``, ``max_headers``, ``max_header_bytes``: of
     one request. ``body_timeout``: until a body is complete. ``requests_per_second`` and ``burst``: of one key in one process,
     and how many may come at once after a pause. ``streams_per_key``: open at once in one process. ``heartbeat``: silence after
-    which a stream sends a comment. ``max_wait``: how long a request may wait for a run. ``max_page``: entries of one page.
+    which a stream sends a comment. ``max_stream``: how long one lasts; its reader comes back, to whichever process.
+    ``max_wait``: how long a request may wait for a run. ``max_page``: entries of one page.
     ``token_lifetime``: of stream tokens at most. ``token_secret``: signs stream tokens of callers without an API key; the same
     in every process.
     """
@@ -34,6 +35,7 @@ class ApiSettings(BaseSettings):
     burst: int = Field(400, ge=1)
     streams_per_key: int = Field(2000, ge=1)
     heartbeat: float = Field(15.0, gt=0)
+    max_stream: float = Field(3600.0, gt=0)
     max_wait: float = Field(60.0, ge=0)
     max_page: int = Field(1000, ge=1, le=1000)
     token_lifetime: float = Field(3600.0, gt=0)

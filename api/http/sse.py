@@ -43,10 +43,11 @@ class Entry(NamedTuple):
 
 
 class Streams:
-    """The open streams of a process. ``heartbeat``: seconds of silence after which a comment is sent."""
+    """The open streams of a process. ``heartbeat``: seconds of silence after which a comment is sent. ``most``: seconds that a
+    stream lasts."""
 
-    def __init__(self, heartbeat: float) -> None:
-        self.heartbeat = heartbeat
+    def __init__(self, heartbeat: float, most: float) -> None:
+        self.heartbeat, self.most = heartbeat, most
         self._open: set[asyncio.Future[bool]] = set()
         self._closing = False
 
@@ -68,8 +69,7 @@ class Streams:
         """End all streams, and those that begin from here on. Readers come back elsewhere, from where they were."""
         self._closing = True
         for end in self._open:
-            if not end.done():
-                end.set_result(False)
+            _expire(end)
 
 
 class EventStream(Response):
@@ -94,6 +94,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self.permit:
             end = self.streams.join()
+            expiry = asyncio.get_running_loop().call_later(self.streams.most, _expire, end)
             leaving = asyncio.create_task(_left(receive, end))
             try:
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -104,6 +105,7 @@ class EventStream(Response):
                 raise
             finally:
                 self.streams.leave(end)
+                expiry.cancel()
                 leaving.cancel()
                 await asyncio.wait((leaving,))
                 await self.entries.aclose()
@@ -149,6 +151,11 @@ async def _left(receive: Receive, end: asyncio.Future[bool]) -> None:
         pass
     if not end.done():
         end.set_result(True)
+
+
+def _expire(end: asyncio.Future[bool]) -> None:
+    if not end.done():
+        end.set_result(False)
 
 
 def _json(event: Event) -> bytes:

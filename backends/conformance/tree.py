@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from backends.cursors import encode
 from runner import errors
 from runner.models import RunOptions, new_id
 from runner.states import RunStatus
@@ -147,14 +148,17 @@ class TestTree:
         rest = await world.threads.messages(T, limit=10, cursor=first.next)
         assert [m.id for m in rest.items] == ids[2:]
 
-    async def test_bad_cursor(self, world: World) -> None:
+    @pytest.mark.parametrize(
+        "cursor", ["nonsense", "", *map(encode, (None, -1, 2**70, 0.5, "x", [], [1, 2, 3], ["x", "y"], {"a": 1}))]
+    )
+    async def test_bad_cursor(self, world: World, cursor: str) -> None:
+        """B2: whatever somebody sends for a cursor."""
         await world.store("a")
+        for read in (world.threads.threads, world.runs.runs, world.runs.requests, world.backend.feed.read):
+            with pytest.raises(errors.InvalidCursorError):
+                await read(cursor=cursor)
         with pytest.raises(errors.InvalidCursorError):
-            await world.threads.messages(T, cursor="nonsense")
-        with pytest.raises(errors.InvalidCursorError):
-            await world.threads.threads(cursor="nonsense")
-        with pytest.raises(errors.InvalidCursorError):
-            await world.runs.runs(cursor="nonsense")
+            await world.threads.messages(T, cursor=cursor)
 
     async def test_prompt_on_an_older_message_branches(self, world: World) -> None:
         """B4, B5: edit-and-resend; its context is the ancestor path only, and its branch is the head."""

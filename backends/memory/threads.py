@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from backends.cursors import decode, encode
+from backends import cursors
 from runner.errors import (
-    InvalidCursorError,
     LeafMovedError,
     MessageNotFoundError,
     ThreadAlreadyExistsError,
@@ -107,7 +106,7 @@ class MemoryThreadStore:
             leaf_id = check_uuid(leaf_id, "leaf_id")
             entries = tree.path(thread, *tree.find(thread, message_id=leaf_id))
         if cursor is not None:
-            number, after = self._position(cursor)
+            number, after = cursors.numbers(cursor, 2, below=2**63)
             branch = next((b for b in thread.branches if b.number == number), branch)
             entries = entries if leaf_id is not None else tree.view(thread, branch)
         if newest_first:
@@ -115,14 +114,8 @@ class MemoryThreadStore:
         if after is not None:
             entries = [e for e in entries if (e.seq < after if newest_first else e.seq > after)]
         part = entries if limit is None else entries[:limit]
-        following = encode([branch.number, part[-1].seq]) if part and len(part) < len(entries) else None
+        following = cursors.encode([branch.number, part[-1].seq]) if part and len(part) < len(entries) else None
         return Page(tree.copies(part), following)
-
-    def _position(self, cursor: str) -> tuple[int, int]:
-        match decode(cursor):
-            case [int(branch), int(seq)]:
-                return branch, seq
-        raise InvalidCursorError("not a cursor of messages", field="cursor")
 
     async def cut_messages(self, thread_id: str, cut: Cut) -> tuple[list[Message], JsonObject]:
         """What a fork at ``cut`` would see, and its extra."""

@@ -221,7 +221,7 @@ class PostgresRunStore(RunTrail):
         cursor: str | None = None,
     ) -> Page[Run]:
         """Runs, the newest first."""
-        last = cursors.decode(cursor) if cursor else _LAST
+        last = cursors.number(cursor) if cursor is not None else _LAST
         rows = await self.db.rows("runs", self.tenant, thread_id, status, agent, last, limit + 1, since, before)
         more = cursors.encode(rows[limit - 1]["accept_no"]) if len(rows) > limit else None
         return Page([codec.run(row) for row in rows[:limit]], more)
@@ -244,8 +244,7 @@ class PostgresRunStore(RunTrail):
         self, *, thread_id: str | None = None, pending: bool = True, limit: int = 100, cursor: str | None = None
     ) -> Page[HitlRequest]:
         """HITL requests, the oldest first."""
-        after, last = cursors.decode(cursor) if cursor else (_EPOCH.isoformat(), "")
-        since = datetime.fromisoformat(after)
+        since, last = cursors.moment(cursor) if cursor is not None else (_EPOCH, "")
         rows = await self.db.rows("requests", self.tenant, thread_id, pending, since, last, limit + 1)
         found = [codec.request(row) for row in rows[:limit]]
         if len(rows) <= limit:

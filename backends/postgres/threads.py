@@ -43,7 +43,7 @@ class PostgresThreadStore:
         cursor: str | None = None,
     ) -> Page[Thread]:
         """Threads in the order in which they were made."""
-        after = cursors.decode(cursor) if cursor else 0
+        after = cursors.number(cursor) if cursor is not None else 0
         having = codec.to_json(dict(tags)) if tags else None
         rows = await self.db.rows("threads", self.tenant, parent_thread_id, after, limit + 1, agent, having)
         more = cursors.encode(rows[limit - 1]["thread_key"]) if len(rows) > limit else None
@@ -85,7 +85,7 @@ class PostgresThreadStore:
         """The path to ``leaf_id``; without it, everything that counts on the head's path (semantics: B2)."""
         if leaf_id is not None:
             codec.check_uuid(leaf_id, "leaf_id")
-        branch, last = cursors.decode(cursor) if cursor else (None, None)
+        branch, last = cursors.numbers(cursor, 2, below=2**63) if cursor is not None else (None, None)
         after, before = (-1 if last is None or newest_first else last), (last if newest_first and last is not None else _LAST)
         most = None if limit is None and not newest_first else (limit or _LAST - 1) + 1
         rows = await self.db.rows("page", self.tenant, thread_id, leaf_id, after, before, most, newest_first, branch)

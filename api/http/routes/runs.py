@@ -7,7 +7,6 @@ from contextlib import aclosing
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, Query, Response
-from pydantic import AwareDatetime
 
 from runner.errors import (
     ForkBoundaryError,
@@ -30,7 +29,7 @@ from runner.models import Run
 from runner.states import RunStatus
 from runner.streams import stopped
 
-from ..schemas import Attempts, Cancel, Explanation, Prompt, Regenerate, RunOutcome, RunPage, StreamedPrompt, as_message
+from ..schemas import Attempts, Cancel, Explanation, Moment, Prompt, Regenerate, RunOutcome, RunPage, StreamedPrompt, as_message
 from ..service import Caller
 from ..sse import Entry, EventStream
 from .parts import (
@@ -177,8 +176,8 @@ async def regenerate(caller: Writes, thread_id: ThreadId, body: Regenerate) -> R
 
 Status = Annotated[RunStatus | None, Query(description="Only runs with this status.")]
 Agent = Annotated[str | None, Query(description="Only runs of this agent.")]
-Since = Annotated[AwareDatetime | None, Query(description="Only runs accepted at this time or later.")]
-Before = Annotated[AwareDatetime | None, Query(description="Only runs accepted before this time.")]
+Since = Annotated[Moment | None, Query(description="Only runs accepted at this time or later.")]
+Before = Annotated[Moment | None, Query(description="Only runs accepted before this time.")]
 
 
 @router.get(

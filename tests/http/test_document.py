@@ -1,0 +1,109 @@
+"""The OpenAPI document says what the API does: checked by reading it, and by thousands of requests made from it.
+
+``RUNYARD_TEST_REQUESTS=2000`` lets schemathesis go through all its phases, 2,000 requests and more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from api.http.app import asgi_app
+from api.http.document import operations
+from api.http.settings import ApiSettings
+from runner.client import Client
+from tests.http.server import serving
+
+HERE = Path(__file__).parent
+FULL = int(os.environ.get("RUNYARD_TEST_REQUESTS", "0")) > 300
+BOUND = 1500 if FULL else 100
+PHASES = ("--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "20")
+SHORT = ("--phases", "examples,fuzzing", "--max-examples", "8")
+"""About 300 requests."""
+
+
+@pytest.fixture
+def document(app: FastAPI) -> dict[str, Any]:
+    return app.openapi()
+
+
+def test_every_operation_is_described(document: dict[str, Any]) -> None:
+    """A: an id, words, a scope, an example of what goes in, and every answer that it may give."""
+    assert document["openapi"].startswith("3.1")
+    ids = [op["operationId"] for _, _, op in operations(document)]
+    assert len(ids) == len(set(ids)) >= 35 and all(re.fullmatch(r"[a-z]+(_[a-z]+)*", id) for id in ids)
+    for method, path, op in operations(document):
+        assert op["description"] and op["tags"] and "security" in op, path
+        if op["security"]:
+            assert {"400", "401", "403", "413", "422", "429", "503"} <= op["responses"].keys(), path
+        if body := op.get("requestBody"):
+            assert body["content"].keys() == {"application/json"}, (method, path)
+
+
+def test_bodies_have_examples(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    for _, path, op in operations(document):
+        if body := op.get("requestBody"):
+            schema = body["content"]["application/json"]["schema"]
+            name = schema.get("$ref", "").rpartition("/")[2]
+            assert not name or schemas[name].get("examples"), path
+
+
+def test_references_lead_somewhere(document: dict[str, Any]) -> None:
+    def references(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
+            return own + [ref for each in value.values() for ref in references(each)]
+        return [ref for each in value for ref in references(each)] if isinstance(value, list) else []
+
+    for ref in set(references(document)):
+        found: Any = document
+        for part in ref.removeprefix("#/").split("/"):
+            found = found[part]
+
+
+def test_every_path_of_the_rules_is_there(document: dict[str, Any]) -> None:
+    """A: exactly those paths, and the one that makes stream tokens."""
+    t, r = "/v1/threads/{thread_id}", "/v1/threads/{thread_id}/runs/{run_id}"
+    expected = {
+        *(f"/v1/{name}" for name in ("threads", "runs", "requests", "agents", "workers", "feed", "stream_tokens")),
+        *(t, r, "/v1/requests/{request_id}/respond", "/livez", "/readyz", "/metrics"),
+        *(f"{t}/{name}" for name in ("runs", "runs/stream", "runs/wait", "respond", "abort", "regenerate", "stream")),
+        *(f"{t}/{name}" for name in ("fork", "fork_once", "fork_many", "messages", "branches", "lineage", "diff")),
+        *(f"{r}/{name}" for name in ("stream", "wait", "explain", "attempts", "cancel", "redrive")),
+    }
+    assert document["paths"].keys() == expected
+
+
+@pytest.mark.timeout(BOUND + 60)
+async def test_the_api_does_what_its_document_says(client: Client, tmp_path: Path) -> None:
+    """A2: no 5xx, no status and no content that is not documented, whatever is sent; every check of schemathesis."""
+    settings = ApiSettings(
+        _env_file=None, max_wait=0.01, max_stream=0.05, requests_per_second=1e6, burst=10**6, streams_per_key=10**6
+    )
+    app = asgi_app(client, settings=settings)
+    _, key = await client.create_key("schemathesis", scopes=("read", "write", "respond", "admin"))
+    async with serving(app) as url:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(HERE / "schemathesis.toml"), "run"),
+            *(f"{url}/openapi.json", "-H", f"Authorization: Bearer {key}", "--checks", "all"),
+            *(PHASES if FULL else SHORT),
+            *("--generation-deterministic", "--continue-on-failure", "--no-color", "--warnings", "off"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=tmp_path,
+        )
+        async with asyncio.timeout(BOUND):
+            said, _ = await process.communicate()
+    text = said.decode()
+    print(text[-4000:])
+    assert process.returncode == 0, text[-20_000:]
+    made = re.search(r"(\d+) generated", text)
+    assert made is not None and int(made[1]) >= (2000 if FULL else 100)

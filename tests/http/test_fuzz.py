@@ -1,0 +1,145 @@
+"""Bodies that nobody would send: the answer is a problem or a success, never a 5xx (semantics: A2).
+
+``RUNYARD_TEST_BODIES=10000`` tries that many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gc
+import json
+import os
+import resource
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from api.http.app import asgi_app
+from api.http.document import operations
+from api.http.settings import ApiSettings
+from backends.memory import MemoryBackend, MemoryWorld
+from backends.postgres.backend import connect
+from runner.client import Client
+from tests.http.conftest import transport
+
+BODIES = int(os.environ.get("RUNYARD_TEST_BODIES", "150"))
+GROWTH = 150 * 2**20
+"""Bytes by which the process may grow over all bodies, caches of what is met for the first time included."""
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(min_value=-(10**40), max_value=10**40),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from(["t", "r", "\0", "\ud800", "\u2028", "", " ", "x" * 256, "00000000-0000-7000-8000-000000000000", "NaN"]),
+)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4), max_leaves=12
+)
+
+
+def fields(app: FastAPI) -> dict[tuple[str, str], list[str]]:
+    """Per operation with a body, the names of its fields."""
+    document = app.openapi()
+    found = {}
+    for method, path, op in operations(document):
+        if "requestBody" in op:
+            schema = op["requestBody"]["content"]["application/json"]["schema"]
+            for part in [schema, *schema.get("anyOf", ())]:
+                if name := part.get("$ref", "").rpartition("/")[2]:
+                    found[method.upper(), path] = list(document["components"]["schemas"][name]["properties"])
+    return found
+
+
+OPERATIONS = fields(asgi_app(MemoryBackend(MemoryWorld(), "")))
+FIELDS = sorted({name for names in OPERATIONS.values() for name in names})
+
+
+def encoded(value: Any) -> bytes:
+    return json.dumps(value).encode()  # NaN, Infinity and lone surrogates included
+
+
+objects = st.one_of(
+    st.dictionaries(st.sampled_from(FIELDS), values, max_size=6),
+    st.sampled_from(sorted(OPERATIONS)).flatmap(
+        lambda operation: st.fixed_dictionaries({}, optional=dict.fromkeys(OPERATIONS[operation], values))
+    ),
+)
+bodies = st.one_of(objects.map(encoded), values.map(encoded), st.binary(max_size=200))
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.Runner]:
+    """hypothesis drives many examples through one loop, with its connections."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def http(loop: asyncio.Runner, module_postgres_url: str) -> Iterator[httpx.AsyncClient]:
+    """The API over Postgres, whose driver is the pickier one."""
+
+    async def go() -> AsyncIterator[httpx.AsyncClient]:
+        backend = await connect(module_postgres_url)
+        limits = ApiSettings(_env_file=None, max_wait=0.0, max_stream=0.01, requests_per_second=1e6, burst=10**6)
+        app = asgi_app(Client(backend), auth="off", settings=limits)
+        async with httpx.AsyncClient(transport=transport(app), base_url="http://localhost") as made:
+            await made.post("/v1/threads/t/messages", json={"message": "x"})
+            yield made
+        await backend.close()
+
+    making = go()
+    yield loop.run(anext(making))  # type: ignore[arg-type]
+    loop.run(anext(making, None))  # type: ignore[arg-type]
+
+
+def memory() -> int:
+    gc.collect()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@pytest.mark.timeout(1500 if BODIES > 1000 else 240)
+def test_no_body_is_a_5xx(loop: asyncio.Runner, http: httpx.AsyncClient) -> None:
+    before = memory()
+
+    @settings(
+        max_examples=BODIES, deadline=None, phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck)
+    )
+    @given(st.sampled_from(sorted(OPERATIONS)), bodies)
+    def send(operation: tuple[str, str], body: bytes) -> None:
+        method, path = operation
+        url = path.format(thread_id="t", run_id="r", request_id="q")
+        reply = loop.run(http.request(method, url, content=body, headers={"Content-Type": "application/json"}))
+        assert reply.status_code < 500, (operation, body, reply.text)
+        if reply.status_code >= 400:
+            assert reply.headers["content-type"] == "application/problem+json" and reply.json()["detail"]
+
+    send()
+    assert memory() - before < GROWTH
+
+
+@pytest.mark.timeout(240)
+def test_no_query_is_a_5xx(loop: asyncio.Runner, http: httpx.AsyncClient) -> None:
+    """Cursors, filters and ids of any text; cursors that are JSON of the wrong shape among them."""
+    paths = sorted({(m, p) for m, p, _ in operations(asgi_app(MemoryBackend(MemoryWorld(), "")).openapi()) if m == "get"})
+    names = ("cursor", "limit", "leaf_id", "other", "agent", "status", "since", "before", "tag", "wait", "order", "thread_id")
+    cursors = values.map(encoded).map(lambda text: base64.urlsafe_b64encode(text).decode())
+    texts = st.one_of(st.text(st.characters(codec="utf-8"), max_size=20), cursors, st.integers().map(str))
+
+    @settings(max_examples=BODIES, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(paths), st.dictionaries(st.sampled_from(names), texts, max_size=3), st.one_of(st.just("t"), texts))
+    def ask(operation: tuple[str, str], query: dict[str, str], thread_id: str) -> None:
+        url = operation[1].format(thread_id=quote(thread_id, safe="") or "t", run_id="r", request_id="q")
+        reply = loop.run(http.get(url, params=query))
+        assert reply.status_code < 500, (url, query, reply.text)
+
+    ask()
