@@ -21,6 +21,13 @@ from pydantic_ai.messages import (
     ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
+    ModelResponsePart,
+)
+from pydantic_ai.messages import (
+    TextPart as ModelTextPart,
+)
+from pydantic_ai.messages import (
+    ThinkingPart as ModelThinkingPart,
 )
 from pydantic_ai.messages import (
     ToolCallPart as ModelToolCall,
@@ -127,6 +134,26 @@ def is_final(message: Message) -> bool:
 def call_of(call: ModelToolCall) -> ToolCallPart:
     """A tool call of a model; arguments that are no JSON object are left out."""
     return ToolCallPart(id=call.tool_call_id, name=call.tool_name, arguments=_arguments(call.args))
+
+
+def make_storable(part: ModelResponsePart) -> None:
+    """Put the halves of characters together that a provider cut in two, and replace what has no other half: neither a store
+    nor a provider takes them."""
+    match part:
+        case ModelTextPart() | ModelThinkingPart():
+            part.content = _whole(part.content)
+        case ModelToolCall(args=str(args)):
+            part.args = _whole(args)
+        case ModelToolCall(args=dict(args)) if (text := json.dumps(args, ensure_ascii=False)) != (whole := _whole(text)):
+            part.args = json.loads(whole)
+
+
+def _whole(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def usage_of(response: ModelResponse) -> Usage:

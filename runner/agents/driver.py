@@ -193,11 +193,12 @@ class _Drive:
             self._ctx.discard_stream()  # a hook refused the answer
             return following
         response = following.model_response
+        for part in response.parts:
+            dialect.make_storable(part)
+            self._distinguish(part)
         if not _streams(run.ctx.deps.model):
             for part in response.parts:
                 begin(self._ctx, 0, part, {})
-        for part in response.parts:
-            self._distinguish(part)
         message = dialect.from_response(response)
         message.usage = self._account(run, message)
         await self._ctx.append(*self._shown(node.request), message)
@@ -216,7 +217,7 @@ class _Drive:
             parts = last.parts if isinstance(last, ModelRequest) else []
         else:
             assert isinstance(following, ModelRequestNode)
-            parts = following.request.parts
+            parts = following.request.parts = self._as_stored(following.request.parts)
         rest = [part for part in parts if isinstance(part, ToolReturnPart) and part.tool_call_id not in self._stored]
         if rest:
             self._stored |= {part.tool_call_id for part in rest}
@@ -226,6 +227,18 @@ class _Drive:
             else:
                 await self._ctx.append(message)
         return following
+
+    def _as_stored(self, parts: Sequence[ModelRequestPart]) -> list[ModelRequestPart]:
+        """``parts`` with the results that are stored, also where the agent has changed since and refused their calls."""
+        told: list[ModelRequestPart] = []
+        for part in parts:
+            known = self._recorded.results.get(part.tool_call_id) if isinstance(part, ToolReturnPart) else None
+            if known is None or part.outcome != "retried":  # type: ignore[union-attr]
+                told.append(part)
+                continue
+            told += [known.part, *known.shown]
+            self._known += known.shown
+        return told
 
     async def _store_result(self, event: FunctionToolResultEvent) -> None:
         part = event.part

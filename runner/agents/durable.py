@@ -55,6 +55,9 @@ CONTROL: Final = (
 OF_THE_ATTEMPT: Final = (BackendUnavailableError, StepUnknownError, BudgetExceededError, HitlNotAllowedError)
 """Errors that end the attempt or the run wherever they come up."""
 
+OF_THE_PROCESS: Final = (KeyboardInterrupt, GeneratorExit)
+"""What is raised into a tool from outside. A SystemExit, or a cancellation of something that the tool awaits, is its own."""
+
 log = logging.getLogger("runyard.agents")
 
 
@@ -143,13 +146,14 @@ class Recorded(Capability):
         except Exception as error:
             if isinstance(error, UnexpectedModelBehavior) and ctx.retry >= ctx.max_retries and error.__cause__ is not None:
                 raise  # the tool was retried as often as it may be
-            log.warning("tool %s failed in call %s", call.tool_name, call.tool_call_id, exc_info=error)
-            raise ToolFailed(f"{type(error).__name__}: {error}") from error
+            raise _failed(call, error) from error
         except BaseException as error:
             signals = [*signals_in(error)]
             if signals and all(isinstance(signal, Deferred) for signal in signals):
                 raise CallDeferred({OURS: {"kind": "wait"}}) from None
-            raise
+            if signals or isinstance(error, OF_THE_PROCESS) or _is_cancelled():
+                raise
+            raise _failed(call, error) from error
         if isinstance(result, ToolReturn) and result.tools:
             self.revealed[call.tool_call_id] = list(result.tools)
         return result
@@ -232,6 +236,17 @@ class Humans(Capability):
             timeout=ours.get("timeout"),
             on_timeout=ours.get("on_timeout"),
         )
+
+
+def _failed(call: ModelToolCall, error: BaseException) -> ToolFailed:
+    log.warning("tool %s failed in call %s", call.tool_name, call.tool_call_id, exc_info=error)
+    return ToolFailed(f"{type(error).__name__}: {error}")
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancelled the current task, and not only something that it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def asks_humans(agent: AbstractAgent[Any, Any]) -> bool:

@@ -29,7 +29,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import RequestUsage
 
-from runner.agents.dialect import from_request, from_response, to_model, tool_message
+from runner.agents.dialect import from_request, from_response, make_storable, to_model, tool_message
 from runner.models import ImagePart, Message, ToolResultPart
 from runner.models import TextPart as Text
 from runner.models import ThinkingPart as Thinking
@@ -171,3 +171,14 @@ def test_what_an_answer_costs() -> None:
     )
     known = from_response(ModelResponse([TextPart("x")], usage=usage, model_name="gpt-4o", provider_name="openai"))
     assert known.usage is not None and known.usage.cost == pytest.approx(1000 * 2.5e-6 + 100 * 1e-5)
+
+
+def test_halves_of_characters_are_put_together() -> None:
+    call, text = (
+        ToolCallPart("note", {"text": ["\ud83d\ude00", {"half \ud83d": 1}]}),
+        ToolCallPart("note", '{"text": "\ud83d\ude00"}'),
+    )
+    for part in (call, text):
+        make_storable(part)
+    assert call.args == {"text": ["😀", {"half \ufffd": 1}]}
+    assert text.args == '{"text": "😀"}'

@@ -143,6 +143,34 @@ async def test_r9_recorded_results_answer_their_calls_and_the_others_are_execute
     assert [message.role for message in await lab.messages()] == ["user", "assistant", "tool", "tool", "assistant"]
 
 
+@pytest.mark.parametrize("now", ["gone", "other arguments"])
+async def test_r9_a_recorded_result_outlives_its_tool(lab: Lab, now: str) -> None:
+    """R9: another version of the agent goes on with what the first one did, and the model sees that."""
+    script = Script([[call("look"), call("pay")], "done"])
+
+    def version(look: Any) -> Agent[Any, Any]:
+        agent: Agent[Any, Any] = Agent(script.model)
+        agent.tool_plain(lambda: "paid", name="pay", requires_approval=True)
+        if look is not None:
+            agent.tool_plain(look, name="look")
+        return agent
+
+    async def look() -> ToolReturn:
+        return ToolReturn("looked", content="as shown")
+
+    async def look_at(what: str) -> str:
+        return what
+
+    assert status(await lab.attempt(version(look))) is RunStatus.SUSPENDED
+    await lab.respond(True)
+    assert status(await lab.attempt(version(None if now == "gone" else look_at))) is RunStatus.COMPLETED
+    assert script.results() == {"look": "looked", "pay": "paid"}
+    assert [part.content for part in prompts(script.requests[-1])] == ["hi", "as shown"]
+    messages = await lab.messages()
+    assert open_tool_calls(messages) == []
+    assert [message.role for message in messages] == ["user", "assistant", "tool", "tool", "assistant"]
+
+
 async def test_r9_tools_that_a_stored_result_made_available_are_available(lab: Lab) -> None:
     script = Script([[call("find")], [call("hidden")], "done"])
     agent: Agent[Any, Any] = Agent(script.model)
@@ -287,6 +315,37 @@ async def test_r7_an_exception_of_a_tool_is_a_result_and_the_run_goes_on(lab: La
     errors = {result.call_id: result.is_error for message in await lab.messages() for result in message.tool_results}
     assert errors == {"broken": True, "fine": False}
     assert "no such thing" in str(script.results()["broken"])
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), asyncio.CancelledError("lost"), BaseException("odd")], ids=repr)
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_r7_whatever_a_tool_raises_is_a_result(lab: Lab, error: BaseException, threaded: bool) -> None:
+    """R7: a tool that exits, or awaits what was cancelled, neither ends its worker nor the tools beside it."""
+    script = Script([[call("broken"), call("fine")], "done"])
+    agent: Agent[Any, Any] = Agent(script.model)
+
+    async def broken() -> str:
+        raise error
+
+    def broken_in_a_thread() -> str:
+        raise error
+
+    agent.tool_plain(broken_in_a_thread if threaded else broken, name="broken")
+    agent.tool_plain(lambda: "fine", name="fine")
+    assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    errors = {result.call_id: result.is_error for message in await lab.messages() for result in message.tool_results}
+    assert errors == {"broken": True, "fine": False}
+    assert type(error).__name__ in str(script.results()["broken"])
+
+
+async def test_r7_characters_that_a_provider_cut_in_two_are_put_together(lab: Lab) -> None:
+    """R7: what neither store nor provider would take; the run does not fail of it, and its model is not asked again."""
+    script = Script([[TextPart("so \ud83d"), call("note")], "\ud83d\ude00!"])
+    agent: Agent[Any, Any] = Agent(script.model)
+    agent.tool_plain(lambda: "noted", name="note")
+    assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    assert len(script.requests) == 2
+    assert [message.text for message in await lab.messages() if message.role == "assistant"] == ["so \ufffd", "😀!"]
 
 
 @pytest.mark.parametrize("value", ["half \ud800", "x" * 100_000, object()], ids=["surrogate", "large", "no json"])
