@@ -39,6 +39,7 @@ from .eventwriter import EventStream, EventWriter
 from .exchange import Attempt, Claim, Ended, Ledger, Write
 from .fanout import Answer, FanOutJob
 from .fanthreads import Later
+from .logging import plain_tracebacks
 from .models import ErrorInfo, JsonObject, Message, Run
 from .outcomes import UNSERVED_DELAY, backoff, describe, effective_options, end_events, retryable
 from .patience import patiently
@@ -74,6 +75,7 @@ class Tools:
         async def complete(writes: Sequence[Write]) -> Sequence[Ended | Exception]:
             return await each_its_own(backend.runs.complete, writes)
 
+        plain_tracebacks()
         return cls(app, backend, writer, Batcher(complete))
 
 

@@ -15,7 +15,6 @@ RUN_FIELDS = ("thread_id", "run_id", "attempt", "fence")
 
 def configure(level: str = "info", format: Literal["json", "console", "auto"] = "auto", stream: TextIO = sys.stderr) -> None:
     """Send structlog's and the standard library's records to ``stream``. ``auto`` means colours on a terminal, else JSON."""
-    # Plain tracebacks: the rich ones print local variables, and with them what people said.
     console = format == "console" or (format == "auto" and stream.isatty())
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -25,9 +24,7 @@ def configure(level: str = "info", format: Literal["json", "console", "auto"] = 
         structlog.processors.StackInfoRenderer(),
     ]
     ending: list[Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)]
-        if console
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        [_console(stream)] if console else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -41,3 +38,16 @@ def configure(level: str = "info", format: Literal["json", "console", "auto"] = 
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+
+
+def plain_tracebacks() -> None:
+    """Keep structlog's own default from printing the variables of each frame, in a program that did not configure it.
+
+    What people said is in them, and the event loop would wait for seconds until they are rendered.
+    """
+    if not structlog.is_configured():
+        structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _console(sys.stdout)])
+
+
+def _console(stream: TextIO) -> Processor:
+    return structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)

@@ -12,13 +12,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
-import structlog
 from hypothesis import settings
 from redis.asyncio import Redis
 
 from backends.embedded import EmbeddedPostgres, EmbeddedRedis
 from backends.embedded.servers import POSTGRES_VARIABLE, REDIS_VARIABLE
 from runner.client import Client
+from runner.logging import plain_tracebacks
 from tests.fleet import Fleet
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ settings.register_profile("ci", deadline=None, print_blob=True)
 settings.register_profile("quick", deadline=None, max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
-# Tracebacks with the variables of each frame take seconds to print, and an event loop waits for them.
-plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
-structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
+plain_tracebacks()
 
 TESTS = Path(__file__).parent
 NARROWING = ("keyword", "markexpr", "lf", "maxfail", "collectonly", "ignore", "ignore_glob", "deselect")
