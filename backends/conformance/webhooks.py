@@ -216,6 +216,15 @@ class TestWebhooks:
         await world.workers.prune(nothing)
         assert await deliveries(world) == []
 
+    async def test_a_quiet_tenant_keeps_nothing_of_others(self, world: World) -> None:
+        other = World(await world.factory(tenant="other"), world.factory)
+        await subscribe(other, "quiet")
+        await world.turn("r1")
+        assert await take(world) == []
+        await world.workers.prune(Retention(feed=timedelta(0)))
+        assert (await world.backend.feed.read()).items == []
+        await other.backend.close()
+
     async def test_deletion_ends_nothing_that_is_to_be_told(self, world: World) -> None:
         """A delivery holds ids only; what it tells of the run is read when it is sent."""
         await world.turn("r1", options=OWN)

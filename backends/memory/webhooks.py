@@ -23,6 +23,9 @@ class Subscription:
     webhook: Webhook
     seen: int
 
+    def hears(self, note: Note) -> bool:
+        return self.webhook.tenant in (None, note.tenant)
+
 
 @dataclass
 class DeliveryState:
@@ -101,7 +104,7 @@ class MemoryWebhookStore:
         webhook = subscription.webhook
         if webhook.disabled_at is None:
             for note in self.db.notes:
-                if note.number > subscription.seen and webhook.tenant in (None, note.tenant) and note.type in webhook.events:
+                if note.number > subscription.seen and subscription.hears(note) and note.type in webhook.events:
                     add_delivery(self.db, note, webhook.url, webhook.webhook_id)
             subscription.seen = self.db.numbers
 

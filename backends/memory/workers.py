@@ -89,10 +89,9 @@ class MemoryWorkerStore:
     async def prune(self, retention: Retention, limit: int = 5000) -> bool:
         """Forget what was kept for its time."""
         now = self.db.now()
-        unread = min(
-            (each.seen for each in self.db.webhooks.values() if each.webhook.disabled_at is None), default=self.db.numbers
-        )
-        old = [note for note in self.db.notes if note.at < now - retention.feed and note.number <= unread][:limit]
+        heard = [each for each in self.db.webhooks.values() if each.webhook.disabled_at is None]
+        old = [note for note in self.db.notes if note.at < now - retention.feed]
+        old = [note for note in old if all(note.number <= each.seen for each in heard if each.hears(note))][:limit]
         self.db.notes = [note for note in self.db.notes if note not in old]
         self.db.pruned |= {note.tenant: note.number for note in old}
         results = [r.run for t in self.db.threads.values() for r in t.runs.values() if r.run.kind in FORK_KINDS]

@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 
 from .. import metrics
-from ..errors import BackendUnavailableError, RunyardError
+from ..errors import BackendUnavailableError
 from ..patience import patiently
 from ..ports import Backend, Sender
 from .models import Outcome, Posting, Reply, WebhookPolicy
@@ -103,20 +103,28 @@ class Dispatcher:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _deliver(self, posting: Posting) -> None:
-        """One try. Never raises: what cannot be settled comes again."""
+        """One try. What cannot be settled comes again."""
         try:
-            outcome = await self._try(posting)
+            outcome = await self._outcome(posting)
             metrics.WEBHOOK_DELIVERIES.labels(outcome=outcome.kind).inc()
             await patiently(lambda: self._backend.webhooks.settle(posting, outcome), bound=MARGIN)
         except BackendUnavailableError as error:
             log.warning("a delivery comes again", delivery_id=posting.delivery_id, error=str(error))
-        except Exception:
-            log.exception("a delivery comes again", delivery_id=posting.delivery_id)
         else:
             if outcome.kind in ("failed", "gone"):
                 log.warning(
                     "a webhook was not delivered", delivery_id=posting.delivery_id, url=posting.url, error=outcome.error
                 )
+
+    async def _outcome(self, posting: Posting) -> Outcome:
+        """One try; a defect counts as one that failed, so that it is not repeated for ever. Raises BackendUnavailableError."""
+        try:
+            return await self._try(posting)
+        except BackendUnavailableError:
+            raise
+        except Exception as error:
+            log.exception("a webhook could not be sent", delivery_id=posting.delivery_id)
+            return self._again(posting, Reply(error=f"{type(error).__name__}: {error}"[:500]))
 
     async def _try(self, posting: Posting) -> Outcome:
         secret = posting.secret or self._policy.secret
@@ -128,11 +136,7 @@ class Dispatcher:
             )
         body = await self._body(posting)
         headers = signed(posting.delivery_id, body, secret, datetime.now(UTC))
-        try:
-            reply = await self._sender.send(posting.url, headers, body, timeout=self._policy.timeout)
-        except RunyardError as error:
-            reply = Reply(error=error.message)
-        return self._judge(posting, reply)
+        return self._judge(posting, await self._sender.send(posting.url, headers, body, timeout=self._policy.timeout))
 
     async def _body(self, posting: Posting) -> bytes:
         run = None

@@ -33,10 +33,12 @@ LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     whose text := (SELECT min(o.tenant) FROM runyard.outbox o);
     gone integer := 0;
-    unread xid8 := least(pg_snapshot_xmin(pg_current_snapshot()), (SELECT min(w.cursor) FROM runyard.webhooks w WHERE w.disabled_at IS NULL));
+    unread xid8;
     last record;
 BEGIN
     WHILE whose IS NOT NULL AND gone < most LOOP
+        unread := least(pg_snapshot_xmin(pg_current_snapshot()), (
+            SELECT min(w.cursor) FROM runyard.webhooks w WHERE w.disabled_at IS NULL AND (w.tenant IS NULL OR w.tenant = whose)));
         WITH old AS (
             DELETE FROM runyard.outbox o USING (
                 SELECT x.transaction, x.position, x.created_at FROM runyard.outbox x
