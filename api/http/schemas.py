@@ -175,6 +175,9 @@ class _Execution(_Request):
     retry: RetryPolicy | None = None
     multitask_strategy: MultitaskStrategy = "enqueue"
     metadata: JsonObject = Field(default_factory=dict)
+    webhook: str | None = Field(
+        None, max_length=2048, pattern=r"^https?://[^/?#@\s]+([/?][^#\s]*)?$", description="Told when the run ends."
+    )
 
     def execution(self) -> dict[str, Any]:
         """The arguments of ``client.enqueue`` that these fields are."""

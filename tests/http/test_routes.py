@@ -123,6 +123,14 @@ class TestRuns:
         refused = await post(http, "/v1/threads/t/runs", 409, message="ho", run_id="r")
         assert (refused["code"], refused["details"]["differs"]) == ("run_conflict", ["message"])
 
+    async def test_a_url_that_is_told_of_the_end(self, http: httpx.AsyncClient) -> None:
+        """R11: it is kept with the run; what is no URL is refused."""
+        run = await post(http, "/v1/threads/w/runs", 202, message="x", run_id="r1", webhook="https://example.com/hook?a=1")
+        assert run["options"]["webhook"] == "https://example.com/hook?a=1"
+        for wrong in ("", "ftp://example.com/", "https://a@b/", "https://example.com/#x", "https://" + "x" * 2048, 7):
+            await post(http, "/v1/threads/w/runs", 422, message="x", webhook=wrong)
+        await post(http, "/v1/threads/w/runs", 400, message="x", webhook="https://bücher.example/")
+
     async def test_wait_answers_with_what_the_run_said(self, http: httpx.AsyncClient, worker: Worker) -> None:
         done = await post(http, "/v1/threads/t/runs/wait", 200, message="say hello", run_id="r")
         assert (done["run"]["status"], done["text"]) == ("completed", "hello")
