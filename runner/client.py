@@ -36,7 +36,8 @@ class Client(ForkCalls, FanOutCalls, LineageCalls, FeedCalls, LimitCalls, Webhoo
         """Connect to ``url``: ``client = await Client.connect(url)`` or ``async with Client.connect(url) as client``.
 
         ``options`` are the backend's: for postgresql ``redis="redis://…"`` and the bounds of the pool; without Redis, runs
-        start when the workers' reconciler finds them, seconds later. ``tenant`` scopes everything. ``app_version``: recorded
+        start when the workers' reconciler finds them, seconds later. For https, the HTTP API, they are ``api_key``, which says
+        for which tenant, and what :func:`backends.http.connect` takes. ``tenant`` scopes everything. ``app_version``: recorded
         with each run that the client enqueues.
 
         Raises InvalidInputError for an unknown scheme, BackendUnavailableError, SchemaUninitialized, SchemaMismatch.

@@ -10,7 +10,7 @@ from typing import Final
 
 from .errors import ExtraMissingError
 
-EXTRAS: Final = {"pydantic_ai": "agents", "fastapi": "http", "uvicorn": "http"}
+EXTRAS: Final = {"pydantic_ai": "agents", "fastapi": "http", "uvicorn": "http", "httpx": "client"}
 """Top-level modules that only an extra of the distribution installs."""
 
 

@@ -330,6 +330,19 @@ class EventLog(Protocol):
     def begins(self, thread_key: int) -> AsyncIterator[bool]: ...
 
 
+class Remote(Protocol):
+    """What a backend has as ``remote`` if its other end follows runs by itself, as the HTTP API does: no event log is read here
+    then. Other backends lack the attribute.
+
+    ``follow_run``: as :func:`runner.streams.follow_run`. ``follow_thread``: as :func:`runner.threadstream.follow_thread`; each
+    event after its cursor. ``outcome``: a run that stopped, its messages in order, and the requests that it waits for.
+    """
+
+    def follow_run(self, thread_id: str, run_id: str, last_event_id: str | None = None) -> AsyncGenerator[Event]: ...
+    def follow_thread(self, thread_id: str, after: str | None = None) -> AsyncGenerator[tuple[str, Event]]: ...
+    async def outcome(self, run: Run) -> tuple[Run, list[Message], list[HitlRequest]]: ...
+
+
 class Backend(Protocol):
     """Everything that a client or a worker needs, connected. ``store`` parts are bound to ``tenant``.
 
@@ -355,3 +368,8 @@ class Backend(Protocol):
     async def check(self) -> None: ...
     def notifications(self) -> AsyncGenerator[Effects]: ...
     async def close(self) -> None: ...
+
+
+def remote_of(backend: Backend) -> Remote | None:
+    """The far end of ``backend`` if it follows runs by itself."""
+    return getattr(backend, "remote", None)

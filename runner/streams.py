@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from .errors import BackendUnavailableError, RunNotFoundError
 from .exchange import RunRef
 from .models import STREAM_ENDS, Event, Run
+from .ports import remote_of
 from .states import RunStatus
 
 if TYPE_CHECKING:
@@ -89,8 +90,11 @@ async def follow_run(
 
     Raises RunNotFoundError.
     """
-    reader = _Reader(backend, thread_id, run_id, recheck)
-    async with aclosing(reader.read(last_event_id)) as events:
+    if (remote := remote_of(backend)) is not None:
+        found = remote.follow_run(thread_id, run_id, last_event_id)
+    else:
+        found = _Reader(backend, thread_id, run_id, recheck).read(last_event_id)
+    async with aclosing(found) as events:
         async for event in events:
             yield event
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .errors import BackendUnavailableError, RunNotFoundError, ThreadNotFoundError
 from .models import STREAM_ENDS, Event, Run
+from .ports import remote_of
 from .states import RunStatus
 from .streams import NOT_HELD, follow_run, position, stopped, with_silence
 
@@ -86,6 +87,11 @@ async def follow_thread(
 
     Raises ThreadNotFoundError.
     """
+    if (remote := remote_of(backend)) is not None:
+        async with aclosing(remote.follow_thread(thread_id, after)) as told:
+            async for entry in told:
+                yield ThreadEvent(*entry)
+        return
     key = await backend.threads.thread_key(thread_id)
     if key is None:
         raise ThreadNotFoundError(f"there is no thread {thread_id!r}", thread_id=thread_id)

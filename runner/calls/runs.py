@@ -26,6 +26,7 @@ from ..models import (
     check_id,
     new_id,
 )
+from ..ports import remote_of
 from ..states import RunStatus
 from ..streams import follow_run
 from ..threadstream import ThreadEvent, follow_thread
@@ -248,6 +249,8 @@ class RunCalls(Calls):
     async def result_of(self, run: Run) -> RunResult:
         """What a run left that stopped: its messages in order, and the requests that it waits for. Raises ResultExpiredError
         if it is a fork job whose result is kept no longer."""
+        if (remote := remote_of(self.backend)) is not None:
+            return RunResult(*await remote.outcome(run))
         if run.kind != "prompt" and run.kind != "external":
             if run.status is RunStatus.COMPLETED and run.result is None:
                 message = f"the result of {run.kind} job {run.run_id!r} was kept for its time; ask again under another run id"

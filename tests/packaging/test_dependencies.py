@@ -35,7 +35,7 @@ def imported(package: str) -> Iterator[tuple[str, Path]]:
 def required() -> set[str]:
     """The distributions that runyard and those of its extras that are no tools ask for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = (text for extra in ("server", "http", "agents") for text in project["optional-dependencies"][extra])
+    extras = (text for extra in ("server", "http", "client", "agents") for text in project["optional-dependencies"][extra])
     return {named(Requirement(text).name) for text in (*project["dependencies"], *extras)}
 
 

@@ -1,0 +1,107 @@
+"""What requests carry, and models from what answers hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from runner.exchange import AcceptRequest, ForkRequest, Page
+from runner.models import JsonObject, Message, RetryPolicy
+
+from .direct import only_direct
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read(model: type[M], data: Mapping[str, Any]) -> M:
+    """``data`` as ``model``. Fields that a newer server added are passed over."""
+    return model.model_validate({name: value for name, value in data.items() if name in model.model_fields})
+
+
+def page(model: type[M], data: Mapping[str, Any]) -> Page[M]:
+    """A page of a list."""
+    return Page([read(model, item) for item in data["items"]], data["next"])
+
+
+def given(**fields: Any) -> JsonObject:
+    """``fields`` without those that are None, which is what a request says that leaves them out."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def message(stored: Message | None) -> JsonObject | None:
+    """A message as requests hold it. Raises CapabilityMissingError."""
+    if stored is None:
+        return None
+    if stored.usage is not None:
+        raise only_direct("a message with usage")
+    return stored.model_dump(mode="json", include={"id", "role", "content", "stop_reason", "metadata"})
+
+
+def prompt(request: AcceptRequest) -> JsonObject:
+    """The body of a prompt; ``message`` null is said."""
+    options = request.options
+    return {
+        "message": message(request.input),
+        **given(
+            run_id=request.run_id,
+            agent=request.agent,
+            queue=request.queue,
+            parent_id=request.parent_id,
+            priority=request.priority,
+            run_at=request.run_at.isoformat() if request.run_at is not None else None,
+            delay=request.delay,
+            timeout=options.timeout,
+            max_attempts=options.max_attempts,
+            retry=options.retry.model_dump(mode="json") if options.retry != RetryPolicy() else None,
+            multitask_strategy=options.multitask_strategy,
+            parallel=options.parallel,
+            metadata=request.metadata,
+        ),
+    }
+
+
+def fork(request: ForkRequest) -> JsonObject:
+    """The body of a fork."""
+    cut = request.cut
+    return given(
+        new=request.new,
+        after_run_id=cut.after_run_id,
+        at_message_id=cut.at_message_id,
+        at_seq=cut.at_seq,
+        repair=cut.repair,
+        metadata=request.metadata,
+        title=request.title,
+        tags=dict(request.tags),
+        agent=request.agent,
+        reset_usage=request.reset_usage,
+    )
+
+
+def probe(request: AcceptRequest, cut: ForkRequest) -> JsonObject:
+    """The body of a probe."""
+    return given(
+        message=message(request.input),
+        after_run_id=cut.cut.after_run_id,
+        run_id=request.run_id,
+        agent=request.agent,
+        timeout=request.options.timeout,
+    )
+
+
+def fan_out(request: AcceptRequest, cut: ForkRequest) -> JsonObject:
+    """The body of a fan-out."""
+    fan = cut.fan
+    assert fan is not None
+    return given(
+        messages=[message(candidate) for candidate in fan.messages],
+        after_run_id=cut.cut.after_run_id,
+        run_id=request.run_id,
+        agent=request.agent,
+        timeout=request.options.timeout,
+        threads=fan.threads,
+        stop=fan.stop,
+        judge=fan.judge,
+        max_parallel=fan.max_parallel,
+    )

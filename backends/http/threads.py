@@ -1,0 +1,122 @@
+"""Threads and their messages over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from runner.errors import InvalidInputError, ThreadNotFoundError
+from runner.exchange import Created, Effects, Forked, ForkRequest, Page, ThreadRequest
+from runner.models import Branch, JsonObject, Message, Thread
+
+from . import bodies
+from .bodies import given, page, read
+from .direct import DirectOnly
+from .wire import Wire
+
+PAGE: Final = 500
+"""Messages per request where a whole path is asked for."""
+
+
+class HttpThreadStore(DirectOnly):
+    """The client's half of :class:`runner.ports.ThreadStore`."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__("threads")
+        self._wire = wire
+
+    async def thread(self, thread_id: str) -> Thread | None:
+        """One thread, or None."""
+        with suppress(ThreadNotFoundError):
+            return read(Thread, (await self._wire.ask("GET", "threads", thread_id)).data)
+        return None
+
+    async def threads(
+        self,
+        *,
+        parent_thread_id: str | None = None,
+        agent: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Thread]:
+        """Threads, the oldest first."""
+        if name := next((name for name in tags or {} if ":" in name), None):
+            raise InvalidInputError(f"over HTTP, threads cannot be asked for by a tag with a colon in its name: {name!r:.80}")
+        tag = [f"{name}:{value}" for name, value in (tags or {}).items()]
+        query = {"parent_thread_id": parent_thread_id, "agent": agent, "tag": tag, "limit": limit, "cursor": cursor}
+        return page(Thread, (await self._wire.ask("GET", "threads", query=query)).data)
+
+    async def create_thread(self, request: ThreadRequest) -> Created:
+        """Make a thread, or find the one that the same request made."""
+        body = given(
+            thread_id=request.thread_id,
+            agent=request.agent,
+            title=request.title,
+            tags=dict(request.tags),
+            extra=request.extra,
+            config=request.config,
+        )
+        answer = await self._wire.ask("POST", "threads", body=body)
+        return Created(read(Thread, answer.data), created=answer.status == 201)
+
+    async def update_thread(
+        self,
+        thread_id: str,
+        *,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        extra: JsonObject | None = None,
+    ) -> Thread:
+        """Change what is given."""
+        body = given(title=title, tags=dict(tags) if tags is not None else None, extra=extra)
+        return read(Thread, (await self._wire.ask("PATCH", "threads", thread_id, body=body)).data)
+
+    async def messages(
+        self,
+        thread_id: str,
+        leaf_id: str | None = None,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        newest_first: bool = False,
+    ) -> Page[Message]:
+        """A path of the tree; without ``limit``, all of it."""
+        order = "newest_first" if newest_first else "oldest_first"
+        query = {"leaf_id": leaf_id, "limit": PAGE if limit is None else limit, "order": order}
+        found: list[Message] = []
+        while True:
+            answer = await self._wire.ask("GET", "threads", thread_id, "messages", query={**query, "cursor": cursor})
+            part = page(Message, answer.data)
+            found += part.items
+            cursor = part.next
+            if limit is not None or cursor is None:
+                return Page(found, cursor)
+
+    async def branches(self, thread_id: str) -> list[Branch]:
+        """Every leaf, the oldest first."""
+        answer = await self._wire.ask("GET", "threads", thread_id, "branches")
+        return [read(Branch, item) for item in answer.data["items"]]
+
+    async def store_message(
+        self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None
+    ) -> Message:
+        """Store a message without a run. Not sent again: it could be stored twice."""
+        body = given(message=bodies.message(message), parent_id=parent_id, expected_leaf=expected_leaf)
+        return read(Message, (await self._wire.ask("POST", "threads", thread_id, "messages", repeat=False, body=body)).data)
+
+    async def fork(self, request: ForkRequest) -> Forked:
+        """Fork, or find the fork that the same request made."""
+        answer = await self._wire.ask("POST", "threads", request.src, "fork", body=bodies.fork(request))
+        return Forked(read(Thread, answer.data["thread"]), created=answer.status == 201)
+
+    async def delete_thread(self, thread_id: str, *, cancel: bool = False) -> Effects:
+        """Delete a thread. Not sent again: another one may have its id by then."""
+        await self._wire.ask("DELETE", "threads", thread_id, repeat=False, query={"cancel": cancel})
+        return Effects()
+
+    async def erase_thread(self, thread_id: str, *, cancel: bool = False) -> Effects:
+        """Delete a thread and blank its messages. Not sent again."""
+        await self._wire.ask("DELETE", "threads", thread_id, repeat=False, query={"cancel": cancel, "erase": True})
+        return Effects()

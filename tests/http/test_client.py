@@ -1,0 +1,402 @@
+"""``Client.connect("http://…")``: the calls of a direct client, over a real connection where that shows."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from api.http.app import asgi_app
+from api.http.settings import ApiSettings
+from backends.http.backend import HttpFeed, HttpWorkerStore
+from backends.http.runs import HttpRunStore
+from backends.http.threads import HttpThreadStore
+from backends.memory import MemoryWorld
+from backends.memory import connect as memory
+from runner import Client, Event, Message, RunStatus, errors, ports, tracing
+from runner.models import STREAM_ENDS, Usage
+from runner.worker import Worker
+from tests.chaos.proxy import FaultProxy
+
+from .conftest import ask, transport
+from .server import serving
+
+BOUND = 20.0
+
+
+@pytest.fixture
+async def key(client: Client) -> str:
+    """A key of the default tenant."""
+    return (await client.create_key("test", scopes=("admin",)))[1]
+
+
+@pytest.fixture
+async def remote(app: FastAPI, key: str) -> AsyncIterator[Client]:
+    """The API's client, over no network."""
+    async with Client.connect("http://api", api_key=key, transport=transport(app)) as remote:
+        yield remote
+
+
+@pytest.fixture
+async def proxy(app: FastAPI) -> AsyncIterator[FaultProxy]:
+    """A served API behind a wire that breaks when it is told to."""
+    async with serving(app) as url:
+        port = urlsplit(url).port
+        assert port is not None
+        async with FaultProxy("127.0.0.1", port) as proxy:
+            yield proxy
+
+
+@pytest.fixture
+async def far(proxy: FaultProxy, key: str) -> AsyncIterator[Client]:
+    """A client over that wire."""
+    async with Client.connect(f"http://127.0.0.1:{proxy.port}", api_key=key, timeout=BOUND) as far:
+        yield far
+
+
+@pytest.mark.parametrize(
+    ("half", "port"),
+    [
+        (HttpRunStore, ports.RunStore),
+        (HttpThreadStore, ports.ThreadStore),
+        (HttpFeed, ports.Feed),
+        (HttpWorkerStore, ports.WorkerStore),
+    ],
+)
+def test_the_calls_are_those_of_the_ports(half: type, port: type) -> None:
+    """One surface: what takes a call over HTTP takes what the store takes, argument by argument."""
+    verbs = {name: verb for name, verb in vars(half).items() if not name.startswith("_")}
+    assert verbs
+    for name, verb in verbs.items():
+        assert inspect.signature(verb) == inspect.signature(getattr(port, name)), name
+
+
+async def test_every_call_of_a_client_is_answered_or_names_what_it_needs(remote: Client) -> None:
+    """R14: nothing of a client fails for a reason of the transport's."""
+    calls: dict[str, tuple[Any, ...]] = {
+        "create_key": ("name",), "keys": (), "revoke_key": ("id",),
+        "limits": (), "set_limit": ("queued", 1), "clear_limit": ("queued",),
+        "subscribe_webhook": ("https://example.org/",), "webhooks": (), "remove_webhook": ("id",),
+        "webhook_deliveries": (), "redeliver_webhook": ("id",),
+        "drain_worker": ("w",), "queues": (), "pause_queue": ("q",), "resume_queue": ("q",),
+    }  # fmt: skip
+    for name, arguments in calls.items():
+        with pytest.raises(errors.CapabilityMissingError, match=rf"^{name} "):
+            await getattr(remote, name)(*arguments)
+    with pytest.raises(errors.CapabilityMissingError, match="connection="):
+        await remote.enqueue("t", "x", connection=object())
+    with pytest.raises(errors.CapabilityMissingError, match="app_version="):
+        await Client(remote.backend, app_version="1").enqueue("t", "x")
+    with pytest.raises(errors.CapabilityMissingError, match="webhook="):
+        await remote.enqueue("t", "x", webhook="https://example.org/")
+    with pytest.raises(errors.CapabilityMissingError, match="usage"):
+        await remote.store_message("t", Message.assistant("x", usage=Usage()))
+    with pytest.raises(errors.CapabilityMissingError):
+        remote.backend.for_tenant("other")
+    await remote.backend.check()
+
+
+async def test_a_conversation(remote: Client, client: Client, worker: Worker) -> None:
+    """R1 to R4, H3, F1, F9, F11, B5, F12: as through a direct client, object for object."""
+    run = await remote.enqueue("t", "say hello", "r1", metadata={"a": 1}, priority="high", delay=0.0)
+    assert run.created and not (await remote.enqueue("t", "say hello", "r1")).created
+    with pytest.raises(errors.RunConflictError) as conflict:
+        await remote.enqueue("t", "other words", "r1")
+    assert conflict.value.details["differs"] == ["message"]
+    result = await run.result(BOUND)
+    assert (result.ok, result.text, result.run) == (True, "hello", await client.run("t", "r1"))
+    assert result == await client.handle("t", "r1").result(BOUND)
+    assert [event async for event in run.stream()] == [event async for event in client.stream("t", "r1")]
+
+    asking = await remote.enqueue("t", "color?", "r2")
+    [request] = (await asking.result(BOUND)).requests
+    assert (await remote.requests()).items == [request]
+    assert (await remote.respond("t", "red", answered_by="me")).answered_by == "me"
+    assert (await asking.result(BOUND)).text == "color? red"
+
+    fork = await remote.fork("t", "f", "r1", title="Fork", tags={"k": "v"}, message="say more")
+    assert (fork.parent_thread_id, fork.title) == ("t", "Fork")
+    assert (await remote.threads(tags={"k": "v", "title": "Fork"})).items == [await client.thread("f")]
+    job = await remote.enqueue_fork("t", "g", "job", after_run_id="r1")
+    assert (await job.result(BOUND)).value == {"thread_id": "g"} and not (
+        await remote.enqueue_fork("t", "g", "job", after_run_id="r1")
+    ).created
+    probe = await remote.fork_once("t", "say if", "r1", run_id="probe", wait=BOUND)
+    assert probe == await client.fork_once("t", "say if", "r1", run_id="probe", wait=BOUND)
+    assert probe == await remote.fork_once("t", "say if", "r1", run_id="probe", wait=BOUND)
+    tried = await remote.fork_many("t", "r1", messages=["say a", "fail"], run_id="many", wait=BOUND)
+    assert [candidate.ok for candidate in tried.results] == [True, False] and tried.results[0].text == "a"
+    assert tried == await client.fork_many("t", "r1", messages=["say a", "fail"], run_id="many", wait=BOUND)
+    assert not (await remote.enqueue_fork_many("t", "many", after_run_id="r1", messages=["say a", "fail"])).created
+    with pytest.raises(errors.RunConflictError):
+        await remote.enqueue_fork_many("t", "many", after_run_id="r1", messages=["say b", "fail"])
+
+    again = await remote.regenerate("t", message="say bye")
+    assert (await again.result(BOUND)).text == "bye" and len(await remote.branches("t")) == 2
+    assert await remote.messages("t", limit=2) == await client.messages("t", limit=2)
+    assert (await remote.messages("t", newest_first=True)).items == (await client.messages("t", newest_first=True)).items
+    assert await remote.lineage("f") == await client.lineage("f") and await remote.diff("t", "f") == await client.diff("t", "f")
+    assert await remote.feed() == await client.feed()
+    assert await remote.runs("t") == await client.runs("t") and await remote.attempts("t", "r1") == await client.attempts(
+        "t", "r1"
+    )
+    assert await remote.explain("t", "r1") == await client.explain("t", "r1")
+    [there], [here] = await remote.workers(), await client.workers()
+    assert (there.worker_id, dict(there.agents)) == (here.worker_id, dict(here.agents))
+    await remote.delete_thread("t", descendants=True)
+    assert (await client.threads()).items == []
+
+
+async def test_a_job_that_was_cancelled_is_found_as_it_ended(remote: Client, client: Client) -> None:
+    """F11, R2: enqueued again, a job answers with itself and not with why it did not complete."""
+    await ask(client, "t", "asks")
+    await remote.cancel("t", "asks")
+    await remote.enqueue("t", "x", "r")
+    for created in (True, False):
+        job = await remote.enqueue_fork_many("t", "job", after_run_id="r", messages=["a"])
+        assert job.created is created
+        await job.cancel()
+    assert (await job.result(BOUND)).status is RunStatus.CANCELLED
+
+
+async def test_lists_of_a_thread_by_time(remote: Client, client: Client) -> None:
+    """A page is full as long as there is more, whatever the times leave out."""
+    for n in range(6):
+        await remote.enqueue("t", "x", f"r{n}")
+    moments = [(await client.run("t", f"r{n}")).accepted_at for n in range(6)]
+    found, cursor = [], None
+    while True:
+        page = await remote.runs("t", since=moments[1], before=moments[4], limit=2, cursor=cursor)
+        found += [run.run_id for run in page.items]
+        if (cursor := page.next) is None:
+            break
+    assert found == ["r3", "r2", "r1"]
+    assert [run.run_id for run in (await remote.runs(since=datetime.now(UTC) + timedelta(days=1))).items] == []
+    assert (await remote.runs("nowhere")).items == []
+
+
+@pytest.mark.parametrize("odd", ["a/b", "..", ".", "%2F", "a b?c#d", "ü", "'\"<>"])
+async def test_ids_of_any_printable_text(far: Client, odd: str) -> None:
+    """A2: over a real connection, where paths are taken apart."""
+    await far.enqueue(odd, "x", odd)
+    assert (await far.run(odd, odd)).run_id == odd and (await far.thread(odd)).thread_id == odd
+
+
+async def test_text_that_looks_like_the_end_of_a_line(far: Client, worker: Worker) -> None:
+    """E1: separators of lines stand in texts, and no frame breaks at them."""
+    odd = "say a\u2028b\x85c\u2029d"
+    run = await far.enqueue("t", odd, "r")
+    events = [event async for event in run.stream()]
+    assert events[-1].type == "run.completed" and (await run.result(BOUND)).messages[0].text == odd
+
+
+class TestRefusals:
+    async def test_errors_are_the_same_types(self, remote: Client, client: Client) -> None:
+        """A: problems are turned back into what a direct client raises, with their details."""
+        await remote.enqueue("t", "x", "r")
+        for call in (
+            lambda any: any.run("t", "no"),
+            lambda any: any.thread("no"),
+            lambda any: any.messages("no"),
+            lambda any: any.messages("t", cursor="no"),
+            lambda any: any.respond("t", 1),
+            lambda any: any.fork("t", "f", "no"),
+            lambda any: any.delete_thread("t"),
+            lambda any: any.redrive("t", "r"),
+            lambda any: any.stream_thread("no").__anext__(),
+            lambda any: any.stream("t", "no").__anext__(),
+        ):
+            with pytest.raises(errors.RunyardError) as there:
+                await call(remote)
+            with pytest.raises(errors.RunyardError) as here:
+                await call(client)
+            assert type(there.value) is type(here.value)
+            assert {**there.value.details, "retry_after": None} == {**here.value.details, "retry_after": None}
+
+    async def test_fields_are_named(self, remote: Client) -> None:
+        with pytest.raises(errors.InvalidRequestError) as refused:
+            await remote.threads(limit=5000)
+        assert refused.value.details["errors"][0]["pointer"] == "limit"
+        with pytest.raises(errors.InvalidInputError):
+            await remote.enqueue("t", "x", metadata={"a": float("nan")})
+
+    async def test_a_key_that_opens_nothing(self, app: FastAPI) -> None:
+        """A1."""
+        for key in ("ry_" + "0" * 16 + "_" + "0" * 64, "x", None):
+            async with Client.connect("http://api", api_key=key, transport=transport(app)) as stranger:
+                with pytest.raises(errors.UnauthenticatedError):
+                    await stranger.threads()
+        with pytest.raises(errors.InvalidInputError, match="tenant"):
+            await Client.connect("http://api", tenant="t")
+        with pytest.raises(errors.InvalidInputError, match="key"):
+            await Client.connect("http://api", api_key="a\nb")
+
+    async def test_what_is_no_api(self) -> None:
+        with pytest.raises(errors.BackendUnavailableError):
+            await Client.connect("http://127.0.0.1:1")
+        with pytest.raises(errors.InvalidInputError):
+            await Client.connect("http://")
+        elsewhere = httpx.MockTransport(lambda request: httpx.Response(200, text="<html>"))
+        with pytest.raises(errors.RunyardError, match="is the URL that of an API"):
+            await Client.connect("https://example.org", transport=elsewhere)
+
+    async def test_an_api_that_is_not_ready_says_why(self, empty_postgres_url: str, redis_url: str) -> None:
+        """A3."""
+        app = asgi_app(postgres=empty_postgres_url, redis=redis_url, auth="off")
+        with pytest.raises(errors.BackendUnavailableError, match="runyard migrate"):
+            await Client.connect("http://localhost", transport=transport(app))
+        await app.state.service.close()
+
+
+class TestRepetition:
+    async def test_an_answer_that_is_lost_is_asked_for_again(self, far: Client, proxy: FaultProxy) -> None:
+        """R2, I4: one run, one thread, one fork, whatever became of the answers."""
+        for call in (
+            lambda: far.enqueue("t", "x", "r"),
+            lambda: far.create_thread("made", title="x"),
+            lambda: far.runs("t"),
+            lambda: far.cancel("t", "r"),
+        ):
+            proxy.lose_replies(2)
+            await call()
+        assert [run.run_id for run in (await far.runs("t")).items] == ["r"]
+        assert (await far.run("t", "r")).status is RunStatus.CANCELLED
+
+    async def test_what_could_happen_twice_is_not_repeated(self, far: Client, proxy: FaultProxy) -> None:
+        """B1: the caller is told, and looks."""
+        proxy.lose_replies()
+        with pytest.raises(errors.BackendUnavailableError) as lost:
+            await far.store_message("t", "once")
+        assert lost.value.details.get("sent") is not False
+        assert [message.text for message in (await far.messages("t")).items] == ["once"]
+
+    async def test_a_server_that_is_away_is_waited_for(self, key: str, app: FastAPI) -> None:
+        """503, a proxy's 502, too many requests: again after what Retry-After says; others at once."""
+        inner, answers = transport(app), [503, 502, 429, 500]
+
+        async def refuse(request: httpx.Request) -> httpx.Response:
+            if request.url.path == "/readyz" or not answers:
+                return await inner.handle_async_request(request)
+            status = answers.pop(0)
+            codes = {503: "backend_unavailable", 429: "rate_limited", 500: "internal_error"}
+            if status not in codes:
+                return httpx.Response(status, text="<html>Bad Gateway</html>")
+            details = {"retry_after": 0.01} if status == 429 else {}
+            return httpx.Response(status, json={"code": codes[status], "detail": "x", "details": details})
+
+        async with Client.connect("http://api", api_key=key, transport=httpx.MockTransport(refuse)) as client:
+            with pytest.raises(errors.RunyardError) as failed:
+                await client.enqueue("t", "x", "r")
+            assert type(failed.value) is errors.RunyardError and not answers
+            answers.append(429)
+            await client.store_message("t2", "refused for its rate, so it was not stored")
+            answers += [503]
+            with pytest.raises(errors.BackendUnavailableError):
+                await client.store_message("t2", "perhaps stored")
+
+    async def test_patience_ends(self, far: Client, proxy: FaultProxy, key: str) -> None:
+        async with Client.connect(f"http://127.0.0.1:{proxy.port}", api_key=key, patience=0.2, timeout=0.3) as hasty:
+            proxy.hold()
+            with pytest.raises(errors.BackendUnavailableError):
+                await hasty.threads()
+            proxy.heal()
+            await hasty.threads()
+
+
+class TestStreams:
+    async def test_a_stream_outlives_its_connections(
+        self, far: Client, proxy: FaultProxy, client: Client, worker: Worker
+    ) -> None:
+        """E1, E2: cut wherever it may be, each event comes once."""
+        words = " | ".join(f"say w{n} | sleep 0.05" for n in range(6))
+        run = await far.enqueue("t", words, "r")
+        seen: list[Event] = []
+        async with asyncio.timeout(BOUND):
+            async for event in run.stream():
+                seen.append(event)
+                if len(seen) % 3 == 0 and event.type not in STREAM_ENDS:
+                    proxy.cut()
+        assert seen == [event async for event in client.stream("t", "r")]
+        assert (await run.result(BOUND)).ok
+
+    async def test_a_wait_outlives_them_too(self, far: Client, proxy: FaultProxy, worker: Worker) -> None:
+        run = await far.enqueue("t", "sleep 0.5 | say done", "r")
+        waiting = asyncio.create_task(run.result(BOUND))
+        async with aclosing(run.stream()) as events:
+            async for event in events:
+                if event.type == "run.started":
+                    proxy.cut()
+        assert (await waiting).text == "done"
+
+    async def test_a_stream_of_a_thread_does(self, far: Client, proxy: FaultProxy, client: Client, worker: Worker) -> None:
+        """Until the thread is deleted."""
+        await client.pause_queue("default")
+        await far.enqueue("t", "say a", "r0")
+        ends: list[str] = []
+        seen: list[str | None] = []
+        async with asyncio.timeout(BOUND):
+            async for _, event in far.stream_thread("t"):
+                if event.type == "run.queued":
+                    await client.resume_queue("default")
+                    continue
+                seen.append(event.id)
+                if event.type == "run.completed":
+                    ends.append(event.run_id)
+                    proxy.cut()
+                    if len(ends) < 3:
+                        await far.enqueue("t", "say a", f"r{len(ends)}")
+                    else:
+                        await far.delete_thread("t")
+        assert ends == ["r0", "r1", "r2"] and len(seen) == len(set(seen))
+
+    async def test_a_suspended_run_ends_its_stream(self, remote: Client, client: Client) -> None:
+        """E2: and a reader who saw that gets nothing more."""
+        await ask(client, "t", "r")
+        events = [event async for event in remote.stream("t", "r")]
+        assert events[-1].type == "run.suspended"
+        assert [event async for event in remote.stream("t", "r", events[-1].id)] == []
+        lost, *_ = [event async for event in remote.stream("t", "r", "nö\n")]
+        assert lost.type == "gap"
+
+
+async def test_a_trace_reaches_the_run(remote: Client) -> None:
+    """The run is accepted as part of the caller's trace."""
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    with tracing.within(trace):
+        run = await remote.enqueue("t", "x")
+    assert (await run.run()).trace_context == trace
+
+
+async def test_tenants_never_meet(app: FastAPI, world: MemoryWorld, remote: Client) -> None:
+    """A1: a key sees its own tenant."""
+    await remote.enqueue("t", "x", "r")
+    _, other = await Client(await memory(world=world, tenant="b")).create_key("b")
+    async with Client.connect("http://api", api_key=other, transport=transport(app)) as stranger:
+        assert (await stranger.threads()).items == []
+        with pytest.raises(errors.RunNotFoundError):
+            await stranger.run("t", "r")
+
+
+async def test_mounted_under_a_path(client: Client, settings: ApiSettings, key: str) -> None:
+    host = FastAPI()
+    host.mount("/agents", asgi_app(client, settings=settings))
+    async with Client.connect("http://api/agents", api_key=key, transport=transport(host)) as mounted:
+        assert (await mounted.enqueue("t", "x", "r")).created
+
+
+async def test_without_an_event_loop(proxy: FaultProxy, key: str, worker: Worker) -> None:
+    def program() -> tuple[str, list[str]]:
+        with Client.sync(f"http://127.0.0.1:{proxy.port}", api_key=key) as client:
+            run = client.enqueue("t", "say hello", "r")
+            return run.result(BOUND).text, [event.type for event in run.stream()]
+
+    text, types = await asyncio.to_thread(program)
+    assert text == "hello" and types[-1] == "run.completed"
