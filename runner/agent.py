@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.toolsets import AbstractToolset
+    from pydantic_ai.usage import UsageLimits
 
     from .agents.budgets import Budget
     from .ports import Checkpointer
@@ -75,9 +76,10 @@ class Agent:
     ``model``: ``"provider:model"`` or a pydantic-ai model. ``tools``: functions or pydantic-ai tools. ``system_prompt``: one
     text or several. ``middleware``: pydantic-ai capabilities, such as :class:`~runner.hitl.ApprovalPolicyMiddleware`.
     ``channel``: where questions wait; by default the checkpointer, or this process if there is none. ``output_type``,
-    ``toolsets``, ``model_settings``, ``retries``: as of :class:`pydantic_ai.Agent`. ``deps``: what tools find as ``ctx.deps``.
-    ``budget``: what a run or the thread may use, one or several. ``engine``: a :class:`pydantic_ai.Agent` to take as it is,
-    instead of everything that describes one.
+    ``toolsets``, ``model_settings``, ``retries``: as of :class:`pydantic_ai.Agent`. ``deps``: what tools find as ``ctx.deps``,
+    or a function that makes it for a :class:`RunContext`, also an async one. ``budget``: what a run or the thread may use, one
+    or several. ``usage_limits``: pydantic-ai's own, for one attempt. ``engine``: a :class:`pydantic_ai.Agent` to take as it
+    is, instead of everything that describes one.
 
     Each model response and each tool result is stored before the next step starts; :meth:`resume` goes on after the last one.
     """
@@ -98,6 +100,7 @@ class Agent:
         retries: int | None = None,
         deps: Any = None,
         budget: Budget | Sequence[Budget] | None = None,
+        usage_limits: UsageLimits | None = None,
         name: str | None = None,
         engine: Engine[Any, Any] | None = None,
     ) -> None:
@@ -117,7 +120,7 @@ class Agent:
         }
         self.engine: Engine[Any, Any] = engine or load("pydantic_ai").Agent(model, **described_as)
         self.name = name or self.engine.name
-        self.deps, self.budget = deps, budget
+        self.deps, self.budget, self.usage_limits = deps, budget, usage_limits
         self.state = AgentState()
         channels = (channel, *load("runner.hitl").bound_channels(self.engine))
         self._channels: list[Channel] = [each for each in channels if each is not None]
@@ -138,9 +141,9 @@ class Agent:
 
     async def __call__(self, ctx: RunContext) -> None:
         """Serve a run of a worker."""
-        from .agents.driver import drive
+        from .agents.driver import serve
 
-        await drive(ctx, self.engine, deps=self.deps, budget=self.budget)
+        await serve(self.engine, deps=self.deps, budget=self.budget, usage_limits=self.usage_limits)(ctx)
 
     async def prompt(self, message: str | Message | list[Part] | None, run_id: str | None = None) -> str:
         """Run one prompt until the final assistant message, or until it waits for a human, and return its run id (R1).

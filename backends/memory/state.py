@@ -228,6 +228,7 @@ class Database:
         self.threads: dict[int, ThreadState] = {}
         self.requests: dict[tuple[str, str], RequestState] = {}
         self.workers: dict[str, WorkerInfo] = {}
+        self.asks: dict[str, bool] = {}
         self.paused: dict[str, datetime] = {}
         self.lease: tuple[str, datetime] | None = None
         self.limits: dict[tuple[LimitName, str | None], int] = {}

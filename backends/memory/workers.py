@@ -30,6 +30,7 @@ class MemoryWorkerStore:
         if worker.worker_id in self.db.workers:
             self._alive(worker.worker_id)
         self.db.workers[worker.worker_id] = replace(worker, heartbeat_at=self.db.now(), dead_at=None)
+        self.db.asks |= {agent: agent in worker.asking for agent in worker.agents}
 
     async def beat(self, worker_id: str) -> Standing:
         worker = self.db.workers[worker_id] = replace(self._alive(worker_id), heartbeat_at=self.db.now())
@@ -94,10 +95,12 @@ class MemoryWorkerStore:
         old = [note for note in old if all(note.number <= each.seen for each in heard if each.hears(note))][:limit]
         self.db.notes = [note for note in self.db.notes if note not in old]
         self.db.pruned |= {note.tenant: note.number for note in old}
-        results = [r.run for t in self.db.threads.values() for r in t.runs.values() if r.run.kind in FORK_KINDS]
-        expired = [r for r in results if r.result is not None and r.finished_at and r.finished_at < now - retention.results]
+        jobs = [r for t in self.db.threads.values() for r in t.runs.values() if r.run.kind in FORK_KINDS]
+        old_jobs = [r for r in jobs if r.run.finished_at and r.run.finished_at < now - retention.results]
+        expired = [r for r in old_jobs if r.run.result is not None]
         for run in expired[:limit]:
-            run.result = None
+            run.run.result = None
+            run.steps.clear()  # a fan-out's hold what its result is made of
         over = [each for each in self.db.deliveries if (at := each.over_at) is not None and at < now - retention.feed][:limit]
         self.db.deliveries = [each for each in self.db.deliveries if each not in over]
         dead = [w for w in self.db.workers.values() if w.dead_at is not None and w.dead_at < now - retention.workers]

@@ -6,12 +6,16 @@ import asyncio
 from typing import Any
 
 import pytest
+from pydantic_ai import RunContext as ToolContext
+from pydantic_ai.exceptions import UsageLimitExceeded
+from pydantic_ai.usage import UsageLimits
 
-from runner import Agent, Event, Message, RunContext, ToolCallPart
+from runner import Agent, Budget, Event, Message, RunContext, ToolCallPart
 from runner.checkpointer import MemoryCheckpointer
 from runner.errors import (
     AgentCancelledError,
     BackendUnavailableError,
+    BudgetExceededError,
     IncompleteToolCycleError,
     InvalidInputError,
     NothingToRunError,
@@ -345,3 +349,25 @@ async def test_an_engine_as_it_is(cp: Checkpointer) -> None:
     await agent.prompt("where?")
     assert (await texts(cp))[:2] == ["where?", "call:final_result-0"]
     await agent.prompt("where?")
+
+
+async def test_budgets_limits_and_dependencies(cp: Checkpointer) -> None:
+    """R7: what a run may use up is checked before each model request, and then it does not count; dependencies are made for
+    each run."""
+    seen: list[str] = []
+
+    async def shelf(ctx: ToolContext[str]) -> str:
+        seen.append(ctx.deps)
+        return "full"
+
+    for fields, refusal in (
+        ({"budget": Budget(steps=1)}, BudgetExceededError),
+        ({"usage_limits": UsageLimits(request_limit=1)}, UsageLimitExceeded),
+    ):
+        agent = Agent(calling(("shelf", {})), tools=[shelf], checkpointer=cp, thread_id=T, **fields)  # type: ignore[arg-type]
+        with pytest.raises(refusal):
+            await agent.prompt("go")
+    agent = Agent(calling(("shelf", {})), tools=[shelf], checkpointer=cp, thread_id=T, deps=lambda ctx: f"for {ctx.run_id}")
+    await agent.prompt("go", run_id="r")
+    assert seen[-1] == "for r"
+    assert [m.run_id for m in agent.state.messages] == ["r"] * 4

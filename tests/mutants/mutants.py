@@ -131,6 +131,36 @@ MUTANTS: Final = (
         POSTGRES, "-k", "tool_cycle",
     ),
     _mutant(
+        "nobody tells a job that its run ended", ADMISSION,
+        "effects := runyard.merge_effects(effects, runyard.offer_job(r));",
+        "NULL;",
+        POSTGRES, "-k", "FanOut",
+    ),
+    _mutant(
+        "a job does not wait for its runs", ADMISSION,
+        "RETURN r.until_fewer IS NOT NULL AND runyard.started_by(r) >= r.until_fewer",
+        "RETURN false",
+        POSTGRES, "-k", "FanOut",
+    ),
+    _mutant(
+        "a finished probe is asked again", "runner/fanout.py",
+        "return step.result if step is not None and step.done else None",
+        "return None",
+        "tests/race/test_fanout.py", "-k", "handed_over",
+    ),
+    _mutant(
+        "losers go on", "runner/fanout.py",
+        "                            _finish(enough)\n",
+        "                            pass\n",
+        "tests/race/test_fanout.py", "-k", "first_that_succeeds",
+    ),
+    _mutant(
+        "an abort leaves calls open", ADMISSION,
+        "        IF open_calls <> '{}' THEN",
+        "        IF open_calls <> '{}' AND r.abort_words IS NULL THEN",
+        POSTGRES, "-k", "Abort",
+    ),
+    _mutant(
         "nobody rescues", "runner/reconciler.py",
         "        await self._rescue()\n",
         "",

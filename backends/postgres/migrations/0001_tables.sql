@@ -265,6 +265,7 @@ CREATE TABLE runyard.paused_queues (
 CREATE TABLE runyard.agents (
     agent       text PRIMARY KEY,
     queue       text NOT NULL,
+    asks        boolean NOT NULL DEFAULT false,
     app_version text,
     updated_at  timestamptz NOT NULL DEFAULT now()
 );

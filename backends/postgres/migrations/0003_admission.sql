@@ -530,6 +530,7 @@ BEGIN
         PERFORM runyard.check_room(for_tenant, q, t.thread_key, runyard.lane_of(t, q.kind, q.parallel, q.run_id, q.parent_id), true);
     END IF;
     IF q.kind <> 'prompt' THEN
+        PERFORM runyard.refuse_asking(q, coalesce(q.agent, t.agent));
         got := runyard.fix_cut(t, q.fork);
         q.after_run_id := got.after_run; q.fork := got.fork;
         IF q.kind = 'fork' THEN PERFORM runyard.check_free(for_tenant, q.fork->>'new', q.fork->>'hash'); END IF;
@@ -619,6 +620,20 @@ BEGIN
     IF NOT FOUND OR (leaf.role = 'assistant' AND leaf.calls IS NULL) THEN
         PERFORM runyard.refuse('nothing_to_run',
             format('thread %s ends with nothing to answer; give a message', t.thread_id), jsonb_build_object('thread_id', t.thread_id));
+    END IF;
+END $$;
+
+-- A probe has nobody to ask. What its agent, or a judge, may do is known from the workers that serve it.
+CREATE FUNCTION runyard.refuse_asking(q runyard.request, for_agent text) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    probes boolean := q.kind = 'fork_once' OR q.kind = 'fork_many' AND NOT (q.fork->'fan'->>'threads')::boolean;
+    asking text := (SELECT a.agent FROM runyard.agents a
+                    WHERE a.asks AND (probes AND a.agent = for_agent OR a.agent = q.fork->'fan'->>'judge') LIMIT 1);
+BEGIN
+    IF asking IS NOT NULL THEN
+        PERFORM runyard.refuse('hitl_not_allowed', format('agent %s asks humans; nobody can answer a probe', asking),
+                               jsonb_build_object('agent', asking));
     END IF;
 END $$;
 

@@ -65,14 +65,16 @@ CREATE FUNCTION runyard.prune(feed interval, results interval, workers interval,
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     gone integer := runyard.prune_feed(feed, most);
+    expired bigint[];
     further integer;
 BEGIN
-    UPDATE runyard.runs r SET result = NULL FROM (
+    expired := ARRAY(
         SELECT x.accept_no FROM runyard.runs x
         WHERE x.fork IS NOT NULL AND x.result IS NOT NULL AND x.finished_at < clock_timestamp() - results
-        ORDER BY x.finished_at LIMIT most FOR UPDATE SKIP LOCKED) old
-    WHERE r.accept_no = old.accept_no;
-    GET DIAGNOSTICS further = ROW_COUNT;
+        ORDER BY x.finished_at LIMIT most FOR UPDATE SKIP LOCKED);
+    UPDATE runyard.runs r SET result = NULL WHERE r.accept_no = ANY (expired);
+    DELETE FROM runyard.steps s WHERE s.accept_no = ANY (expired); -- a fan-out's hold what its result is made of
+    further := cardinality(expired);
     gone := greatest(gone, further);
     DELETE FROM runyard.webhook_deliveries d USING (
         SELECT x.delivery_no FROM runyard.webhook_deliveries x

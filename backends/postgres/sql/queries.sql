@@ -183,7 +183,7 @@ SELECT runyard.claim_external($1, $2, $3)
 SELECT runyard.complete_external($1, $2, $3)
 
 -- name: register
-SELECT runyard.register($1, $2, $3::jsonb, $4, $5, $6, $7)
+SELECT runyard.register($1, $2, $3::jsonb, $4, $5, $6, $7, $8)
 
 -- name: beat
 SELECT draining, paused, oldest_code FROM runyard.beat($1)
