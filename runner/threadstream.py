@@ -19,7 +19,7 @@ from .errors import BackendUnavailableError, RunNotFoundError, ThreadNotFoundErr
 from .models import STREAM_ENDS, Event, Run
 from .ports import remote_of
 from .states import RunStatus
-from .streams import NOT_HELD, follow_run, position, stopped, with_silence
+from .streams import NOT_HELD, START, follow_run, position, stopped, with_silence
 
 if TYPE_CHECKING:
     from .ports import Backend
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PAGE: Final = 50
 LOOK: Final = 30.0
 """Seconds of silence after which the store is asked for runs that nobody told of."""
+NAMED: Final = 50
+"""Unfinished runs that a cursor names; with more of them, events of those that were silent longest may be repeated after it."""
 UNREAD: Final = 100
 """Events of all runs together that wait for a slow reader; beyond that its runs are not read on."""
 
@@ -55,7 +57,8 @@ class Place:
             return None
 
     def __str__(self) -> str:
-        return base64.urlsafe_b64encode(json.dumps([self.top, self.open], separators=(",", ":")).encode()).decode()
+        latest = sorted(self.open.items(), key=lambda item: position(item[1]) or START, reverse=True)[:NAMED]
+        return base64.urlsafe_b64encode(json.dumps([self.top, dict(latest)], separators=(",", ":")).encode()).decode()
 
     def pass_by(self, event: Event) -> None:
         """The reader has seen ``event``."""
@@ -65,7 +68,7 @@ class Place:
         self.top = max(self.top, place[0])
         if event.type in STREAM_ENDS and event.type != "run.suspended":
             self.open.pop(event.run_id, None)
-        elif event.type != "run.queued":
+        else:
             self.open[event.run_id] = event.id
 
     def left_behind(self, run: Run) -> bool:
@@ -80,10 +83,9 @@ async def follow_thread(
     """The events of a thread's runs, live, until it is deleted: those after the cursor ``after``; without one, those of the
     runs that are queued or running, from their beginning, and of all that come.
 
-    Events of one run come in order and once; a ``run.queued`` may be repeated after a cursor. ``run.suspended`` and the
-    terminal events end a run and not the stream. A ``gap`` announces that events of its run were lost; one that names no run
-    says that ``after`` is no cursor of this stream. ``look``: seconds of silence before the store is asked for runs that nobody
-    told of.
+    Events of one run come in order and once. ``run.suspended`` and the terminal events end a run and not the stream. A ``gap``
+    announces that events of its run were lost; one that names no run says that ``after`` is no cursor of this stream. ``look``:
+    seconds of silence before the store is asked for runs that nobody told of.
 
     Raises ThreadNotFoundError.
     """
@@ -190,7 +192,8 @@ class _Reader:
             if page.next is None or len(fresh) < len(page.items):
                 break
             cursor = page.next
-        for run_id in self.place.open.keys() - found.keys():
+        followed = {run_id for run_id, task in self.following.items() if not task.done()}
+        for run_id in self.place.open.keys() - found.keys() - followed:
             if (run := await self.backend.runs.run(self.thread_id, run_id)) is not None:
                 found[run_id] = run
             else:

@@ -220,4 +220,35 @@ MUTANTS: Final = (
         "if False:",
         "tests/unit/test_driver.py",
     ),
+    _mutant(
+        "HTTP shows every tenant the same", "api/http/service.py",
+        ".for_tenant(principal.tenant)", ".for_tenant(\"\")",
+        "tests/http/test_tenants.py",
+    ),
+    _mutant(
+        "HTTP asks for no scope", "api/http/routes/parts.py",
+        "        principal.require(scope)\n", "",
+        "tests/http/test_tenants.py",
+    ),
+    _mutant(
+        "HTTP takes any secret of a key", "api/http/auth.py",
+        " or not hmac.compare_digest(principal.key or b\"\", secret.digest)", "",
+        "tests/http/test_access.py",
+    ),
+    _mutant(
+        "HTTP takes any signature of a stream token", "api/http/auth.py",
+        "if not hmac.compare_digest(signature, self._sign(payload, owner.key if owner else None)) or expires < time.time():",
+        "if expires < time.time():",
+        "tests/http/test_streams.py", "-k", "token",
+    ),
+    _mutant(
+        "HTTP without keys answers to any page", "api/http/auth.py",
+        "        if origin is not None and origin not in self._origins", "        if False",
+        "tests/http/test_access.py",
+    ),
+    _mutant(
+        "a reader does not wait for what a run says last", "runner/streams.py",
+        "            await self._underway(ref, run)\n", "",
+        "tests/http/test_streams.py",
+    ),
 )  # fmt: skip
