@@ -23,6 +23,7 @@ from .errors import (
     IncompleteToolCycleError,
     InvalidInputError,
     NothingToRunError,
+    RunAlreadyClaimedError,
     RunAlreadyCompletedError,
     RunNotClaimedError,
     ThreadBusyError,
@@ -129,6 +130,7 @@ class Agent:
         self._keeper: Keeper | None = None
         self._task: asyncio.Task[list[HitlRequest]] | None = None
         self._over: asyncio.Event | None = None
+        self._claiming: str | None = None
         self._aborting = False
         if thread_id is not None:
             check_id(thread_id, "thread_id")
@@ -153,8 +155,10 @@ class Agent:
         A run that waits keeps ``state.active_run_id``, and ``state.pending`` has its questions; :meth:`respond` goes on.
 
         Raises HitlBindingError (a ValueError); ThreadBusyError while the thread's run is under way or waits for a human (R4);
-        RunAlreadyClaimedError, RunAlreadyCompletedError; NothingToRunError; IncompleteToolCycleError; and what the model's
-        provider raises: then the run is not completed and can be resumed (R7, R8).
+        RunAlreadyCompletedError; RunAlreadyClaimedError: :meth:`resume` the run, or if its process died before it stored the
+        prompt, which nothing tells from one that is about to, prompt under another id; NothingToRunError;
+        IncompleteToolCycleError; and what the model's provider raises: then the run is not completed and can be resumed (R7,
+        R8).
         """
         self._check_binding(run_id)
         with self._streaming():
@@ -174,18 +178,23 @@ class Agent:
         given = None if message is None else _as_message(message, run_id)
         if given is None:
             _check_something_to_run(await keeper.counts(await keeper.load(), run_id), keeper.thread_id)
-        if not await self._claimed_before(keeper, run_id):
-            await keeper.claim(run_id)
+        await self._claim(keeper, run_id)
         self.state.active_run_id = run_id
         await keeper.append([given] if given is not None else [])
+        self._claiming = None
         await self._execute(keeper, run_id, given, fresh=True)
         return run_id
 
-    async def _claimed_before(self, keeper: Keeper, run_id: str) -> bool:
-        """True if this object claimed the run and failed before its first message was stored: a prompt begins it (R9)."""
-        if self.state.active_run_id != run_id:
-            return False
-        return all(message.run_id != run_id for message in (await keeper.load()).messages)
+    async def _claim(self, keeper: Keeper, run_id: str) -> None:
+        """Claim the run. One that this object tried to claim before, and of which nothing is stored, it may begin (R9)."""
+        again, self._claiming = self._claiming == run_id, run_id
+        try:
+            await keeper.claim(run_id)
+        except (RunAlreadyClaimedError, RunAlreadyCompletedError) as refused:
+            stored = any(message.run_id == run_id for message in (await keeper.load()).messages)
+            if not again or stored or isinstance(refused, RunAlreadyCompletedError):
+                self._claiming = None
+                raise
 
     async def resume(self, run_id: str | None = None) -> str:
         """Go on with a run after its last stored message: after an error, a crash, or an answer given elsewhere (R8, R9).
@@ -211,7 +220,8 @@ class Agent:
         return run_id
 
     async def respond(self, answer: JsonValue, request_id: str | None = None, response_id: str | None = None) -> str:
-        """Answer a question of the thread's run, and go on with that run until it ends or waits again. Returns its id.
+        """Answer a question of the thread's run, and go on with that run until it ends or waits again. Returns its id. While
+        others of the questions that the run asked together wait, it waits with them.
 
         ``request_id``: None stands for the only question that waits. ``response_id``: names this response, so that its
         repetition is recognised. The run keeps its id and nothing is claimed anew (semantics: H5); an answer that was given
@@ -232,8 +242,13 @@ class Agent:
             if run_id is None:
                 raise HitlNoPendingRequestError(f"request {request.request_id} belongs to no run", request_id=request_id)
             ours = any(message.run_id == run_id for message in (await keeper.load()).messages)
+            if ours and responded.last:
+                return await self._resume(keeper, run_id)
+            if ours and responded.created:
+                self.state.active_run_id = run_id
+                self.state.pending = [each for each in await keeper.pending() if each.run_id == run_id]
             # A question of a worker's run is answered like any other; that run goes on in its worker.
-            return await self._resume(keeper, run_id) if responded.created and ours else run_id
+            return run_id
 
     async def pending(self) -> list[HitlRequest]:
         """The questions that wait on the agent's thread, the oldest first, whoever asked them."""

@@ -341,11 +341,13 @@ class Ended:
 
 @dataclass(slots=True)
 class Responded:
-    """``created`` is False when the same response was recorded before."""
+    """``created`` is False when the same response was recorded before. ``last``: it was recorded now, and nothing else that
+    its run asked waits any more; of the answers to one run's questions this is said of one, however many come at once."""
 
     request: HitlRequest
     created: bool
     effects: Effects = field(default_factory=Effects)
+    last: bool = False
 
 
 @dataclass(slots=True)

@@ -79,8 +79,8 @@ class RequestStore(Protocol):
     extra.
 
     ``save_requests``: one with a known id stays as it is. ``load_requests``: those of ``run_id``, or of the thread, that wait
-    or were answered, the oldest first. ``answer_request``: as :meth:`RunStore.respond`. ``abort_pending``:
-    as :meth:`RunStore.abort_pending`.
+    or were answered, the oldest first. ``answer_request``: as :meth:`RunStore.respond`; ``last`` of what it
+    returns decides which of several responders goes on with the run. ``abort_pending``: as :meth:`RunStore.abort_pending`.
     """
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None: ...

@@ -262,6 +262,15 @@ class TestRequests:
         with pytest.raises(errors.HitlAlreadyAnsweredError):
             await world.runs.respond(2, thread_id=T, request_id=asked[0].request_id)
 
+    async def test_the_last_answer_is_known(self, world: World) -> None:
+        """H4, H5: of answers that come at once to what a run asked together, one finds that nothing waits any more."""
+        one, *others = await self.ask(world, "a", "b", "c")
+        await keeper(world).save_requests(T, [HitlRequest(request_id=f"{world.backend.tenant}d", payload={})], run_id="y")
+        assert not (await keeper(world).answer_request(T, 1, request_id=one.request_id)).last
+        answers = [keeper(world).answer_request(T, 1, request_id=other.request_id) for other in others]
+        assert sorted(answer.last for answer in await asyncio.gather(*answers)) == [False, True]
+        assert not (await keeper(world).answer_request(T, 1, request_id=others[-1].request_id)).last
+
     async def test_overdue_ones_have_their_own_answer(self, world: World) -> None:
         """H7: also where no reconciler is."""
         [asked] = await self.ask(world, "a", timeout=0, on_deadline={"answer": "later"})

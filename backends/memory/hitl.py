@@ -132,4 +132,5 @@ def respond(
         )
     check_answer(request, answer)
     effects = record(db, thread, state, answer, by, response_id)
-    return Responded(request.model_copy(deep=True), True, effects)
+    last = all(other.request.run_id != request.run_id for other in pending_of(db, thread))
+    return Responded(request.model_copy(deep=True), True, effects, last)

@@ -81,11 +81,10 @@ class PostgresCheckpointer:
         answered_by: str | None = None,
     ) -> Responded:
         """Answer a request once (semantics: H3, H4)."""
-        request, created, effects = await hitl.respond(
-            self.db, (self.tenant, thread_id, request_id, response_id), answer, answered_by
-        )
+        asked = (self.tenant, thread_id, request_id, response_id)
+        responded, effects = await hitl.respond(self.db, asked, answer, answered_by)
         await self._tell(effects)
-        return Responded(request, created)
+        return responded
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
         """Cancel the run that waits for a human, in the words of ``reason`` (semantics: H8)."""

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from runner.agents.answers import check_answer
 from runner.errors import HitlAlreadyAnsweredError
-from runner.models import HitlRequest
+from runner.exchange import Responded
 
 from . import codec
 from .database import Database
@@ -15,8 +15,8 @@ Asked: TypeAlias = tuple[str, str | None, str | None, str | None]
 """Tenant, thread id, request id, response id."""
 
 
-async def respond(db: Database, asked: Asked, answer: Any, answered_by: str | None) -> tuple[HitlRequest, bool, str | None]:
-    """Record ``answer``: the request, whether it had none before, and the effects as JSON."""
+async def respond(db: Database, asked: Asked, answer: Any, answered_by: str | None) -> tuple[Responded, str | None]:
+    """Record ``answer``. Returns what became of it, and the effects as JSON."""
     packed = codec.pack(answer)
     codec.to_json(answer)
     while True:
@@ -33,4 +33,4 @@ async def respond(db: Database, asked: Asked, answer: Any, answered_by: str | No
             request_id=request.request_id,
             answered_by=request.answered_by,
         )
-    return request, row["created"], row["effects"]
+    return Responded(request, row["created"], last=row["is_last"]), row["effects"]

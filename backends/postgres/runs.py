@@ -182,10 +182,10 @@ class PostgresRunStore(RunTrail):
         answered_by: str | None = None,
     ) -> Responded:
         """Answer a request once (semantics: H3, H4)."""
-        request, created, effects = await hitl.respond(
-            self.db, (self.tenant, thread_id, request_id, response_id), answer, answered_by
-        )
-        return Responded(request, created, codec.effects(effects))
+        asked = (self.tenant, thread_id, request_id, response_id)
+        responded, effects = await hitl.respond(self.db, asked, answer, answered_by)
+        responded.effects = codec.effects(effects)
+        return responded
 
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
         """Cancel durably (semantics: R10). Raises RunEndedError, RunNotFoundError, ThreadNotFoundError."""

@@ -200,7 +200,8 @@ class ExtraRequests:
         update = {"answer": answer, "response_id": response_id, "answered_by": answered_by, "answered_at": datetime.now(UTC)}
         answered = request.model_copy(update=update)
         await self._store(thread_id, extra, [answered if kept_one is request else kept_one for kept_one in kept])
-        return Responded(answered, True)
+        others = (each for each in kept if each is not request and each.run_id == request.run_id)
+        return Responded(answered, True, last=all(each.answered_at is not None for each in others))
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
         """The documented methods know no cancelled run: it is completed with the last word (semantics: H8)."""

@@ -203,17 +203,25 @@ async def test_r9_resumes_after_the_last_stored_message(cp: Checkpointer) -> Non
     assert await texts(cp) == ["go", "call:fast-0", "call:slow-1", "result:fast-0=f", "result:slow-1=s", "done"]
 
 
-async def test_r9_a_run_whose_first_message_was_lost_begins_again(cp: Checkpointer) -> None:
-    """R9: claimed and nothing stored; the object that claimed it prompts again under the same id."""
+@pytest.mark.parametrize("at", ["append", "claim_run"])
+async def test_r9_a_run_whose_first_message_was_lost_begins_again(cp: Checkpointer, at: str) -> None:
+    """R9: claimed and nothing stored, or claimed without learning it; the object that claimed it prompts again under the same
+    id, and for others it stays claimed (R13).
+    """
     lost = iter([True])
 
     def lose(method: str) -> None:
-        if method == "append" and next(lost, False):
+        if method == at and next(lost, False):
             raise BackendUnavailableError("lost")
 
-    agent = Agent(echo(), checkpointer=Watched(cp, lose), thread_id=T)  # type: ignore[arg-type]
+    watched = Watched(cp, lose) if at == "append" else Watched(cp, lambda method: None, lose)
+    agent = Agent(echo(), checkpointer=watched, thread_id=T)  # type: ignore[arg-type]
     with pytest.raises(BackendUnavailableError):
         await agent.prompt("a", run_id="r")
+    other = Agent(echo(), checkpointer=cp, thread_id=T)
+    for _ in range(2):
+        with pytest.raises(RunAlreadyClaimedError):
+            await other.prompt("a", run_id="r")
     assert await agent.prompt("a", run_id="r") == "r"
     assert await texts(cp) == ["a", "a!"]
 

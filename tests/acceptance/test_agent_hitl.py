@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ToolReturnPart
 
 from runner import Agent, Client, Event, Message, current_run, current_step
@@ -58,6 +59,19 @@ class Till:
             self.refunds.append(amount)
         self.keys.add(key)
         return f"refunded {amount}"
+
+
+class Calls(AbstractCapability[Any]):
+    """Notes each call of a tool, whatever its idempotency key."""
+
+    def __init__(self) -> None:
+        self.amounts: list[int] = []
+
+    async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: dict[str, Any], handler: Any) -> Any:
+        result = await handler(args)
+        self.amounts.append(args["amount"])
+        await asyncio.sleep(0.01)
+        return result
 
 
 def ask_first(call: ToolCallPart) -> Decision:
@@ -199,6 +213,26 @@ async def test_h5_parallel_approvals_are_each_asked_and_each_applied_to_their_ow
         await agent_of(cp, refunding(1, 2, 3), till).respond(answer, waiting[amount])
     assert sorted(till.refunds) == [2, 3]
     assert sorted(str(content) for content, _ in await results(cp)) == ["refunded 2", "refunded 3", "too little"]
+
+
+@pytest.mark.parametrize("cp_url", ["memory", "postgres"], indirect=True)
+async def test_h4_h5_approvals_that_are_answered_at_once_by_two(cp: Checkpointer) -> None:
+    """H4, H5, I7: each in its own process; one of them goes on with the run, and each tool runs once."""
+    for n in range(5):
+        till, called = Till(), Calls()
+        await agent_of(
+            cp, refunding(1, 2), till, f"t{n}", middleware=[ApprovalPolicyMiddleware(policy=ask_first), called]
+        ).prompt("go", run_id=R)
+        agents = [
+            agent_of(cp, refunding(1, 2), till, f"t{n}", middleware=[ApprovalPolicyMiddleware(policy=ask_first), called])
+            for _ in "ab"
+        ]
+        waiting = [request.request_id for request in await agents[0].pending()]
+        assert await asyncio.gather(*(a.respond(True, w) for a, w in zip(agents, waiting, strict=True))) == [R, R]
+        assert sorted(called.amounts) == [1, 2]
+        data = await cp.load(f"t{n}")
+        assert data is not None
+        assert [m.role for m in data.messages] == ["user", "assistant", "tool", "tool", "assistant"]
 
 
 async def test_h5_the_same_question_twice_is_asked_twice(cp: Checkpointer) -> None:

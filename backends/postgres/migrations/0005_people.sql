@@ -219,12 +219,13 @@ END $$;
 -- request had its answer before: the caller compares.
 CREATE FUNCTION runyard.respond(
     for_tenant text, in_thread text, named text, response text, checked text, value bytea, who text,
-    OUT request runyard.hitl_requests, OUT created boolean, OUT effects jsonb
+    OUT request runyard.hitl_requests, OUT created boolean, OUT effects jsonb, OUT is_last boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
     got record;
     t runyard.threads;
 BEGIN
+    is_last := false;
     SELECT y.* INTO t FROM runyard.threads y
     WHERE y.thread_key = (SELECT h.thread_key FROM runyard.hitl_requests h WHERE h.tenant = for_tenant AND h.request_id = checked) FOR UPDATE;
     got := runyard.admit_thread(t);
@@ -240,6 +241,9 @@ BEGIN
     WHERE y.tenant = for_tenant AND y.request_id = checked AND y.answered_at IS NULL AND y.closed_at IS NULL
     RETURNING y.* INTO request;
     created := FOUND;
+    is_last := created AND NOT EXISTS (
+        SELECT 1 FROM runyard.hitl_requests h
+        WHERE h.thread_key = t.thread_key AND h.run_id IS NOT DISTINCT FROM request.run_id AND h.answered_at IS NULL AND h.closed_at IS NULL);
     effects := runyard.merge_effects(effects, runyard.wake_run(t.thread_key, request.run_id));
 END $$;
 

@@ -55,7 +55,7 @@ SELECT runyard.isolate($1, $2, $3)
 SELECT * FROM runyard.bury($1, $2, $3, $4)
 
 -- name: respond
-SELECT (r.request).*, t.thread_id, r.created, r.effects
+SELECT (r.request).*, t.thread_id, r.created, r.effects, r.is_last
 FROM runyard.respond($1, $2, $3, $4, $5, $6, $7) r JOIN runyard.threads t ON t.thread_key = (r.request).thread_key
 
 -- name: cancel
