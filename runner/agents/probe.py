@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ..errors import HitlNotAllowedError
+from ..errors import AgentCancelledError, HitlNotAllowedError
 from ..eventwriter import EventStream
 from ..exchange import Attempt
 from ..models import ForkOnceResult, Message
@@ -53,5 +53,6 @@ async def probe(
         await asyncio.wait((task,))
         raise
     left = await context.remainder()
-    error = task.exception()
+    cancelled = AgentCancelledError("the agent was cancelled from inside", run_id=run.run_id)
+    error = cancelled if task.cancelled() else task.exception()
     return probe_outcome([*journal.written, *left.messages], unwrap(error) if error else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -113,6 +114,17 @@ async def test_f9_a_providers_error_is_a_stop_reason(cp: Checkpointer) -> None:
     agent = Agent(answering(lambda prompt, results: RuntimeError("down")), checkpointer=cp, thread_id=T)
     result = await agent.fork_once(message="two", after_run_id=R)
     assert (result.text, result.stop_reason, [m.text for m in result.messages]) == ("", "error", ["two"])
+
+
+async def test_f9_a_hook_that_was_cancelled_does_not_cancel_the_caller(cp: Checkpointer) -> None:
+    class Lost(AbstractCapability[Any]):
+        async def before_model_request(self, ctx: Any, request_context: Any) -> Any:
+            raise asyncio.CancelledError
+
+    await Agent(echo(), checkpointer=cp, thread_id=T).prompt("one", run_id=R)
+    agent = Agent(echo(), middleware=[Lost()], checkpointer=cp, thread_id=T)
+    result = await agent.fork_once(message="two", after_run_id=R)
+    assert (result.stop_reason, [m.text for m in result.messages]) == ("error", ["two"])
 
 
 async def test_f9_nothing_is_written_to_any_thread(cp: Checkpointer, cp_url: str) -> None:
