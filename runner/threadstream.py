@@ -42,7 +42,8 @@ class ThreadEvent(NamedTuple):
 
 @dataclass
 class Place:
-    """How far a reader got: ``top`` is the highest fence that it saw, ``open`` the last event of each run that goes on."""
+    """How far a reader got: ``top`` is the highest fence that it saw, ``open`` the last event of each run that is not over for
+    it, empty if it saw none."""
 
     top: int = -1
     open: dict[str, str] = field(default_factory=dict)
@@ -57,7 +58,9 @@ class Place:
             return None
 
     def __str__(self) -> str:
-        latest = sorted(self.open.items(), key=lambda item: position(item[1]) or START, reverse=True)[:NAMED]
+        known = sorted(self.open.items(), key=lambda item: position(item[1]) or START, reverse=True)
+        # A run of which nothing was seen must be named: it may end before the reader is back, with a lower fence than `top`.
+        latest = [*known[:NAMED], *(item for item in known[NAMED:] if not item[1])]
         return base64.urlsafe_b64encode(json.dumps([self.top, dict(latest)], separators=(",", ":")).encode()).decode()
 
     def pass_by(self, event: Event) -> None:
@@ -173,7 +176,8 @@ class _Reader:
         """Follow the runs that this reader has not seen to their end."""
         for run in await self._unseen():
             known = self.following.get(run.run_id)
-            last = self.read_up_to.get(run.run_id) or self.place.open.get(run.run_id)
+            last = self.read_up_to.get(run.run_id) or self.place.open.get(run.run_id) or None
+            self.place.open.setdefault(run.run_id, "")
             if (known is None or known.done()) and not (stopped(run) and last == run.event_id):
                 self.following[run.run_id] = asyncio.create_task(self._follow(run.run_id, last), name="runyard-thread-run")
         for run_id in [id for id, task in self.following.items() if task.done()]:
