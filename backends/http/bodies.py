@@ -57,6 +57,7 @@ def prompt(request: AcceptRequest) -> JsonObject:
             retry=options.retry.model_dump(mode="json") if options.retry != RetryPolicy() else None,
             multitask_strategy=options.multitask_strategy,
             parallel=options.parallel,
+            webhook=options.webhook,
             metadata=request.metadata,
         ),
     }

@@ -96,7 +96,7 @@ async def test_every_call_of_a_client_is_answered_or_names_what_it_needs(remote:
     with pytest.raises(errors.CapabilityMissingError, match="app_version="):
         await Client(remote.backend, app_version="1").enqueue("t", "x")
     with pytest.raises(errors.CapabilityMissingError, match="webhook="):
-        await remote.enqueue("t", "x", webhook="https://example.org/")
+        await remote.enqueue_fork("t", webhook="https://example.org/")
     with pytest.raises(errors.CapabilityMissingError, match="usage"):
         await remote.store_message("t", Message.assistant("x", usage=Usage()))
     with pytest.raises(errors.CapabilityMissingError):
@@ -106,12 +106,13 @@ async def test_every_call_of_a_client_is_answered_or_names_what_it_needs(remote:
 
 async def test_a_conversation(remote: Client, client: Client, worker: Worker) -> None:
     """R1 to R4, H3, F1, F9, F11, B5, F12: as through a direct client, object for object."""
-    run = await remote.enqueue("t", "say hello", "r1", metadata={"a": 1}, priority="high", delay=0.0)
+    run = await remote.enqueue("t", "say hello", "r1", metadata={"a": 1}, delay=0, webhook="https://example.org/")
     assert run.created and not (await remote.enqueue("t", "say hello", "r1")).created
     with pytest.raises(errors.RunConflictError) as conflict:
         await remote.enqueue("t", "other words", "r1")
     assert conflict.value.details["differs"] == ["message"]
     result = await run.result(BOUND)
+    assert result.run.options.webhook == "https://example.org/" and result.run.metadata == {"a": 1}
     assert (result.ok, result.text, result.run) == (True, "hello", await client.run("t", "r1"))
     assert result == await client.handle("t", "r1").result(BOUND)
     assert [event async for event in run.stream()] == [event async for event in client.stream("t", "r1")]
