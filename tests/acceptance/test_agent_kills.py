@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.support import NOTES, notes
 from tests.acceptance.ten_steps import CALLS
-from tests.fleet import Fleet
+from tests.fleet import Fleet, until
 
 APP = "tests.acceptance.ten_steps:app"
 KILLS = ["runs.append.before=crash", *["runs.append.after=crash"] * (2 * CALLS)]
@@ -27,8 +28,13 @@ async def test_r9_kill_9_at_each_step_repeats_at_most_one_model_request_and_no_f
     monkeypatch.setenv(NOTES, str(file))
     pids = [await fleet.start(app=APP, slots=1, failpoints=KILLS[0])]
     handle = await fleet.client.enqueue("t", "begin", agent="worker")
-    for failpoint in [*KILLS[1:], ""]:
-        # Its successor is there when it dies, so that somebody finds it dead.
+
+    async def claimed(attempt: int) -> bool:
+        return (await handle.run()).attempt >= attempt
+
+    for attempt, failpoint in enumerate([*KILLS[1:], ""], start=1):
+        # Its successor comes when nobody else can have the run, so that each of them dies.
+        await until(partial(claimed, attempt))
         pids.append(await fleet.start(app=APP, slots=1, failpoints=failpoint))
         async with asyncio.timeout(30):
             await asyncio.gather(*(fleet.processes[pid].wait() for pid in pids[:-1]))

@@ -31,6 +31,6 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel: zipfile.ZipFile) -> N
 
 def test_every_entry_point_can_be_loaded() -> None:
     points = [point for point in distribution("runyard").entry_points if point.group in {"runyard.backends", "console_scripts"}]
-    assert {point.name for point in points} == {"runyard", "postgresql", "postgres", "memory"}
+    assert {point.name for point in points} == {"runyard", "postgresql", "postgres", "memory", "http", "https"}
     for point in points:
         assert callable(point.load())
