@@ -6,11 +6,11 @@ Servers are private ones of this run, unless RUNYARD_POSTGRES_URL and RUNYARD_RE
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib
 import sys
 import time
 
+import uvloop
 from rich.console import Console
 
 from backends.embedded import Servers, servers
@@ -61,5 +61,5 @@ async def _run(urls: Servers, only: list[str], quick: bool) -> int:
 if __name__ == "__main__":
     arguments = _arguments()
     with servers() as urls:
-        status = asyncio.run(_run(urls, arguments.only or list(SCENARIOS), arguments.quick))
+        status = uvloop.run(_run(urls, arguments.only or list(SCENARIOS), arguments.quick))
     sys.exit(status)
