@@ -342,7 +342,8 @@ class HitlRequest(_Model):
     """What a run waits for: a question, an approval, or whether a step was done. ``answer_schema``: JSON schema of the answers.
 
     ``deadline_at`` bounds the wait; ``on_deadline`` says what happens then: ``{"fail": true}`` or ``{"answer": …}``.
-    ``timeout``: seconds; the store turns it into ``deadline_at`` by its own clock when it keeps the request.
+    ``timeout``: seconds; the store turns it into ``deadline_at`` by its own clock when it keeps the request. ``thread_id``,
+    ``run_id``, ``agent`` (that of the run, None where it names none) and ``created_at`` are set by the store.
     """
 
     request_id: str = Field(default_factory=new_id)
@@ -354,6 +355,7 @@ class HitlRequest(_Model):
     on_deadline: JsonObject | None = None
     thread_id: str | None = None
     run_id: str | None = None
+    agent: str | None = None
     created_at: datetime | None = None
     answer: JsonValue = None
     response_id: str | None = None

@@ -193,13 +193,14 @@ def requests(
             (
                 request.request_id,
                 escape(request.thread_id or ""),
+                escape(request.agent or ""),
                 request.kind,
                 output.age(request.created_at),
                 escape(output.question(request)),
             )
             for request in page.items
         )
-        output.table(("REQUEST", "THREAD", "KIND", "AGE", "QUESTION"), rows, empty="nothing waits for a human")
+        output.table(("REQUEST", "THREAD", "AGENT", "KIND", "AGE", "QUESTION"), rows, empty="nothing waits for a human")
         output.more(page.next)
 
     session.wait(go())

@@ -186,6 +186,21 @@ class TestHitl:
         assert [r.request_id for r in (await world.runs.requests()).items] == [ids[0], ids[2]]
         assert len((await world.runs.requests(pending=False)).items) == 3
 
+    async def test_the_inbox_names_the_agent(self, world: World) -> None:
+        """H10: the run's, whether the run or its thread names it; none of a run without a worker."""
+        await world.ask(await world.start("r1", agent="planner"), HitlRequest(request_id=new_id()))
+        await world.runs.respond(1, thread_id=T)
+        await world.finish(await world.take("r1"))
+        await world.ask(await world.start("r2"), HitlRequest(request_id=new_id()))
+        await world.checkpointer.save_pending_request("solo", HitlRequest(request_id=new_id()), run_id="x")
+        found = (await world.runs.requests(pending=False)).items
+        assert [(r.run_id, r.agent) for r in found] == [("r1", "planner"), ("r2", "planner"), ("x", None)]
+        attempt = await world.start("r3", thread="u", agent="critic")
+        await world.ask(attempt, HitlRequest(request_id="q"))
+        assert (await world.runs.respond(1, thread_id="u")).request.agent == "critic"
+        ledger = await world.runs.ledger(await world.take("r3", thread="u"))
+        assert ledger.requests["q"].agent == "critic"
+
     async def test_deadline_fails_the_run(self, world: World) -> None:
         """H7: at its time the request's choice applies; a late answer is stale."""
         request = await world.suspended("r1", deadline_at=now() - timedelta(seconds=1), on_deadline={"fail": True})

@@ -39,7 +39,9 @@ def add(db: Database, thread: ThreadState, request: HitlRequest, run_id: str | N
     """Persist a request; one with a known id stays as it is."""
     key = (thread.tenant, request.request_id)
     if key not in db.requests:
-        update = {"thread_id": thread.id, "run_id": run_id, "created_at": db.now(), "answer": None, "answered_at": None}
+        run = thread.runs.get(run_id or "")
+        update = {"thread_id": thread.id, "run_id": run_id, "agent": run.run.agent if run else None, "created_at": db.now()}
+        update |= {"answer": None, "answered_at": None}
         stored = request.model_copy(update=update, deep=True)
         if stored.timeout is not None:
             stored.deadline_at = stored.deadline_at or db.now() + timedelta(seconds=stored.timeout)

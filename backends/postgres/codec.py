@@ -362,7 +362,7 @@ def new_request(request: HitlRequest) -> NewRequest:
 
 
 def request(row: Row) -> HitlRequest:
-    """A HITL request from its row joined with its thread's id."""
+    """A HITL request from its row, joined with its thread's id and its run's agent."""
     return HitlRequest(
         request_id=row["request_id"],
         kind=row["kind"],
@@ -370,6 +370,7 @@ def request(row: Row) -> HitlRequest:
         deadline_at=row["deadline_at"],
         thread_id=row["thread_id"],
         run_id=row["run_id"],
+        agent=row["agent"],
         created_at=row["created_at"],
         answer=unpack(row["answer"]) if row["answer"] is not None else None,
         response_id=row["response_id"],

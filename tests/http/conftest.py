@@ -87,9 +87,9 @@ async def worker(client: Client) -> AsyncIterator[Worker]:
     await running
 
 
-async def ask(client: Client, thread_id: str, run_id: str) -> str:
+async def ask(client: Client, thread_id: str, run_id: str, agent: str | None = None) -> str:
     """A run that waits for an answer in words; the request's id."""
-    await client.enqueue(thread_id, "x", run_id)
+    await client.enqueue(thread_id, "x", run_id, agent=agent)
     key = await client.backend.threads.thread_key(thread_id)
     assert key is not None
     await client.backend.workers.register(WorkerInfo(worker_id=f"w-{thread_id}", queues=["default"]))

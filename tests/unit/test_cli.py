@@ -162,14 +162,18 @@ class TestPrompt:
         assert json.loads(runyard("prompt", "t", "hello", "--run-id", "r", "--wait", "--json")[1])["text"] == "hi [there]"
 
     def test_a_suspended_run_says_what_it_asks(self, runyard: Command, world: Backend) -> None:
-        runyard("prompt", "t", "hello", "--run-id", "r")
+        """H10: and the inbox which agent asks."""
+        prompt = ("prompt", "t", "hello", "--run-id", "r", "--agent", "planner")
+        runyard(*prompt)
         serve(world, "t", ask="really?")
-        code, out, err = runyard("prompt", "t", "hello", "--run-id", "r", "--wait")
+        code, out, err = runyard(*prompt, "--wait")
         assert (code, out) == (exits.Exit.SUSPENDED, "")
         assert "really?" in err
         assert "runyard respond t" in err
         [request] = json.loads(runyard("requests", "--json")[1])["items"]
         assert request["payload"] == {"question": "really?"}
+        listed = runyard("requests")[1]
+        assert "planner" in listed and "really?" in listed
         assert runyard("respond", "t", "yes", "--request", request["request_id"])[0] == exits.Exit.OK
         assert runyard("respond", "t", "no", "--request", request["request_id"])[0] == exits.Exit.CONFLICT
 

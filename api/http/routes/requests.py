@@ -49,7 +49,7 @@ async def list_requests(
     thread_id: Annotated[str | None, Query(description="Only those of this thread.")] = None,
     pending: Annotated[bool, Query(description="Only those that wait; otherwise the answered ones too.")] = True,
 ) -> Response:
-    """The inbox: what waits for a human on any thread, with its question, age and deadline."""
+    """The inbox: what waits for a human on any thread: who asks, what, since when and until when."""
     page = await caller.client.requests(thread_id, pending=pending, limit=bounded(limit, caller), cursor=cursor)
     return reply(RequestPage.model_construct(items=page.items, next=page.next))
 
