@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .errors import BackendUnavailableError, RunNotFoundError, ThreadNotFoundError
-from .models import STREAM_ENDS, Event, Run
+from .models import STREAM_ENDS, Event, Run, check_id
 from .ports import remote_of
 from .states import RunStatus
 from .streams import NOT_HELD, START, follow_run, position, stopped, with_silence
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 PAGE: Final = 50
 LOOK: Final = 30.0
 """Seconds of silence after which the store is asked for runs that nobody told of."""
-NAMED: Final = 50
-"""Unfinished runs that a cursor names; with more of them, events of those that were silent longest may be repeated after it."""
+ROOM: Final = 6000
+"""Bytes for the runs that a cursor names: a header carries it. Of those that find no room, events may be repeated after it."""
 UNREAD: Final = 100
 """Events of all runs together that wait for a slow reader; beyond that its runs are not read on."""
 
@@ -40,28 +41,63 @@ class ThreadEvent(NamedTuple):
     event: Event
 
 
+class Known(NamedTuple):
+    """What the last look at a run told. ``waits``: it was queued or suspended, so that its end will have a higher fence than
+    anything that was handed on until then; otherwise the end has ``fence`` or a higher one."""
+
+    accepted_at: datetime
+    fence: int
+    waits: bool
+
+    @classmethod
+    def of(cls, run: Run) -> Known:
+        """What ``run`` tells."""
+        end = position(run.event_id) if run.ended else None
+        return cls(run.accepted_at, end[0] if end else run.fence or 0, run.status in (RunStatus.QUEUED, RunStatus.SUSPENDED))
+
+
 @dataclass
 class Place:
     """How far a reader got: ``top`` is the highest fence that it saw, ``open`` the last event of each run that is not over for
-    it, empty if it saw none."""
+    it, empty if it saw none. ``since``: when the oldest run was accepted that may be missing in ``open``."""
 
     top: int = -1
     open: dict[str, str] = field(default_factory=dict)
+    since: datetime | None = None
 
     @classmethod
     def parse(cls, cursor: str) -> Place | None:
         """The place that ``cursor`` names; None if it is none."""
         try:
-            top, going = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-            return cls(int(top), {str(run): str(last) for run, last in dict(going).items()})
+            top, going, since = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+            place = cls(int(top), {check_id(run, "run_id"): str(last) for run, last in dict(going).items()})
+            place.since = datetime.fromisoformat(since) if since is not None else None
+            return place if place.since is None or place.since.tzinfo is not None else None
         except (ValueError, TypeError, OverflowError, RecursionError):
             return None
 
     def __str__(self) -> str:
-        known = sorted(self.open.items(), key=lambda item: position(item[1]) or START, reverse=True)
-        # A run of which nothing was seen must be named: it may end before the reader is back, with a lower fence than `top`.
-        latest = [*known[:NAMED], *(item for item in known[NAMED:] if not item[1])]
-        return base64.urlsafe_b64encode(json.dumps([self.top, dict(latest)], separators=(",", ":")).encode()).decode()
+        since = self.since.isoformat() if self.since is not None else None
+        text = json.dumps([self.top, self.open, since], separators=(",", ":"), ensure_ascii=False)
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+    def within(self, room: int, known: Mapping[str, Known]) -> Place:
+        """The same place, or an earlier one if it takes more than ``room`` bytes to name the open runs.
+
+        Left out first are those that wait: to find them again it is enough to know how far to look back. The other ones would
+        count as seen once they ended, unless ``top`` is below that.
+        """
+        place = Place(self.top)
+        for run_id in sorted(self.open, key=lambda id: (id in known and known[id].waits, _descending(self.open[id]))):
+            room -= len(run_id.encode()) + len(self.open[run_id]) + len('"":"",')
+            if room >= 0 or run_id not in known:
+                place.open[run_id] = self.open[run_id]
+                continue
+            run = known[run_id]
+            place.since = min(place.since or run.accepted_at, run.accepted_at)
+            if not run.waits:
+                place.top = min(place.top, run.fence - 1)
+        return place
 
     def pass_by(self, event: Event) -> None:
         """The reader has seen ``event``."""
@@ -78,6 +114,11 @@ class Place:
         """True if a run that ended was seen to its end."""
         end = position(run.event_id)
         return run.ended and run.run_id not in self.open and end is not None and end[0] <= self.top
+
+
+def _descending(event_id: str) -> tuple[int, int]:
+    fence, n = position(event_id) or START
+    return -fence, -n
 
 
 async def follow_thread(
@@ -106,7 +147,7 @@ async def follow_thread(
         if place is None:
             await reader.begin()
         if after is not None and place is None:
-            yield ThreadEvent(str(reader.place), Event(id=None, type="gap", thread_id=thread_id, run_id=""))
+            yield ThreadEvent(reader.cursor(), Event(id=None, type="gap", thread_id=thread_id, run_id=""))
         async with aclosing(reader.read()) as events:
             async for event in events:
                 yield event
@@ -117,6 +158,7 @@ async def follow_thread(
 class _Reader:
     def __init__(self, backend: Backend, thread_id: str, key: int, place: Place, look: float) -> None:
         self.backend, self.thread_id, self.key, self.place, self.look = backend, thread_id, key, place, look
+        self.known: dict[str, Known] = {}  # of the runs that are open
         self.read_up_to: dict[str, str] = {}  # per run, what its follower has read, handed on or not
         self.following: dict[str, asyncio.Task[None]] = {}
         self.arrived: asyncio.Queue[Event | None] = asyncio.Queue(UNREAD)
@@ -124,13 +166,18 @@ class _Reader:
 
     async def begin(self) -> None:
         """Leave everything behind that stopped before this reader came."""
-        page = await self.backend.runs.runs(thread_id=self.thread_id, limit=PAGE)
-        waiting = await self.backend.runs.runs(thread_id=self.thread_id, status=RunStatus.SUSPENDED, limit=PAGE)
-        for run in (*page.items, *waiting.items):
-            if run.ended and (end := position(run.event_id)) is not None:
-                self.place.top = max(self.place.top, end[0])
-            elif run.status is RunStatus.SUSPENDED and run.event_id is not None:
-                self.place.open[run.run_id] = run.event_id
+        async for page in self._pages(RunStatus.SUSPENDED):
+            for run in page:
+                if run.event_id is not None:
+                    self.place.open[run.run_id], self.known[run.run_id] = run.event_id, Known.of(run)
+        async for page in self._pages():
+            if ends := [end[0] for run in page if run.ended and (end := position(run.event_id))]:
+                self.place.top = max(ends)
+                return
+
+    def cursor(self) -> str:
+        """Continues the stream after what was handed on."""
+        return str(self.place.within(ROOM, self.known))
 
     async def read(self) -> AsyncGenerator[ThreadEvent]:
         self.listening = asyncio.create_task(self._listen(), name="runyard-thread")
@@ -145,7 +192,7 @@ class _Reader:
                 self.place.pass_by(event)
                 if event.type in ("run.completed", "run.cancelled"):  # the others can be redriven
                     self.read_up_to.pop(event.run_id, None)
-                yield ThreadEvent(str(self.place), event)
+                yield ThreadEvent(self.cursor(), event)
 
     async def close(self) -> None:
         tasks = [*self.following.values(), *([self.listening] if self.listening else [])]
@@ -178,31 +225,42 @@ class _Reader:
             known = self.following.get(run.run_id)
             last = self.read_up_to.get(run.run_id) or self.place.open.get(run.run_id) or None
             self.place.open.setdefault(run.run_id, "")
+            self.known[run.run_id] = Known.of(run)
             if (known is None or known.done()) and not (stopped(run) and last == run.event_id):
                 self.following[run.run_id] = asyncio.create_task(self._follow(run.run_id, last), name="runyard-thread-run")
         for run_id in [id for id, task in self.following.items() if task.done()]:
             del self.following[run_id]
+        for run_id in self.known.keys() - self.place.open.keys():
+            del self.known[run_id]
 
     async def _unseen(self) -> list[Run]:
         found: dict[str, Run] = {}
         for status in (RunStatus.RUNNING, RunStatus.QUEUED):
-            page = await self.backend.runs.runs(thread_id=self.thread_id, status=status, limit=PAGE)
-            found |= {run.run_id: run for run in page.items}
-        cursor: str | None = None
-        while True:
-            page = await self.backend.runs.runs(thread_id=self.thread_id, limit=PAGE, cursor=cursor)
-            fresh = [run for run in page.items if not self.place.left_behind(run)]
+            async for runs in self._pages(status):
+                found |= {run.run_id: run for run in runs}
+        since = self.place.since
+        async for runs in self._pages():
+            fresh = [run for run in runs if not self.place.left_behind(run)]
             found |= {run.run_id: run for run in fresh}
-            if page.next is None or len(fresh) < len(page.items):
+            if len(fresh) < len(runs) and (since is None or all(run.accepted_at < since for run in runs)):
                 break
-            cursor = page.next
-        followed = {run_id for run_id, task in self.following.items() if not task.done()}
-        for run_id in self.place.open.keys() - found.keys() - followed:
+        self.place.since = None  # what was to be found by it is open from here on
+        for run_id in self.place.open.keys() - found.keys():
             if (run := await self.backend.runs.run(self.thread_id, run_id)) is not None:
                 found[run_id] = run
             else:
                 del self.place.open[run_id]
         return list(found.values())
+
+    async def _pages(self, status: RunStatus | None = None) -> AsyncGenerator[list[Run]]:
+        """The thread's runs, the newest first."""
+        cursor: str | None = None
+        while True:
+            page = await self.backend.runs.runs(thread_id=self.thread_id, status=status, limit=PAGE, cursor=cursor)
+            yield page.items
+            if page.next is None:
+                return
+            cursor = page.next
 
     async def _follow(self, run_id: str, last: str | None) -> None:
         try:

@@ -247,6 +247,11 @@ MUTANTS: Final = (
         "tests/http/test_access.py",
     ),
     _mutant(
+        "a thread's stream passes a higher fence without a look at the runs", "runner/threadstream.py",
+        "if event is None or (at is not None and at[0] > self.place.top):", "if event is None:",
+        "tests/unit/test_thread_stream.py",
+    ),
+    _mutant(
         "a reader does not wait for what a run says last", "runner/streams.py",
         "            await self._underway(ref, run)\n", "",
         "tests/http/test_streams.py",
