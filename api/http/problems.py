@@ -7,6 +7,7 @@ A problem names the error's stable ``code``, says in ``detail`` what was wrong a
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -98,7 +99,7 @@ def _headers(error: RunyardError) -> dict[str, str]:
         case errors.BackendUnavailableError() | errors.SchemaError():
             return {"Retry-After": "1"}
         case _ if "retry_after" in error.details:
-            return {"Retry-After": str(max(1, round(float(error.details["retry_after"]))))}
+            return {"Retry-After": str(max(1, math.ceil(float(error.details["retry_after"]))))}
     return {}
 
 
@@ -138,7 +139,7 @@ def _invalid(error: RequestValidationError) -> errors.InvalidRequestError:
     listed: dict[tuple[str, str], str] = {}
     for one in error.errors()[:MOST_FIELDS]:
         where, *path = one["loc"] or ("body",)
-        pointer = _pointer(error.body, path) if where == "body" else str(path[0]) if path else ""
+        pointer = _pointer(error.body, path, one["type"] == "missing") if where == "body" else str(path[0]) if path else ""
         listed.setdefault((str(where), pointer), str(one["msg"]).removeprefix("Value error, "))
     # Of several shapes that a value may have, the one that fits best tells most: the deepest place.
     best = {at: words for at, words in listed.items() if not any(_is_inside(other, at) for other in listed)}
@@ -147,8 +148,9 @@ def _invalid(error: RequestValidationError) -> errors.InvalidRequestError:
     return errors.InvalidRequestError(f"{first['pointer'] or first['location']}: {first['message']}", errors=found)
 
 
-def _pointer(body: Any, path: Sequence[str | int]) -> str:
-    """Where ``path`` leads in the body; it also names the alternatives of a union, which are nowhere in it."""
+def _pointer(body: Any, path: Sequence[str | int], missing: bool) -> str:
+    """Where ``path`` leads in the body, in which its last part may be ``missing``; it also names the alternatives of a union,
+    which are nowhere in it."""
     pointer = ""
     for n, part in enumerate(path):
         there = (
@@ -156,7 +158,7 @@ def _pointer(body: Any, path: Sequence[str | int]) -> str:
         )
         if there:
             body = body[part]
-        if there or (n == len(path) - 1 and isinstance(body, dict)):
+        if there or (missing and n == len(path) - 1):
             pointer += f"/{_escaped(part)}"
     return pointer
 

@@ -17,6 +17,7 @@ from pydantic import (
     StrictBool,
     StrictFloat,
     StrictInt,
+    model_validator,
 )
 
 from runner.calls.fanout import MAX_CANDIDATES, MAX_PARALLEL
@@ -51,6 +52,9 @@ from runner.models import (
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 YEAR: Final = 365 * 86400.0
 MOST_SEQ: Final = 2**63 - 1
+FEW: Final = 1000
+"""Entries that an object may have whose names or values are checked: each one that does not fit is an error to describe, and a
+body has room for millions."""
 
 ID_SCHEMA: Final[dict[str, Any]] = {"pattern": "^[^\\u0000-\\u001f\\u007f-\\u00a0]+$"}
 
@@ -66,6 +70,23 @@ def _moment(value: Any) -> Any:
     return value
 
 
+def _few(value: Any) -> Any:
+    """``value`` if it holds no more than FEW entries, those of objects in it included."""
+    waiting, left = [value], FEW
+    while waiting:
+        if isinstance(found := waiting.pop(), dict):
+            if (left := left - len(found)) < 0:
+                raise ValueError(f"at most {FEW} entries are taken here")
+            waiting += found.values()
+    return value
+
+
+def _few_fields(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > FEW:
+        raise ValueError(f"at most {FEW} fields are taken here")
+    return value
+
+
 Id = Annotated[
     str,
     AfterValidator(_id),
@@ -75,40 +96,32 @@ Uuid = Annotated[str, Field(description="A message's id.", json_schema_extra={"f
 Name = Annotated[str, AfterValidator(_id), Field(min_length=1, max_length=MAX_ID_LENGTH, json_schema_extra=ID_SCHEMA)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_moment)]
 TagName = Annotated[str, AfterValidator(_id), Field(min_length=1, max_length=MAX_TAG_LENGTH, json_schema_extra=ID_SCHEMA)]
-Tags = dict[TagName, str]
+Tags = Annotated[dict[TagName, str], BeforeValidator(_few)]
 
 
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
+    _check_fields = model_validator(mode="before")(_few_fields)
 
-class TextInput(TextPart):
-    model_config = ConfigDict(extra="forbid")
 
+class TextInput(TextPart, _Request):
     type: Literal["text"]
 
 
-class ThinkingInput(ThinkingPart):
-    model_config = ConfigDict(extra="forbid")
-
+class ThinkingInput(ThinkingPart, _Request):
     type: Literal["thinking"]
 
 
-class ImageInput(ImagePart):
-    model_config = ConfigDict(extra="forbid")
-
+class ImageInput(ImagePart, _Request):
     type: Literal["image"]
 
 
-class ToolCallInput(ToolCallPart):
-    model_config = ConfigDict(extra="forbid")
-
+class ToolCallInput(ToolCallPart, _Request):
     type: Literal["tool_call"]
 
 
-class ToolResultInput(ToolResultPart):
-    model_config = ConfigDict(extra="forbid")
-
+class ToolResultInput(ToolResultPart, _Request):
     type: Literal["tool_result"]
 
 
@@ -120,7 +133,7 @@ class MessageInput(_Request):
 
     id: Uuid | None = None
     role: Literal["system", "user", "assistant", "tool"] = "user"
-    content: str | list[PartInput]
+    content: str | Annotated[list[PartInput], Field(fail_fast=True)]
     stop_reason: StopReason | None = None
     metadata: JsonObject = Field(default_factory=dict)
 
@@ -172,7 +185,7 @@ class _Execution(_Request):
     delay: StrictFloat | None = Field(None, ge=0, lt=10 * YEAR, description="Seconds; instead of run_at.")
     timeout: StrictFloat | None = Field(None, gt=0, lt=YEAR, description="Seconds for one attempt.")
     max_attempts: StrictInt = Field(1, ge=1, le=1000)
-    retry: RetryPolicy | None = None
+    retry: Annotated[RetryPolicy | None, BeforeValidator(_few)] = None
     multitask_strategy: MultitaskStrategy = "enqueue"
     metadata: JsonObject = Field(default_factory=dict)
     webhook: str | None = Field(
@@ -291,7 +304,7 @@ class FanOut(_Cut):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"messages": ["in verse", "in prose"], "judge": "critic"}]})
 
-    messages: list[str | MessageInput] = Field(min_length=1, max_length=MAX_CANDIDATES)
+    messages: list[str | MessageInput] = Field(min_length=1, fail_fast=True, max_length=MAX_CANDIDATES)
     threads: StrictBool = Field(False, description="Each gets a fork of its own, which stays; else each is a probe.")
     stop: StopAt = Field("all", description="`first` takes the first that succeeds and cancels the others.")
     judge: Name | None = Field(None, description="The agent that chooses among those that succeeded.")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import resource
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -71,7 +73,10 @@ async def test_fields_are_named_by_pointer(http: httpx.AsyncClient) -> None:
     body = {"message": {"content": [{"type": "text", "text": 7}]}, "priority": "urgent", "metadata": {}}
     found = problem(await http.post(PROMPT, json=body), 422, "invalid_request")
     pointers = {(error["location"], error["pointer"]) for error in found["errors"]}
-    assert ("body", "/priority") in pointers and any(pointer.endswith("/text") for _, pointer in pointers)
+    assert pointers == {("body", "/message/content/0/text"), ("body", "/priority")}
+    missing = problem(await http.post(PROMPT, json={"message": {"role": "user"}}), 422, "invalid_request")
+    assert [error["pointer"] for error in missing["errors"]] == ["/message/content"]
+    assert missing["detail"].startswith("/message/content: ")
     query = problem(await http.get("/v1/runs?limit=0"), 422, "invalid_request")
     assert query["errors"] == [
         {"location": "query", "pointer": "limit", "message": "Input should be greater than or equal to 1"}
@@ -139,6 +144,42 @@ async def test_requests_per_second_of_a_key(client: Client) -> None:
             refused = await http.get("/v1/threads")
             problem(refused, 429, "rate_limited")
             assert refused.headers["retry-after"] == "2"
+
+
+def flood(before: str, unit: str, after: str) -> bytes:
+    """A body that is nearly as large as may be, with as many faults as it holds."""
+    units = (unit.replace("#", f"{n:07}") for n in range((10 * 2**20 - 1000) // len(unit.replace("#", "0000000"))))
+    return f"{before}{''.join(units)}{after}".encode()
+
+
+FLOODS: dict[str, tuple[str, str, str, str]] = {
+    "parts of a message": (PROMPT, '{"message": {"content": [', "0,", "0]}}"),
+    "fields": (PROMPT, '{"message": "x"', ',"#":0', "}"),
+    "fields of a part": (PROMPT, '{"message": {"content": [{"type": "text", "text": "x"', ',"#":0', "}]}}"),
+    "fields of a policy": (PROMPT, '{"message": "x", "retry": {"errors": {"a": {"initial": 1', ',"#":0', "}}}}"),
+    "policies": (PROMPT, '{"message": "x", "retry": {"errors": {"a": 0', ',"#":0', "}}}"),
+    "tags": ("/v1/threads", '{"tags": {"a": 0', ',"#":0', "}}"),
+    "candidates": ("/v1/threads/t/fork_many", '{"messages": [', "0,", "0]}"),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+async def test_a_million_faults_are_one(http: httpx.AsyncClient, name: str) -> None:
+    """A2: each fault takes memory to describe; a body has room for more of them than a machine has memory."""
+    path, *text = FLOODS[name]
+    gc.collect()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = problem(await http.post(path, content=flood(*text), headers=JSON), 422, "invalid_request")
+    assert len(found["errors"]) <= 50
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 300 * 2**20
+
+
+async def test_retry_after_is_long_enough(client: Client) -> None:
+    """A2: whole seconds, rounded up: whoever waits so long is not refused again."""
+    app = asgi_app(client, auth="off", settings=ApiSettings(_env_file=None, requests_per_second=0.75, burst=1))
+    async with httpx.AsyncClient(transport=transport(app), base_url="http://localhost") as http:
+        assert (await http.get("/v1/threads")).status_code == 200
+        assert (await http.get("/v1/threads")).headers["retry-after"] == "2"
 
 
 async def test_a_body_must_be_json(http: httpx.AsyncClient) -> None:
