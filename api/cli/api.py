@@ -43,4 +43,4 @@ def api(
     address, number = listening.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
     output.notes().print(f"the API listens on http://{shown}:{number}")
-    serve(asgi_app(postgres=url, redis=redis, tenant=target.tenant, settings=settings), settings, listening)
+    serve(asgi_app(postgres=url, redis=redis, tenant=target.tenant, settings=settings), listening)
