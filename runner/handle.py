@@ -107,12 +107,14 @@ class RunHandle:
     async def result(self, timeout: float | None = None) -> RunResult:
         """Wait until the run ended or is suspended. A failure is an answer too: see :meth:`RunResult.raise_for_status`.
 
-        ``timeout``: seconds; None waits for ever. After the answer to a suspended run, call it again. Raises TimeoutError (the
-        run goes on), RunNotFoundError, and ResultExpiredError for a fork job whose result is kept no longer.
+        ``timeout``: seconds; 0 looks once, None waits for ever. After the answer to a suspended run, call it again. Raises
+        TimeoutError (the run goes on), RunNotFoundError, and ResultExpiredError for a fork job whose result is kept no longer.
         """
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(timeout or None):
             run = await self.run()
             while not stopped(run):
+                if timeout == 0:
+                    raise TimeoutError
                 run = await self._next_stop(run)
             return await self._client.result_of(run)
 

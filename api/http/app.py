@@ -117,16 +117,8 @@ def asgi_app(
         CORSMiddleware,
         allow_origins=found.cors_origins,
         allow_methods=["GET", "POST", "PATCH", "DELETE"],
-        allow_headers=[
-            "Authorization",
-            "Content-Type",
-            "If-None-Match",
-            "Last-Event-ID",
-            "X-Api-Key",
-            "X-Request-Id",
-            "traceparent",
-        ],
-        expose_headers=["ETag", "Location", "Retry-After", "X-Request-Id"],
+        allow_headers=ASKED,
+        expose_headers=TOLD,
     )
     app.add_middleware(Observe)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]

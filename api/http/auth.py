@@ -31,7 +31,8 @@ FORGOTTEN: Final = 10_000
 class Principal:
     """Who asks, for which tenant, with which scopes. ``id`` is what limits count by; ``name`` is noted with answers.
 
-    ``only``: a stream token's (thread id, run id or None); nothing else may be read with it.
+    ``only``: a stream token's (thread id, run id or None); nothing else may be read with it. ``key``: the digest of the API key
+    that was shown, or that asked for the token.
     """
 
     tenant: str
@@ -103,6 +104,13 @@ class Gate:
             self._known.popitem(last=False)
         return principal
 
+    async def still_admits(self, principal: Principal, keys: KeyStore) -> bool:
+        """False once the API key is revoked or expired by which ``principal`` was admitted."""
+        if principal.key is None:
+            return True
+        found = await self._lookup(principal.id, keys)
+        return found is not None and found.key == principal.key
+
     def forget(self) -> None:
         """Look every key up again."""
         self._known.clear()
@@ -111,10 +119,10 @@ class Gate:
         """Without keys only programs of this machine may ask, and no page that a browser here shows."""
         if request.client is None or not _is_loopback(request.client.host):
             raise UnauthenticatedError("this server takes no keys and answers only to its own machine")
-        if not _is_loopback(urlsplit(f"//{request.headers.get('host', '')}").hostname or ""):
+        if not _is_loopback(_host(f"//{request.headers.get('host', '')}")):
             raise ForbiddenError("this server takes no keys and answers only under a loopback name, such as localhost")
         origin = request.headers.get("origin")
-        if origin is not None and origin not in self._origins and not _is_loopback(urlsplit(origin).hostname or ""):
+        if origin is not None and origin not in self._origins and not _is_loopback(_host(origin)):
             raise ForbiddenError("this server takes no keys and answers to no page of another site", origin=origin)
 
     def issue(self, principal: Principal, thread_id: str, run_id: str | None, lifetime: float) -> tuple[str, float]:
@@ -142,12 +150,19 @@ class Gate:
             raise refused
         if not hmac.compare_digest(signature, self._sign(payload, owner.key if owner else None)) or expires < time.time():
             raise refused
-        return Principal(tenant, frozenset({"read"}), id, only=(thread_id, run_id))
+        return Principal(tenant, frozenset({"read"}), id, only=(thread_id, run_id), key=owner.key if owner else None)
 
 
 def _bearer(request: HTTPConnection) -> str | None:
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
     return text.strip() if scheme.lower() == "bearer" and text else request.headers.get("x-api-key")
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:  # half an IPv6 address
+        return ""
 
 
 def _is_loopback(host: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +20,7 @@ from .auth import Gate, Principal
 from .limits import Rates
 from .paths import location, route_path
 from .settings import ApiSettings
-from .sse import Streams
+from .sse import Seat, Streams
 
 TENANTS: Final = 1000
 """Tenants whose clients are kept; the one that asked longest ago is forgotten first."""
@@ -38,9 +37,12 @@ class Caller:
     service: Service
     root: str
 
-    def permit(self) -> AbstractContextManager[None]:
-        """To be held while a stream is open. Raises RateLimitedError on entry."""
-        return self.service.rates.stream(self.principal.id)
+    def seat(self) -> Seat:
+        """For a stream. Its permit raises RateLimitedError on entry; it ends with the key that it was opened with."""
+        return Seat(self.service.streams, self.service.rates.stream(self.principal.id), self._admitted)
+
+    async def _admitted(self) -> bool:
+        return await self.service.gate.still_admits(self.principal, self.client.backend.keys)
 
     def location(self, *segments: str) -> str:
         """The path of a resource."""
@@ -56,16 +58,24 @@ class Service:
         self.rates = Rates(settings)
         self.streams = Streams(settings.heartbeat, settings.max_stream)
         self._connect, self._owned = connect, owned
-        self._connecting = asyncio.Lock()
+        self._connecting: asyncio.Task[Backend] | None = None
         self._backend: Backend | None = None
         self._clients: OrderedDict[str, Client] = OrderedDict()
 
     async def backend(self) -> Backend:
-        """The backend, connected. Raises BackendUnavailableError, SchemaError."""
+        """The backend, connected; who comes while that is tried shares the outcome. Raises BackendUnavailableError,
+        SchemaError."""
         if self._backend is None:
-            async with self._connecting:
-                if self._backend is None:
-                    self._backend = await self._connect()
+            if self._connecting is None:
+                self._connecting = asyncio.create_task(self._connected(), name="runyard-api-connect")
+            return await asyncio.shield(self._connecting)
+        return self._backend
+
+    async def _connected(self) -> Backend:
+        try:
+            self._backend = await self._connect()
+        finally:
+            self._connecting = None
         return self._backend
 
     async def caller(self, principal: Principal, root: str) -> Caller:
@@ -82,6 +92,9 @@ class Service:
     async def close(self) -> None:
         """End the streams, close what was connected."""
         self.streams.close()
+        if (connecting := self._connecting) is not None:
+            connecting.cancel()
+            await asyncio.wait((connecting,))
         backend, self._backend = self._backend, None
         self._clients.clear()
         if backend is not None and self._owned:

@@ -72,29 +72,36 @@ class Streams:
             _expire(end)
 
 
+class Seat(NamedTuple):
+    """What a reader has while its stream is open: ``permit`` is held, and ``admitted`` asked now and then if it may read on."""
+
+    streams: Streams
+    permit: AbstractContextManager[object]
+    admitted: Callable[[], Awaitable[bool]]
+
+
 class EventStream(Response):
-    """``entries`` as they come, until they end or the reader leaves; ``permit`` is held meanwhile. ``on_left``: called if the
-    reader left before the end."""
+    """``entries`` as they come, until they end or the reader leaves. ``on_left``: called if the reader left before the end."""
 
     media_type = "text/event-stream"
 
     def __init__(
         self,
         entries: AsyncGenerator[Entry],
-        streams: Streams,
-        permit: AbstractContextManager[None],
+        seat: Seat,
         headers: dict[str, str] | None = None,
         status_code: int = 200,
         on_left: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(status_code=status_code, headers={**HEADERS, **(headers or {})})
         del self.headers["content-length"]
-        self.entries, self.streams, self.permit, self.on_left = entries, streams, permit, on_left
+        self.entries, self.seat, self.on_left = entries, seat, on_left
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self.permit:
-            end = self.streams.join()
-            expiry = asyncio.get_running_loop().call_later(self.streams.most, _expire, end)
+        with self.seat.permit:
+            streams = self.seat.streams
+            end = streams.join()
+            expiry = asyncio.get_running_loop().call_later(streams.most, _expire, end)
             leaving = asyncio.create_task(_left(receive, end))
             try:
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -102,23 +109,30 @@ class EventStream(Response):
                 await self._pump(send, end)
             except TimeoutError:
                 log.warning("a reader of a stream took nothing and is dropped", seconds=STALLED)
+                _leave(end)
                 raise
             finally:
-                self.streams.leave(end)
+                streams.leave(end)
                 expiry.cancel()
                 leaving.cancel()
                 await asyncio.wait((leaving,))
                 await self.entries.aclose()
-            if end.done() and end.result() and self.on_left is not None:
-                await self.on_left()
+                if end.done() and end.result() and self.on_left is not None:
+                    await self.on_left()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pump(self, send: Send, end: asyncio.Future[bool]) -> None:
         following: asyncio.Future[Entry] | None = None
+        loop, heartbeat = asyncio.get_running_loop(), self.seat.streams.heartbeat
+        asked = loop.time()
         try:
             while not end.done():
+                if loop.time() - asked >= heartbeat:
+                    if not await self._admitted():
+                        return
+                    asked = loop.time()
                 following = following or asyncio.ensure_future(anext(self.entries))
-                await asyncio.wait((following, end), timeout=self.streams.heartbeat, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((following, end), timeout=heartbeat, return_when=asyncio.FIRST_COMPLETED)
                 if not following.done():
                     if not end.done():
                         await _send(send, COMMENT)
@@ -140,6 +154,12 @@ class EventStream(Response):
                 following.cancel()
                 await asyncio.wait((following,))
 
+    async def _admitted(self) -> bool:
+        try:
+            return await self.seat.admitted()
+        except RunyardError:  # nobody can tell at the moment
+            return True
+
 
 async def _send(send: Send, data: bytes) -> None:
     async with asyncio.timeout(STALLED):
@@ -149,6 +169,10 @@ async def _send(send: Send, data: bytes) -> None:
 async def _left(receive: Receive, end: asyncio.Future[bool]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    _leave(end)
+
+
+def _leave(end: asyncio.Future[bool]) -> None:
     if not end.done():
         end.set_result(True)
 

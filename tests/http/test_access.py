@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -10,9 +11,12 @@ from fastapi import FastAPI
 from starlette.requests import HTTPConnection
 
 from api.http.app import asgi_app
-from api.http.auth import Principal
+from api.http.auth import Gate, Principal
+from api.http.service import Service
 from api.http.settings import ApiSettings
 from runner.client import Client
+from runner.errors import BackendUnavailableError
+from runner.ports import Backend
 from tests.http.conftest import Caller, transport
 
 SETTINGS = ApiSettings(_env_file=None, cors_origins=["https://app.example"])
@@ -69,6 +73,16 @@ async def test_without_keys_only_the_own_machine(client: Client) -> None:
             )
 
 
+@pytest.mark.parametrize("odd", ["[", "[::1", "http://["])
+async def test_names_that_are_none(client: Client, odd: str) -> None:
+    """A2: half an address in Host or Origin is a refusal and no defect."""
+    app = asgi_app(client, auth="off", settings=SETTINGS)
+    for headers in ({"Host": odd}, {"Origin": odd}):
+        async with from_(app, "127.0.0.1", "http://localhost", **headers) as http:
+            reply = await http.get("/v1/threads")
+            assert (reply.status_code, reply.json()["code"]) == (403, "forbidden"), headers
+
+
 async def test_a_hosts_own_scheme(client: Client) -> None:
     """A1: the hook says who asks; None is 401."""
 
@@ -106,6 +120,42 @@ async def test_mounted_in_a_hosts_app(client: Client) -> None:
         assert (refused.status_code, refused.headers["allow"]) == (405, "GET, POST")
         document = (await http.get("/agents/openapi.json")).json()
         assert document["servers"] == [{"url": "/agents"}]
+
+
+@pytest.mark.parametrize("prefix", ["a%20b", "%C5%BC", "a%0D%0AX-Evil%3A%20y", "50%25"])
+async def test_mounted_under_any_path(client: Client, prefix: str) -> None:
+    """A: where it is mounted may hold what a caller wrote; in a header it is quoted."""
+    host = FastAPI()
+    host.mount("/{customer}/agents", asgi_app(client, auth="off", settings=SETTINGS))
+    async with httpx.AsyncClient(transport=transport(host), base_url="http://localhost") as http:
+        made = await http.post(f"/{prefix}/agents/v1/threads", json={"thread_id": "a/50%"})
+        assert made.status_code == 201
+        assert made.headers["location"] == f"/{prefix}/agents/v1/threads/a%2F50%25"
+        assert (await http.get(made.headers["location"])).json()["thread_id"] == "a/50%"
+
+
+async def test_who_comes_while_it_connects_shares_the_outcome(settings: ApiSettings, client: Client) -> None:
+    """A3: a server that is away holds up every request once, not one behind the other."""
+    tries, proceed = 0, asyncio.Event()
+
+    async def connect() -> Backend:
+        nonlocal tries
+        tries += 1
+        await proceed.wait()
+        if tries == 1:
+            raise BackendUnavailableError("away")
+        return client.backend
+
+    service = Service(connect, owned=False, gate=Gate("off", tenant="", secret=None), settings=settings)
+    asking = [asyncio.create_task(service.backend()) for _ in range(5)]
+    await asyncio.sleep(0)
+    asking[0].cancel()
+    proceed.set()
+    found = await asyncio.gather(*asking, return_exceptions=True)
+    assert tries == 1 and isinstance(found[0], asyncio.CancelledError)
+    assert all(isinstance(error, BackendUnavailableError) for error in found[1:])
+    assert await service.backend() is client.backend and tries == 2
+    await service.close()
 
 
 async def test_headers_for_browsers_and_operators(http: httpx.AsyncClient) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
 import pytest
 
+from backends.memory.runs import MemoryRunStore
 from runner.client import Client
-from runner.models import Message
+from runner.models import Message, Run
 from runner.worker import Worker
 from tests.http.conftest import ask
 
@@ -39,7 +41,7 @@ class TestThreads:
         made = await http.post("/v1/threads", json={})
         assert made.status_code == 201 and made.headers["location"].endswith(made.json()["thread_id"])
 
-    @pytest.mark.parametrize("thread_id", ["a/b", "50%", "%2F", "%252f", "ü/ö ä", "a?b#c", "+ +", ".hidden"])
+    @pytest.mark.parametrize("thread_id", ["a/b", "50%", "%2F", "%252f", "ü/ö ä", "a?b#c", "+ +", ".hidden", ".", ".."])
     async def test_any_printable_id_can_be_addressed(self, http: httpx.AsyncClient, thread_id: str) -> None:
         made = await http.post("/v1/threads", json={"thread_id": thread_id})
         assert (await get(http, made.headers["location"]))["thread_id"] == thread_id
@@ -145,6 +147,22 @@ class TestRuns:
         assert reply.headers["retry-after"] == "1" and reply.headers["location"] == "/v1/threads/t/runs/r"
         assert (await http.get("/v1/threads/t/runs/r/wait?wait=0")).status_code == 202
 
+    async def test_a_look_at_a_run_that_ended_needs_no_wait(
+        self, http: httpx.AsyncClient, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However long the store takes to answer."""
+        await post(http, "/v1/threads/t/runs/wait", 200, message="say hello", run_id="r")
+        look = MemoryRunStore.run
+
+        async def slow(self: MemoryRunStore, thread_id: str, run_id: str) -> Run | None:
+            await asyncio.sleep(0.01)
+            return await look(self, thread_id, run_id)
+
+        monkeypatch.setattr(MemoryRunStore, "run", slow)
+        assert (await get(http, "/v1/threads/t/runs/r/wait", wait=0))["text"] == "hello"
+        assert (await post(http, "/v1/threads/t/fork_once", 200, message="say x", run_id="p"))["text"] == "x"
+        assert (await post(http, "/v1/threads/t/fork_once?wait=0", 200, message="say x", run_id="p"))["text"] == "x"
+
     async def test_explain_cancel_redrive(self, http: httpx.AsyncClient, worker: Worker) -> None:
         await post(http, "/v1/threads/t/runs", 202, message="x", run_id="later", delay=3600)
         assert "due" in (await get(http, "/v1/threads/t/runs/later/explain"))["explanation"]
@@ -169,6 +187,9 @@ class TestRuns:
         older = (await get(http, "/v1/runs", before=moment))["items"]
         younger = (await get(http, "/v1/runs", since=moment))["items"]
         assert len(older) + len(younger) == 4 and all(run["accepted_at"] < moment for run in older)
+        own = "/v1/threads/t0/runs"
+        found = (await get(http, own, before=moment))["items"], (await get(http, own, since=moment))["items"]
+        assert [[run["run_id"] for run in part] for part in found] == [["r0"], ["r2"]]
         assert (await get(http, "/v1/runs", 422, status="asleep"))["code"] == "invalid_request"
         assert (await get(http, "/v1/threads/none/runs", 404))["code"] == "thread_not_found"
 
@@ -279,9 +300,9 @@ class TestRequests:
 
     async def test_inbox_and_answers(self, http: httpx.AsyncClient, client: Client, asked: str) -> None:
         """H3, H10: the inbox; 422 leaves the request pending; the same answer again is the same; another one is refused."""
-        other = await ask(client, "u", "r")
+        other = await ask(client, "u", "r", agent="planner")
         inbox = (await get(http, "/v1/requests"))["items"]
-        assert {(q["request_id"], q["thread_id"]) for q in inbox} == {(asked, "t"), (other, "u")}
+        assert {(q["request_id"], q["thread_id"], q["agent"]) for q in inbox} == {(asked, "t", None), (other, "u", "planner")}
         assert [q["request_id"] for q in (await get(http, "/v1/requests", thread_id="u"))["items"]] == [other]
         assert (await post(http, "/v1/threads/t/respond", 422, answer=7))["code"] == "hitl_invalid_answer"
         answered = await post(http, "/v1/threads/t/respond", 200, answer="blue", response_id="x")

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
+from api.http import sse
 from api.http.app import asgi_app
+from api.http.auth import Principal
+from api.http.routes import runs
+from api.http.schemas import StreamedPrompt
 from api.http.settings import ApiSettings
+from api.http.sse import Entry
 from runner.client import Client
+from runner.exchange import RunRef, WorkerInfo, Write
+from runner.models import Event
 from runner.states import RunStatus
 from runner.worker import Worker
 from tests.fleet import until
@@ -116,6 +123,98 @@ async def test_streams_of_a_key_are_bounded(live: httpx.AsyncClient) -> None:
                 return reply.status_code == 200
 
         await until(room)
+
+
+async def test_who_is_refused_a_stream_has_prompted_nothing(live: httpx.AsyncClient, client: Client) -> None:
+    """A2, R2: after a 429 the same prompt may be sent again, also without a run id."""
+    await live.post("/v1/threads/t/runs", json={"message": "x", "run_id": "r"})
+    path = "/v1/threads/t/runs/r/stream"
+    async with live.stream("GET", path), live.stream("GET", path), live.stream("GET", path):
+        refused = await live.post("/v1/threads/t/runs/stream", json={"message": "y"})
+        assert refused.status_code == 429
+    assert [run.run_id for run in (await client.runs()).items] == ["r"]
+
+
+async def test_a_prompt_that_is_refused_takes_no_room(live: httpx.AsyncClient) -> None:
+    """A2: nor does one whose stream is over."""
+    for _ in range(5):
+        assert (await live.post("/v1/threads/t/runs/stream", json={"message": None})).status_code == 409
+    await live.post("/v1/threads/t/runs", json={"message": "x", "run_id": "r"})
+    async with live.stream("GET", "/v1/threads/t/runs/r/stream") as reply:
+        assert reply.status_code == 200
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+async def test_a_stream_ends_with_its_key(live: httpx.AsyncClient, app: FastAPI, client: Client, by_token: bool) -> None:
+    """A1: what was opened before the key was revoked does not stay open."""
+    await live.post("/v1/threads/t/runs", json={"message": "x", "run_id": "r"})
+    made = (await live.post("/v1/stream_tokens", json={"thread_id": "t"})).json()
+    async with httpx.AsyncClient(base_url=live.base_url, timeout=BOUND) as browser, asyncio.timeout(BOUND):
+        reader, query = (browser, {"token": made["token"]}) if by_token else (live, {})
+        async with reader.stream("GET", "/v1/threads/t/stream", params=query) as reply:
+            async for frame in frames(reply):
+                if frame.comment:
+                    [key] = await client.keys()
+                    await client.revoke_key(key.key_id)
+                    app.state.service.gate.forget()
+        assert (await reader.get("/v1/threads/t/stream", params=query)).status_code == 401
+
+
+class Reader:
+    """An ASGI client of a stream that takes so much and no more, and leaves when it is told to."""
+
+    def __init__(self, takes: int = 10**9) -> None:
+        self.takes, self.left, self.started = takes, asyncio.Event(), asyncio.Event()
+
+    async def receive(self) -> dict[str, Any]:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.takes -= 1
+        if message["type"] == "http.response.body":
+            self.started.set()
+        if self.takes < 0:
+            await asyncio.Event().wait()
+
+
+async def silence() -> AsyncGenerator[Entry]:
+    await asyncio.Event().wait()
+    yield Entry(None, Event(id=None, type="gap", thread_id="t", run_id="r"))
+
+
+async def test_who_takes_nothing_has_left(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E3: a reader that stalls is dropped, and its run cancelled where that was asked for."""
+    monkeypatch.setattr(sse, "STALLED", 0.05)
+    cancelled = asyncio.Event()
+
+    async def cancel() -> None:
+        cancelled.set()
+
+    service, reader = app.state.service, Reader(takes=1)
+    seat = sse.Seat(service.streams, service.rates.stream("k"), lambda: asyncio.sleep(0, True))
+    with pytest.raises(TimeoutError):
+        await sse.EventStream(silence(), seat, on_left=cancel)({"type": "http"}, reader.receive, reader.send)
+    assert cancelled.is_set()
+
+
+async def test_who_leaves_as_the_run_ends_breaks_nothing(app: FastAPI, client: Client) -> None:
+    """R10: there is nothing to cancel any more, and that is no failed request."""
+    caller = await app.state.service.caller(Principal("", frozenset({"write"}), "k"), "")
+    body = StreamedPrompt(message="x", run_id="r", on_disconnect="cancel")
+    response, reader = await runs.stream_new_run(caller, "t", body), Reader()
+    running = asyncio.create_task(response({"type": "http"}, reader.receive, reader.send))
+    await reader.started.wait()
+    await client.backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
+    key = await client.backend.threads.thread_key("t")
+    assert key is not None
+    [claim] = await client.backend.runs.claim("w", [RunRef(key, "r")])
+    assert claim.attempt is not None
+    await client.backend.runs.complete([Write(attempt=claim.attempt)])
+    reader.left.set()
+    async with asyncio.timeout(BOUND):
+        await running
+    assert (await client.run("t", "r")).status is RunStatus.COMPLETED
 
 
 async def test_the_stream_of_a_thread_carries_all_its_runs(live: httpx.AsyncClient, worker: Worker) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing, suppress
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, Query, Response
@@ -125,15 +125,19 @@ async def create_run(caller: Writes, thread_id: ThreadId, body: Prompt) -> Respo
 )
 async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedPrompt) -> Response:
     """Accept a prompt and stream its events. `Location` names the run; if the connection breaks, go on with its stream."""
-    handle = await _enqueue(caller, thread_id, body)
+    seat = caller.seat()
+    with ExitStack() as held:
+        held.enter_context(seat.permit)  # whoever is refused it shall not find a run accepted
+        handle = await _enqueue(caller, thread_id, body)
+        seat = seat._replace(permit=held.pop_all())
 
     async def cancel() -> None:
-        await handle.cancel()
+        with suppress(RunEndedError):
+            await handle.cancel()
 
     return EventStream(
         entries(handle, None),
-        caller.service.streams,
-        caller.permit(),
+        seat,
         {"Location": where(caller, handle)},
         on_left=cancel if body.on_disconnect == "cancel" else None,
     )
@@ -184,10 +188,19 @@ Before = Annotated[Moment | None, Query(description="Only runs accepted before t
     f"{OF_THREAD}/runs", **operation("read", ThreadNotFoundError, InvalidCursorError, s200=(RunPage, "The newest first."))
 )
 async def list_thread_runs(
-    caller: Reads, thread_id: ThreadId, limit: Limit = 100, cursor: Cursor = None, status: Status = None, agent: Agent = None
+    caller: Reads,
+    thread_id: ThreadId,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    status: Status = None,
+    agent: Agent = None,
+    since: Since = None,
+    before: Before = None,
 ) -> Response:
-    """List the runs of a thread."""
-    page = await caller.client.runs(thread_id, status=status, agent=agent, limit=bounded(limit, caller), cursor=cursor)
+    """List the runs of a thread, by status, agent and age."""
+    page = await caller.client.runs(
+        thread_id, status=status, agent=agent, since=since, before=before, limit=bounded(limit, caller), cursor=cursor
+    )
     if not page.items and cursor is None:
         await caller.client.thread(thread_id)
     return reply(RunPage.model_construct(items=page.items, next=page.next))
@@ -231,7 +244,7 @@ async def stream_run(caller: Streams, thread_id: ThreadId, run_id: RunId, last_e
     run = await handle.run()
     if last_event_id is not None and stopped(run) and run.event_id == last_event_id:
         return Response(status_code=204)  # this tells a browser's EventSource not to come back
-    return EventStream(entries(handle, last_event_id), caller.service.streams, caller.permit())
+    return EventStream(entries(handle, last_event_id), caller.seat())
 
 
 @router.get(

@@ -28,8 +28,7 @@ async def _entries(client: Client, thread_id: str, after: str | None) -> AsyncGe
 async def stream_thread(caller: Streams, thread_id: ThreadId, last_event_id: LastEventId = None) -> Response:
     """The events of all runs of a thread, live, until you leave or the thread is deleted. This stream's ids are its own."""
     await caller.client.thread(thread_id)
-    entries = _entries(caller.client, thread_id, last_event_id)
-    return EventStream(entries, caller.service.streams, caller.permit())
+    return EventStream(_entries(caller.client, thread_id, last_event_id), caller.seat())
 
 
 @router.post(
