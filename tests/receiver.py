@@ -46,6 +46,11 @@ class Receiver:
     port: int = 0
     _talks: set[asyncio.Task[None]] = field(default_factory=set)
 
+    def hang_up(self) -> None:
+        """End every connection once what was answered is on its way."""
+        for talk in self._talks:
+            talk.cancel()
+
     def url(self, path: str = "/hook", host: str = "127.0.0.1", scheme: str = "http") -> str:
         return f"{scheme}://{host}:{self.port}{path}"
 

@@ -11,11 +11,11 @@ from typing import Final, TypeAlias
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
-_NAT64: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+_NAT64: Final = IPv6Network("64:ff9b::/96")
 _COMPATIBLE: Final = IPv6Network("::/96")
 _SPECIAL: Final[tuple[Network, ...]] = (
     *(IPv4Network("192.0.0.0/24"), IPv4Network("192.88.99.0/24")),
-    *(IPv6Network("fec0::/10"), IPv6Network("3fff::/20"), IPv6Network("5f00::/16")),
+    *(IPv6Network("64:ff9b:1::/48"), IPv6Network("fec0::/10"), IPv6Network("3fff::/20"), IPv6Network("5f00::/16")),
 )
 """Networks of IANA's registries of special purposes that some versions of Python take for public."""
 
@@ -28,7 +28,7 @@ def inner(address: Address) -> Address:
     """The IPv4 address that an IPv6 one leads to, if it is one of those that do: mapped, compatible, NAT64, 6to4, Teredo."""
     if isinstance(address, IPv4Address):
         return address
-    if any(address in network for network in (*_NAT64, _COMPATIBLE)) and int(address) > 1:
+    if any(address in network for network in (_NAT64, _COMPATIBLE)) and int(address) > 1:
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None) or address
 

@@ -16,6 +16,8 @@ from .addresses import ForbiddenAddressError, Network, resolve
 
 READ: Final = 16_384
 """Bytes of an answer that are read before the connection is dropped; what they say is not looked at."""
+DRAIN: Final = 1.0
+"""Seconds for which the rest of an answer is read."""
 IDLE: Final = 30.0
 """Seconds for which a connection is kept for the next request."""
 
@@ -41,10 +43,12 @@ class _Checked(httpcore.AsyncNetworkBackend):
             raise
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(str(error)) from error
+        # Each gets a share of the time, or one address that swallows everything would keep the others from being tried.
+        share = timeout / len(addresses) if timeout is not None else None
         for address in addresses[:-1]:
             with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
-                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
-        return await self._network.connect_tcp(addresses[-1], port, timeout, local_address, socket_options)
+                return await self._network.connect_tcp(address, port, share, local_address, socket_options)
+        return await self._network.connect_tcp(addresses[-1], port, share, local_address, socket_options)
 
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
@@ -71,30 +75,39 @@ class HttpSender:
         )
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes, *, timeout: float) -> Reply:
-        """POST ``body``. Never raises for what the receiver does."""
+        """POST ``body``. Never raises for what the receiver does; once it told a status, that is the reply."""
+        reply = None
         try:
-            async with asyncio.timeout(timeout):
-                return await self._post(url, headers, body)
+            async with asyncio.timeout(timeout), self._post(url, headers, body, timeout) as response:
+                reply = Reply(response.status, retry_after=_seconds(response.headers))
+                async with asyncio.timeout(DRAIN):
+                    await _drain(response)
         except TimeoutError:
-            return Reply(error=f"no answer within {timeout:g} seconds")
+            return reply or Reply(error=f"no answer within {timeout:g} seconds")
         except ForbiddenAddressError as error:
             return Reply(error=str(error), forbidden=True)
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as error:
-            return Reply(error=f"{type(error).__name__}: {error}"[:500])
+            return reply or Reply(error=f"{type(error).__name__}: {error}"[:500])
+        return reply
 
-    async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        async with self._pool.stream("POST", url, headers=list(headers.items()), content=body) as response:
-            read = 0
-            # A short answer is read to its end, so that its connection can serve again.
-            async for part in response.aiter_stream():
-                read += len(part)
-                if read > READ:
-                    break
-            return Reply(response.status, retry_after=_seconds(response.headers))
+    def _post(
+        self, url: str, headers: Mapping[str, str], body: bytes, timeout: float
+    ) -> contextlib.AbstractAsyncContextManager[httpcore.Response]:
+        bounds = {"timeout": {"connect": timeout}}
+        return self._pool.stream("POST", url, headers=list(headers.items()), content=body, extensions=bounds)
 
     async def close(self) -> None:
         """Close every connection."""
         await self._pool.aclose()
+
+
+async def _drain(response: httpcore.Response) -> None:
+    """Read a short answer to its end, so that its connection can serve again."""
+    read = 0
+    async for part in response.aiter_stream():
+        read += len(part)
+        if read > READ:
+            return
 
 
 def _seconds(headers: Iterable[tuple[bytes, bytes]]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -42,7 +43,14 @@ async def send(url: str, allowed: list[Network] = LOOPBACK, timeout: float = 10.
         *("224.0.0.1", "239.1.1.1", "255.255.255.255", "240.0.0.1", "192.0.0.8", "198.18.0.1", "192.0.2.1"),
         *("::1", "::", "fe80::1", "fc00::1", "fd12::1", "ff02::1", "fec0::1", "2001:db8::1", "100::1"),
         *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:a9fe:a9fe", "::127.0.0.1", "::7f00:1"),
-        *("64:ff9b::7f00:1", "64:ff9b:1::10.0.0.1", "2002:7f00:1::1", "2002:a00:1::", "2001:0:0:0:0:0:80ff:fffe"),
+        *(
+            "64:ff9b::7f00:1",
+            "64:ff9b:1::10.0.0.1",
+            "64:ff9b:1:7f00:0:100:808:808",
+            "2002:7f00:1::1",
+            "2002:a00:1::",
+            "2001:0:0:0:0:0:80ff:fffe",
+        ),
     ],
 )
 def test_addresses_that_are_not_public(address: str) -> None:
@@ -119,6 +127,21 @@ async def test_of_several_addresses_only_those_are_tried_that_are_permitted(
     assert await send(receiver.url(host="hooks.example")) == Reply(204), "nobody listens at 127.0.0.3: the next one"
 
 
+async def test_an_address_that_swallows_everything_leaves_time_for_the_next(
+    receiver: Receiver, names: dict[str, list[list[str]]]
+) -> None:
+    """A full queue of connections, as a firewall that drops packets: no refusal comes."""
+    with socket.socket() as full, contextlib.ExitStack() as waiting:
+        full.bind(("127.0.0.2", receiver.port))
+        full.listen(0)
+        for _ in range(4):
+            caller = waiting.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(full.getsockname())
+        names["hooks.example"] = [["127.0.0.2", "127.0.0.1"]]
+        assert await send(receiver.url(host="hooks.example"), timeout=2.0) == Reply(204)
+
+
 async def test_tls_proves_the_name(names: dict[str, list[list[str]]]) -> None:
     """The address is pinned; the certificate, and the name that is asked for, are those of the URL's host."""
     names["hooks.example"] = names["other.example"] = [["127.0.0.1"]]
@@ -175,6 +198,19 @@ async def test_an_answer_without_end_is_not_read(receiver: Receiver, said: bytes
 
     receiver.answer = endless
     assert (await send(receiver.url())).status == 200
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_the_status_counts_whatever_becomes_of_the_rest(receiver: Receiver, ends: bool) -> None:
+    """Any 2xx is an arrival: a body that hangs or breaks off is no reason to send it again."""
+
+    async def begin(_: Received) -> bytes:
+        if ends:
+            asyncio.get_running_loop().call_soon(receiver.hang_up)
+        return b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nokay"
+
+    receiver.answer = begin
+    assert await send(receiver.url(), timeout=2.0) == Reply(200)
 
 
 @pytest.mark.parametrize(
