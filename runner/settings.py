@@ -24,9 +24,10 @@ class Settings(BaseSettings):
     blocked before the worker gives its runs up. ``feed_retention`` and ``result_retention``: how long entries of the feed and
     results of fork jobs are kept, the same in every worker. ``metrics_port`` and ``metrics_host``: where a worker serves its
     probes and metrics (0: any free port; None: not at all). ``remote_stacks``: show stacks there to other machines too.
-    ``webhook_secret`` (``whsec_…``, the same in every worker) signs what goes to the webhooks of runs; ``webhook_tries``,
-    ``webhook_timeout`` and ``webhook_backoff``: how often, for how long, and after which first pause a webhook is told;
-    ``webhook_allow_private``: networks (comma-separated) that are not public and may be told all the same.
+    ``webhook_secret`` (``whsec_…``, the same in every worker; comma-separated while one takes the place of another) signs what
+    goes to the webhooks of runs; ``webhook_tries``, ``webhook_timeout`` and ``webhook_backoff``: how often, for how long, and
+    after which first pause a webhook is told; ``webhook_allow_private``: networks (comma-separated) that are not public and may
+    be told all the same.
     """
 
     model_config = SettingsConfigDict(env_prefix="RUNYARD_", env_file=".env", env_file_encoding="utf-8", extra="ignore")
@@ -72,15 +73,22 @@ class Settings(BaseSettings):
     @field_validator("webhook_secret")
     @classmethod
     def _is_a_secret(cls, value: SecretStr | None) -> SecretStr | None:
-        try:
-            key = base64.b64decode(value.get_secret_value().removeprefix("whsec_"), validate=True) if value else None
-        except binascii.Error:
-            key = b""
-        if key is not None and not 24 <= len(key) <= 64:
+        if not value:
+            return None
+        secrets = [secret.strip() for secret in value.get_secret_value().split(",")]
+        if not all(24 <= _bytes_of(secret) <= 64 for secret in secrets):
             raise ValueError('is "whsec_" and 24 to 64 bytes as base64, for example of `openssl rand -base64 32`')
-        return value
+        return SecretStr(",".join(secrets))
 
     @field_validator("queues", "webhook_allow_private", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+def _bytes_of(secret: str) -> int:
+    """How many a webhook's secret has; 0 if it is none."""
+    try:
+        return len(base64.b64decode(secret.removeprefix("whsec_"), validate=True))
+    except binascii.Error:
+        return 0

@@ -18,10 +18,10 @@ from typing import Final
 import structlog
 
 from .. import metrics
-from ..errors import BackendUnavailableError
+from ..errors import BackendUnavailableError, InvalidInputError
 from ..patience import patiently
 from ..ports import Backend, Sender
-from .models import Outcome, Posting, Reply, WebhookPolicy
+from .models import Outcome, Posting, Reply, WebhookPolicy, check_url
 from .payload import body_of, signed
 
 LOOK: Final = 0.5
@@ -31,6 +31,11 @@ MEASURE: Final = 5.0
 AT_ONCE: Final = 64
 EACH: Final = 8
 """Deliveries in flight: in all, and to one endpoint."""
+SILENT: Final = 32
+"""Deliveries in flight to endpoints that did not answer last, shared among them, one to each at least: they hold their places
+for as long as a try may take."""
+REMEMBERED: Final = 1000
+"""Such endpoints that are known at most; the one that was tried longest ago is forgotten first."""
 FACTOR: Final = 3.0
 LONGEST: Final = 4 * 3600.0
 """Seconds between two tries at most."""
@@ -50,6 +55,7 @@ class Dispatcher:
         self._leading = leading
         self._policy = policy
         self._flights: dict[asyncio.Task[None], str] = {}
+        self._silent: dict[str, None] = {}
         self._after = ""
         self._measure_at = float("-inf")
 
@@ -75,8 +81,9 @@ class Dispatcher:
             metrics.OLDEST_WEBHOOK.set(0)
             return 0
         store, room = self._backend.webhooks, AT_ONCE - len(self._flights)
-        busy = dict(Counter(self._flights.values()))
-        postings = await store.take(busy=busy, after=self._after, limit=room, each=EACH, lease=self.lease) if room else []
+        postings = (
+            await store.take(busy=self._busy(), after=self._after, limit=room, each=EACH, lease=self.lease) if room else []
+        )
         # One look after the other begins behind the last endpoint, so that none is starved by those before it.
         self._after = max((posting.endpoint for posting in postings), default="") if len(postings) == room else ""
         for posting in postings:
@@ -87,6 +94,14 @@ class Dispatcher:
             self._measure_at = time.monotonic() + MEASURE
             metrics.OLDEST_WEBHOOK.set(await store.oldest() or 0.0)
         return len(postings)
+
+    def _busy(self) -> dict[str, int]:
+        """The places that each endpoint has taken, or may not take."""
+        busy = Counter(self._flights.values())
+        if self._silent:
+            share = min(EACH, max(1, SILENT // len(self._silent)))
+            busy.update(dict.fromkeys(self._silent, EACH - share))
+        return dict(busy)
 
     async def _pause(self) -> None:
         """Until the next look: a while, or until a place is free where there was none."""
@@ -112,9 +127,8 @@ class Dispatcher:
             log.warning("a delivery comes again", delivery_id=posting.delivery_id, error=str(error))
         else:
             if outcome.kind in ("failed", "gone"):
-                log.warning(
-                    "a webhook was not delivered", delivery_id=posting.delivery_id, url=posting.url, error=outcome.error
-                )
+                where = posting.endpoint  # the rest of a URL may be a secret
+                log.warning("a webhook was not delivered", delivery_id=posting.delivery_id, to=where, error=outcome.error)
 
     async def _outcome(self, posting: Posting) -> Outcome:
         """One try; a defect counts as one that failed, so that it is not repeated for ever. Raises BackendUnavailableError."""
@@ -128,6 +142,10 @@ class Dispatcher:
 
     async def _try(self, posting: Posting) -> Outcome:
         secret = posting.secret or self._policy.secret
+        try:
+            check_url(posting.url, "webhook")
+        except InvalidInputError as error:  # a host's own transaction may have given it
+            return Outcome("failed", error=error.message)
         if posting.webhook_id is not None and posting.secret is None:
             return Outcome("failed", error="the webhook was removed")
         if secret is None:
@@ -136,7 +154,17 @@ class Dispatcher:
             )
         body = await self._body(posting)
         headers = signed(posting.delivery_id, body, secret, datetime.now(UTC))
-        return self._judge(posting, await self._sender.send(posting.url, headers, body, timeout=self._policy.timeout))
+        reply = await self._sender.send(posting.url, headers, body, timeout=self._policy.timeout)
+        self._hear(posting.endpoint, reply)
+        return self._judge(posting, reply)
+
+    def _hear(self, endpoint: str, reply: Reply) -> None:
+        """Note whether the endpoint answers."""
+        self._silent.pop(endpoint, None)
+        if reply.status is None and not reply.forbidden:
+            self._silent[endpoint] = None
+            if len(self._silent) > REMEMBERED:
+                del self._silent[next(iter(self._silent))]
 
     async def _body(self, posting: Posting) -> bytes:
         run = None

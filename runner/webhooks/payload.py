@@ -49,7 +49,8 @@ def _summary(posting: Posting, run: Run | None) -> JsonObject:
 
 
 def signed(delivery_id: str, body: bytes, secret: str, now: datetime) -> dict[str, str]:
-    """The headers of a try at ``now`` (aware). ``secret``: ``whsec_`` and base64."""
+    """The headers of a try at ``now`` (aware). ``secret``: ``whsec_`` and base64; of several, with commas between them, each
+    signs."""
     from standardwebhooks import Webhook  # only a worker that leads needs it
 
     return {
@@ -57,9 +58,9 @@ def signed(delivery_id: str, body: bytes, secret: str, now: datetime) -> dict[st
         "user-agent": "runyard",
         "webhook-id": delivery_id,
         "webhook-timestamp": str(int(now.timestamp())),
-        "webhook-signature": Webhook(secret).sign(delivery_id, now, body.decode()),
+        "webhook-signature": " ".join(Webhook(each).sign(delivery_id, now, body.decode()) for each in secret.split(",")),
     }
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(to_jsonable_python(value), separators=(",", ":"), ensure_ascii=True).encode()
+    return json.dumps(to_jsonable_python(value, inf_nan_mode="null"), separators=(",", ":"), ensure_ascii=True).encode()

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from standardwebhooks import Webhook
 
+from backends.conformance.world import World
 from backends.webhooks.sender import HttpSender
+from runner.models import RunOptions
+from runner.ports import Sender
 from runner.registry import connect
 from runner.settings import Settings
 from runner.webhooks.dispatcher import LONGEST, Dispatcher
-from runner.webhooks.models import WebhookPolicy, new_secret
+from runner.webhooks.models import Posting, Reply, WebhookPolicy, new_secret
+from runner.webhooks.payload import body_of, signed
 
 
 def settings(**given: Any) -> Settings:
@@ -25,6 +34,18 @@ def test_what_signs_and_where_it_may_go(monkeypatch: pytest.MonkeyPatch) -> None
     found = settings()
     assert found.webhooks.secret == secret and secret not in repr(found) and secret not in repr(found.webhooks)
     assert [str(network) for network in found.webhook_allow_private] == ["10.1.0.0/16", "fd00::/8", "127.0.0.1/32"]
+
+
+def test_a_secret_that_takes_the_place_of_another() -> None:
+    """Both sign, so that a receiver can change over when it likes."""
+    old, new = new_secret(), new_secret()
+    found = settings(webhook_secret=f"{new}, {old}").webhooks.secret
+    assert found is not None
+    headers = signed("msg_1", b"{}", found, datetime.now(UTC))
+    for secret in (old, new):
+        assert Webhook(secret).verify(b"{}", headers) == {}
+    with pytest.raises(ValidationError, match="openssl rand"):
+        settings(webhook_secret=f"{new},whsec_short")
 
 
 @pytest.mark.parametrize("secret", ["whsec_", "whsec_short", "whsec_????????????????????????????????????????????", "x" * 200])
@@ -49,3 +70,77 @@ async def test_the_pauses_grow_to_a_bound() -> None:
         assert 0.8 * middle <= dispatcher.pause(tries) <= 1.2 * middle
     assert len({dispatcher.pause(1) for _ in range(10)}) > 1
     await sender.close()
+
+
+class Hanging(Sender):
+    """Receivers whose names begin with h answer nothing until they are let go; others at once."""
+
+    def __init__(self) -> None:
+        self.held: list[asyncio.Future[Reply]] = []
+
+    async def send(self, url: str, headers: Mapping[str, str], body: bytes, *, timeout: float) -> Reply:
+        if "//h" not in url:
+            return Reply(204)
+        self.held.append(asyncio.get_running_loop().create_future())
+        return await self.held[-1]
+
+    def give_up(self) -> int:
+        for reply in self.held:
+            reply.set_result(Reply(error="no answer"))
+        count, self.held = len(self.held), []
+        return count
+
+
+async def test_many_receivers_that_hang_leave_room_for_others() -> None:
+    """R11: ten of them would hold every place for as long as a try may take, and again after it."""
+    backend, sender = await connect("memory://"), Hanging()
+    world = World(backend, None)  # type: ignore[arg-type]
+    for n in range(16):
+        for host in range(10):
+            await world.turn(f"h{host}-{n}", options=RunOptions(webhook=f"https://h{host}.example/"))
+    dispatcher = Dispatcher(backend, sender, lambda: True, WebhookPolicy(secret=new_secret(), backoff=3600))
+
+    async def looks(count: int) -> None:
+        for _ in range(count):
+            await dispatcher.step()
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+    await looks(2)
+    assert sender.give_up() == 64, "nothing is known of them yet"
+    await looks(2)
+    assert sender.give_up() <= 48
+    await looks(2)
+    assert 10 <= len(sender.held) <= 32
+    for n in range(40):
+        await world.turn(f"r{n}", options=RunOptions(webhook="https://answers.example/"))
+    await looks(10)
+    assert len((await backend.webhooks.deliveries(status="delivered")).items) == 40
+    sender.give_up()
+    await looks(1)
+
+
+async def test_what_is_no_url_is_given_up_at_once() -> None:
+    """A host's own transaction may hold what no client accepts."""
+    backend = await connect("memory://")
+    world = World(backend, None)  # type: ignore[arg-type]
+    await world.turn("r1", options=RunOptions(webhook="https://b\u00fccher.example/"))
+    dispatcher = Dispatcher(backend, Hanging(), lambda: True, WebhookPolicy(secret=new_secret()))
+    assert await dispatcher.step() == 1
+    await asyncio.sleep(0.01)
+    (failed,) = (await backend.webhooks.deliveries(status="failed")).items
+    assert failed.tries == 1 and "URL" in (failed.error or "")
+
+
+async def test_numbers_that_json_has_not() -> None:
+    """What is sent can be read by any parser."""
+    backend = await connect("memory://")
+    world = World(backend, None)  # type: ignore[arg-type]
+    await world.finish(await world.start("r1"), result={"score": float("nan")})
+    run = await backend.runs.run("t", "r1")
+    posting = Posting(
+        number=1, delivery_id="msg_1", tenant="", webhook_id=None, secret=None, url="https://x.example/", endpoint="https://x.example",
+        type="run.completed", thread_id="t", run_id="r1", created_at=datetime.now(UTC), tries=1,
+    )  # fmt: skip
+    told = json.loads(body_of(posting, run), parse_constant=pytest.fail)
+    assert told["run"]["result"] == {"score": None}
