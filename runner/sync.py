@@ -26,11 +26,18 @@ class Portal:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.closing: set[asyncio.Task[None]] = set()
         self.thread = threading.Thread(target=self.loop.run_forever, name="runyard-client", daemon=True)
         self.thread.start()
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run ``coroutine`` there and return what it returns. An interrupt here cancels it there."""
+        """Run ``coroutine`` there and return what it returns. An interrupt here cancels it there.
+
+        Raises RuntimeError if nothing is executed there any more.
+        """
+        if not self.thread.is_alive():
+            coroutine.close()
+            raise RuntimeError("this client is closed, or was made before a fork of the process; make one in each process")
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result()
@@ -48,7 +55,10 @@ class Portal:
                     return
                 yield item
         finally:
-            if self.loop.is_running():
+            if threading.current_thread() is self.thread:  # the garbage collector came there, and nobody may wait
+                self.closing.add(closing := self.loop.create_task(_close(items)))
+                closing.add_done_callback(self.closing.discard)
+            elif self.loop.is_running():
                 self.wait(items.aclose())
 
     def close(self) -> None:
@@ -59,6 +69,10 @@ class Portal:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
+
+
+async def _close(items: AsyncGenerator[Any]) -> None:
+    await items.aclose()
 
 
 async def _next(items: AsyncGenerator[T]) -> T:

@@ -513,31 +513,6 @@ class TestConnecting:
                 await other.run("t", "r")
 
 
-class TestSync:
-    def test_the_same_calls_without_an_event_loop(self) -> None:
-        with Client.sync("memory://") as client:
-            handle = client.enqueue("t", "hello", "r")
-            assert handle.status() is RunStatus.QUEUED
-            assert client.thread("t").thread_id == "t"
-            handle.cancel()
-            assert handle.result(timeout=5).status is RunStatus.CANCELLED
-            assert types(list(handle.stream())) == ["run.queued", "run.cancelled"]
-            with pytest.raises(errors.RunNotFoundError):
-                client.run("t", "other")
-        client.close()
-
-    def test_every_call_of_the_client_is_there(self) -> None:
-        calls = {name for name in dir(Client) if not name.startswith("_")} - {"connect", "sync", "result_of", "close"}
-        assert calls <= set(dir(runner.SyncClient))
-
-    def test_a_bad_url_leaves_no_thread_behind(self) -> None:
-        import threading
-
-        with pytest.raises(errors.InvalidInputError):
-            Client.sync("nothing://here")
-        assert "runyard-client" not in {thread.name for thread in threading.enumerate()}
-
-
 class TestSurface:
     def test_all_is_the_surface(self) -> None:
         assert sorted(runner.__all__) == runner.__all__
