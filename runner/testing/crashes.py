@@ -54,9 +54,10 @@ class Fuse:
 
 
 class Wire:
-    """A port as one worker reaches it. Once the worker is dead nothing passes, as if its fence were stale."""
+    """A port as one worker reaches it. Once the worker is dead nothing passes, as if its fence were stale. ``die``: called with
+    the answer that the worker did not live to hear, None if it died before its write."""
 
-    def __init__(self, inner: Any, fuse: Fuse, die: Callable[[], None]) -> None:
+    def __init__(self, inner: Any, fuse: Fuse, die: Callable[[Any], None]) -> None:
         self._inner, self._fuse, self._die = inner, fuse, die
         self.cut = False
 
@@ -72,15 +73,15 @@ class Wire:
                 answer = await method(*args, **kwargs)
             finally:
                 self._fuse.changed.set()
-            self._pass(verb, "after")
+            self._pass(verb, "after", answer)
             return answer
 
         return call
 
-    def _pass(self, verb: str, moment: Moment) -> None:
+    def _pass(self, verb: str, moment: Moment, answer: Any = None) -> None:
         if not self.cut and verb in WRITES and self._fuse.blows(verb, moment):  # type: ignore[arg-type]
             self.cut = True
-            self._die()
+            self._die(answer)
         if self.cut:
             raise StaleFenceError("this worker died, as the test wants it")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
@@ -19,6 +20,7 @@ from ..models import Event, ForkOnceResult, Message, Thread
 from ..states import RunStatus
 from ..streams import RECHECK, stopped
 from .crashes import Crash, Fuse, Moment, Write
+from .stage import Stage, stage
 from .worker import Agenda, HarnessWorker, Parts
 
 if TYPE_CHECKING:
@@ -95,8 +97,10 @@ class Harness:
         self._agenda = Agenda(backend.scheduler, lambda: self._now)
         parts: Any = Parts(backend, scheduler=self._agenda)
         self.client = Client(parts, app_version=self.app.version)
-        self._worker = HarnessWorker(self.app, parts, self._fuse)
-        self._serving = asyncio.create_task(self._worker.serve(), name="Harness")
+        self._worker = HarnessWorker(self.app, parts, self._agenda, self._fuse)
+        context = copy_context()
+        context.run(stage.set, Stage())
+        self._serving = asyncio.create_task(self._worker.serve(), name="Harness", context=context)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -234,6 +238,6 @@ class Harness:
         """Make it ``moment``, and let happen what is due then."""
         self._now = max(self._now, moment)
         self._agenda.forget(self._now)
-        await self._worker.admit()
+        await self._worker.rescue()
         await self._worker.look()
         await self._settled()

@@ -9,12 +9,14 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 from pydantic import JsonValue
 from pydantic_ai import messages as ai
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
 
 from ..models import ToolCallPart
+from .stage import Stage, stage
 
 TOKEN: Final = re.compile(r"\S+\s*|^\s+")
 
@@ -75,7 +77,7 @@ class ScriptedModel(FunctionModel):
 
     **The script is that of a conversation**: how many answers the model finds in the history decides which reply is next. So
     a request that is repeated after a crash gets the same reply, each new thread begins at the first one, and a fork goes on
-    where its source was cut. An exception is raised once, in its turn, and then passed over.
+    where its source was cut. An exception is raised once in each harness, in its turn, and then passed over.
 
     Calls get the ids ``<tool>-<n>``, numbered over the conversation. ``delay``: seconds between two streamed tokens.
     ``requests``: all that came, in order. Asking for more than the script has raises :class:`ScriptEndedError`.
@@ -87,7 +89,7 @@ class ScriptedModel(FunctionModel):
         super().__init__(self._answer, stream_function=self._stream, model_name=name)
         self._script = script if callable(script) else list(script)
         self._delay = delay
-        self._raised: set[int] = set()
+        self._raised: WeakKeyDictionary[Stage, set[int]] = WeakKeyDictionary()
         self.requests: list[ModelRequested] = []
 
     async def _answer(self, messages: list[ai.ModelMessage], info: AgentInfo) -> ai.ModelResponse:
@@ -110,10 +112,11 @@ class ScriptedModel(FunctionModel):
             return self._script
         said = sum(isinstance(m, ai.ModelResponse) and m.model_name == self.model_name for m in request.messages)
         left = said
+        raised = self._raised.setdefault(stage.get(), set())
         for n, reply in enumerate(self._script):
             if isinstance(reply, Exception):
-                if not left and n not in self._raised:
-                    self._raised.add(n)
+                if not left and n not in raised:
+                    raised.add(n)
                     return reply
             elif not left:
                 return reply

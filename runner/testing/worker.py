@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..app import App
 from ..courier import Courier
 from ..eventwriter import EventWriter
-from ..exchange import Delivery, Job, WorkerInfo
+from ..exchange import Delivery, Ended, Job, WorkerInfo
 from ..executor import Stop, Tools
 from ..intake import Intake
 from ..models import new_id
@@ -38,14 +38,15 @@ class Agenda:
         self.due = {moment for moment in self.due if moment > now}
 
     async def submit(self, jobs: Sequence[Job]) -> None:
-        self._note(jobs)
+        self.note(jobs)
         await self._inner.submit(jobs)
 
     async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None:
-        self._note(submit)
+        self.note(submit)
         await self._inner.release(worker_id, deliveries, submit)
 
-    def _note(self, jobs: Sequence[Job]) -> None:
+    def note(self, jobs: Sequence[Job]) -> None:
+        """Remember when ``jobs`` are due."""
         self.due |= {self._now() + timedelta(seconds=job.delay) for job in jobs if job.delay > 0}
 
 
@@ -67,8 +68,8 @@ class Parts:
 class HarnessWorker:
     """Serves ``app`` from ``backend`` until it is closed. When the ``fuse`` blows it is dead, and another one follows it."""
 
-    def __init__(self, app: App, backend: Backend, fuse: Fuse) -> None:
-        self._app, self._backend, self._fuse = app, backend, fuse
+    def __init__(self, app: App, backend: Backend, agenda: Agenda, fuse: Fuse) -> None:
+        self._app, self._backend, self._agenda, self._fuse = app, backend, agenda, fuse
         self._writer = EventWriter(backend.events, tick=0.0)
         self._courier = Courier(backend.scheduler, self._writer)
         self.deaths = 0
@@ -93,9 +94,11 @@ class HarnessWorker:
             on_dead=lambda worker_id: None,
         )
 
-    def _die(self) -> None:
+    def _die(self, unheard: Any) -> None:
         self.dead = True
         self.deaths += 1
+        if isinstance(unheard, Ended):  # of a retry: when it is due, somebody has to look
+            self._agenda.note(unheard.effects.jobs)
         self._let_go()
 
     def close(self) -> None:

@@ -210,6 +210,19 @@ async def test_a_crash_everywhere_and_the_run_is_as_it_would_have_been() -> None
     assert crashes == 2 * len(["claim", "suspend", "claim", "start_step", "finish_step", "complete"])
 
 
+async def test_a_crash_everywhere_with_a_model_that_fails_once() -> None:
+    """R7: each harness begins with the whole script, so each crash meets the same failure."""
+    app = App()
+    model = ScriptedModel([pydantic_ai.ModelHTTPError(503, "scripted"), "Done."])
+    app.agent("desk", max_attempts=2)(serve(pydantic_ai.Agent(model)))
+
+    async def scenario(harness: Harness) -> None:
+        assert (await harness.prompt("t1", "go", "r1")).text == "Done."
+        assert harness.writes.count("release") >= 1
+
+    assert await crash_everywhere(app, scenario) == 2 * len(["claim", "release", "claim", "complete"])
+
+
 async def test_a_failure_in_the_crashing_scenario_says_where() -> None:
     async def once(ctx: RunContext) -> None:
         assert ctx.attempt == 1
