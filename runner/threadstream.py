@@ -138,9 +138,7 @@ async def follow_thread(
             async for entry in told:
                 yield ThreadEvent(*entry)
         return
-    key = await backend.threads.thread_key(thread_id)
-    if key is None:
-        raise ThreadNotFoundError(f"there is no thread {thread_id!r}", thread_id=thread_id)
+    key = await _key(backend, thread_id)
     place = Place.parse(after) if after is not None else None
     reader = _Reader(backend, thread_id, key, place or Place(), look)
     try:
@@ -155,6 +153,21 @@ async def follow_thread(
         await reader.close()
 
 
+async def beginning(backend: Backend, thread_id: str) -> str:
+    """The cursor of a reader that begins now and has seen nothing: :func:`follow_thread` goes on from it as it begins without
+    one, and whoever has to come back before the first event misses none. Raises ThreadNotFoundError."""
+    reader = _Reader(backend, thread_id, await _key(backend, thread_id), Place(), LOOK)
+    await reader.begin()
+    return reader.cursor()
+
+
+async def _key(backend: Backend, thread_id: str) -> int:
+    key = await backend.threads.thread_key(thread_id)
+    if key is None:
+        raise ThreadNotFoundError(f"there is no thread {thread_id!r}", thread_id=thread_id)
+    return key
+
+
 class _Reader:
     def __init__(self, backend: Backend, thread_id: str, key: int, place: Place, look: float) -> None:
         self.backend, self.thread_id, self.key, self.place, self.look = backend, thread_id, key, place, look
@@ -165,15 +178,17 @@ class _Reader:
         self.listening: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Leave everything behind that stopped before this reader came."""
-        async for page in self._pages(RunStatus.SUSPENDED):
-            for run in page:
-                if run.event_id is not None:
-                    self.place.open[run.run_id], self.known[run.run_id] = run.event_id, Known.of(run)
+        """Leave everything behind that stopped before this reader came. A run that goes on and is not named here began after
+        the last that did, so its end has a higher fence."""
         async for page in self._pages():
             if ends := [end[0] for run in page if run.ended and (end := position(run.event_id))]:
                 self.place.top = max(ends)
-                return
+                break
+        for status in (RunStatus.SUSPENDED, RunStatus.QUEUED, RunStatus.RUNNING):
+            async for page in self._pages(status):
+                for run in page:
+                    seen = run.event_id or "" if status is RunStatus.SUSPENDED else ""
+                    self.place.open[run.run_id], self.known[run.run_id] = seen, Known.of(run)
 
     def cursor(self) -> str:
         """Continues the stream after what was handed on."""

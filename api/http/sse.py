@@ -81,7 +81,8 @@ class Seat(NamedTuple):
 
 
 class EventStream(Response):
-    """``entries`` as they come, until they end or the reader leaves. ``on_left``: called if the reader left before the end."""
+    """``entries`` as they come, until they end or the reader leaves. ``on_left``: called if the reader left before the end.
+    ``place``: the id from which a reader goes on that leaves before the first entry."""
 
     media_type = "text/event-stream"
 
@@ -92,10 +93,12 @@ class EventStream(Response):
         headers: dict[str, str] | None = None,
         status_code: int = 200,
         on_left: Callable[[], Awaitable[None]] | None = None,
+        place: str | None = None,
     ) -> None:
         super().__init__(status_code=status_code, headers={**HEADERS, **(headers or {})})
         del self.headers["content-length"]
         self.entries, self.seat, self.on_left = entries, seat, on_left
+        self.opening = RETRY if place is None else f"id: {place}\n".encode() + RETRY
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self.seat.permit:
@@ -105,7 +108,7 @@ class EventStream(Response):
             leaving = asyncio.create_task(_left(receive, end))
             try:
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                await _send(send, RETRY)
+                await _send(send, self.opening)
                 await self._pump(send, end)
             except TimeoutError:
                 log.warning("a reader of a stream took nothing and is dropped", seconds=STALLED)

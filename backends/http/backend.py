@@ -132,7 +132,9 @@ def _base(url: str) -> httpx.URL:
     try:
         base = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise InvalidInputError(f"{url!r:.80} is no URL: {error}", field="url") from None
+        raise InvalidInputError(f"this is no URL: {error}", field="url") from None
+    if base.userinfo:  # httpx would send these in the place of the key
+        raise InvalidInputError("the URL of an API has no user and no password; give the key as api_key", field="url")
     if not base.host or base.query or base.fragment:
         raise InvalidInputError("the URL of an API is a host and perhaps a path, and nothing behind it", field="url")
     return base

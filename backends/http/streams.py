@@ -63,7 +63,8 @@ class HttpRemote:
     async def outcome(self, run: Run) -> tuple[Run, list[Message], list[HitlRequest]]:
         """A run that stopped, the messages that it wrote, and the requests that it waits for. Raises ResultExpiredError."""
         while True:
-            answer = await self._wire.ask("GET", "threads", run.thread_id, "runs", run.run_id, "wait", query={"wait": 10})
+            path = ("threads", run.thread_id, "runs", run.run_id, "wait")
+            answer = await self._wire.ask("GET", *path, query={"wait": self._wire.wait})
             if answer.status == 200:
                 found = answer.data
                 messages = [read(Message, message) for message in found["messages"]]
@@ -78,7 +79,8 @@ class HttpRemote:
                     return
                 async for frame in frames:
                     last = frame.id or last
-                    pause = PAUSE
-                    yield frame
+                    if frame.data:
+                        pause = PAUSE
+                        yield frame
             yield None
             await asyncio.sleep(jittered(pause))

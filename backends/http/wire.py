@@ -15,7 +15,15 @@ from urllib.parse import quote
 
 import httpx
 
-from runner.errors import BackendUnavailableError, InvalidInputError, RateLimitedError, RunyardError, from_dict
+from runner.errors import (
+    BY_CODE,
+    BackendUnavailableError,
+    InvalidInputError,
+    RateLimitedError,
+    RequestTooLargeError,
+    RunyardError,
+    from_dict,
+)
 from runner.models import JsonObject, check_id
 from runner.patience import jittered
 
@@ -25,8 +33,11 @@ SILENCE: Final = 60.0
 """Seconds without a byte after which a stream counts as broken; a server sends a comment every 15."""
 UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 """Failures before any server saw the request."""
-AWAY: Final = frozenset({502, 503, 504})
+AWAY: Final = frozenset({502, 503, 504, *range(520, 528)})
 """What proxies answer for a server that is away."""
+OURS: Final = "urn:runyard:problem:"
+WAIT: Final = 10.0
+"""Seconds for which a server is asked to wait before it answers."""
 
 
 class Answer(NamedTuple):
@@ -37,7 +48,7 @@ class Answer(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One event of a stream, as JSON, and the id to come back with."""
+    """One event of a stream, as JSON, and the id to come back with; ``data`` is empty where such an id comes by itself."""
 
     id: str | None
     data: bytes
@@ -48,6 +59,11 @@ class Wire:
 
     def __init__(self, http: httpx.AsyncClient, patience: float) -> None:
         self._http, self._patience = http, patience
+
+    @property
+    def wait(self) -> float:
+        """Seconds for which a request may ask the server to wait, and still have its answer in time."""
+        return min(WAIT, (self._http.timeout.read or WAIT) / 2)
 
     async def ask(
         self,
@@ -82,6 +98,8 @@ class Wire:
             if response.status_code == httpx.codes.NO_CONTENT:
                 yield None
                 return
+            if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+                raise _strange(response)
             async with aclosing(_frames(response)) as frames:
                 yield frames
         finally:
@@ -108,7 +126,10 @@ class Wire:
             except (TypeError, ValueError) as error:
                 raise InvalidInputError(f"this is no JSON that can be sent: {error}") from None
         params = {name: value for name, value in (query or {}).items() if value is not None}
-        return self._http.build_request(method, path, params=params, content=content, headers=named)
+        try:
+            return self._http.build_request(method, path, params=params, content=content, headers=named)
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise InvalidInputError(f"this cannot be sent: {error}") from None
 
     async def _answer(self, request: httpx.Request) -> Answer:
         response = await self._send(request)
@@ -128,7 +149,7 @@ class Wire:
             raise BackendUnavailableError(f"{request.url.host} cannot be reached: {_words(error)}", sent=False) from error
         except (httpx.LocalProtocolError, httpx.UnsupportedProtocol) as error:
             raise InvalidInputError(f"this cannot be sent: {_words(error)}") from error
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise BackendUnavailableError(f"{request.url.host} did not answer: {_words(error)}") from error
         if response.is_success:
             return response
@@ -173,18 +194,30 @@ def _error(response: httpx.Response) -> RunyardError:
     except ValueError:
         found = None
     problem = found if isinstance(found, dict) else {}
-    if isinstance(code := problem.get("code"), str):
+    after = response.headers.get("Retry-After", "")
+    wait = {"retry_after": int(after)} if after.isdigit() else {}
+    if _is_ours(problem):
         details = dict(problem.get("details") or {})
         if problem.get("errors"):
             details["errors"] = problem["errors"]
-        error = from_dict({"code": code, "message": str(problem.get("detail", "")), "details": details})
-        if (after := response.headers.get("Retry-After", "")).isdigit():
-            error.details.setdefault("retry_after", int(after))
+        error = from_dict({"code": problem["code"], "message": str(problem.get("detail", "")), "details": details})
+        error.details = {**wait, **error.details}
         return error
+    says = f"{response.url.host} answers {response.status_code}"
     if response.status_code in AWAY:
         why = "; ".join(map(str, problem.get("reasons") or ())) or f"it answers {response.status_code}"
-        return BackendUnavailableError(f"{response.url.host} does not serve: {why}")
+        return BackendUnavailableError(f"{response.url.host} does not serve: {why}", **wait)
+    if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
+        return RateLimitedError(f"{says}: something before the API finds these requests too many; wait", **wait)
+    if response.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
+        return RequestTooLargeError(f"{says}: something before the API takes only smaller requests; raise its limit")
     return _strange(response)
+
+
+def _is_ours(problem: dict[str, Any]) -> bool:
+    """Proxies have JSON of their own."""
+    known = problem.get("code") in BY_CODE or str(problem.get("type", "")).startswith(OURS)
+    return known and isinstance(problem.get("code"), str) and isinstance(problem.get("details") or {}, dict)
 
 
 def _strange(response: httpx.Response) -> RunyardError:
@@ -203,8 +236,8 @@ async def _frames(response: httpx.Response) -> AsyncGenerator[Frame]:
             *blocks, rest = (rest + chunk).split(b"\n\n")
             for block in blocks:
                 fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if b": " in line)
-                if data := fields.get(b"data"):
-                    id = fields.get(b"id")
+                id, data = fields.get(b"id"), fields.get(b"data", b"")
+                if id or data:
                     yield Frame(id.decode() if id is not None else None, data)
-    except httpx.TransportError:
+    except httpx.RequestError:
         return

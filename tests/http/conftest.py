@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -20,6 +21,12 @@ from runner.exchange import RunRef, WorkerInfo, Write
 from runner.keys import Scope
 from runner.models import HitlRequest
 from runner.worker import Worker
+from tests.chaos.proxy import FaultProxy
+
+from .server import serving
+
+BOUND: Final = 20.0
+"""Seconds that anything may take."""
 
 Caller: TypeAlias = Callable[..., Awaitable[httpx.AsyncClient]]
 
@@ -85,6 +92,36 @@ async def worker(client: Client) -> AsyncIterator[Worker]:
     yield serving
     serving.stop()
     await running
+
+
+@pytest.fixture
+async def key(client: Client) -> str:
+    """A key of the default tenant."""
+    return (await client.create_key("test", scopes=("admin",)))[1]
+
+
+@pytest.fixture
+async def remote(app: FastAPI, key: str) -> AsyncIterator[Client]:
+    """The API's client, over no network."""
+    async with Client.connect("http://api", api_key=key, transport=transport(app)) as remote:
+        yield remote
+
+
+@pytest.fixture
+async def proxy(app: FastAPI) -> AsyncIterator[FaultProxy]:
+    """A served API behind a wire that breaks when it is told to."""
+    async with serving(app) as url:
+        port = urlsplit(url).port
+        assert port is not None
+        async with FaultProxy("127.0.0.1", port) as proxy:
+            yield proxy
+
+
+@pytest.fixture
+async def far(proxy: FaultProxy, key: str) -> AsyncIterator[Client]:
+    """A client over that wire."""
+    async with Client.connect(f"http://127.0.0.1:{proxy.port}", api_key=key, timeout=BOUND) as far:
+        yield far
 
 
 async def ask(client: Client, thread_id: str, run_id: str, agent: str | None = None) -> str:

@@ -58,6 +58,7 @@ async def frames(reply: httpx.Response) -> AsyncIterator[Frame]:
                 frame.data = json.loads(value)
             case "" if line:
                 frame.comment = True
-            case "" if frame != Frame():
-                yield frame
+            case "":
+                if frame.comment or frame.type is not None:
+                    yield frame
                 frame = Frame()

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator
-from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -21,45 +18,14 @@ from backends.http.runs import HttpRunStore
 from backends.http.threads import HttpThreadStore
 from backends.memory import MemoryWorld
 from backends.memory import connect as memory
-from runner import Client, Event, Message, RunStatus, errors, ports, tracing
-from runner.models import STREAM_ENDS, Usage
+from runner import Client, Message, RunStatus, errors, ports, tracing
+from runner.models import Usage
 from runner.worker import Worker
 from tests.chaos.proxy import FaultProxy
 
 from .conftest import ask, transport
-from .server import serving
 
 BOUND = 20.0
-
-
-@pytest.fixture
-async def key(client: Client) -> str:
-    """A key of the default tenant."""
-    return (await client.create_key("test", scopes=("admin",)))[1]
-
-
-@pytest.fixture
-async def remote(app: FastAPI, key: str) -> AsyncIterator[Client]:
-    """The API's client, over no network."""
-    async with Client.connect("http://api", api_key=key, transport=transport(app)) as remote:
-        yield remote
-
-
-@pytest.fixture
-async def proxy(app: FastAPI) -> AsyncIterator[FaultProxy]:
-    """A served API behind a wire that breaks when it is told to."""
-    async with serving(app) as url:
-        port = urlsplit(url).port
-        assert port is not None
-        async with FaultProxy("127.0.0.1", port) as proxy:
-            yield proxy
-
-
-@pytest.fixture
-async def far(proxy: FaultProxy, key: str) -> AsyncIterator[Client]:
-    """A client over that wire."""
-    async with Client.connect(f"http://127.0.0.1:{proxy.port}", api_key=key, timeout=BOUND) as far:
-        yield far
 
 
 @pytest.mark.parametrize(
@@ -245,9 +211,55 @@ class TestRefusals:
             await Client.connect("http://127.0.0.1:1")
         with pytest.raises(errors.InvalidInputError):
             await Client.connect("http://")
+        for url in ("https://me:s3cret@example.org", "https://me:s3cret@example.org:99999"):
+            with pytest.raises(errors.InvalidInputError) as refused:
+                await Client.connect(url, api_key="ry_x")
+            assert "s3cret" not in str(refused.value), "a password is not shown, and not sent in the place of the key"
         elsewhere = httpx.MockTransport(lambda request: httpx.Response(200, text="<html>"))
         with pytest.raises(errors.RunyardError, match="is the URL that of an API"):
             await Client.connect("https://example.org", transport=elsewhere)
+
+    @pytest.mark.parametrize(
+        ("status", "content", "expected"),
+        [
+            (502, b'{"code": "bad_gateway", "details": "upstream"}', errors.BackendUnavailableError),
+            (503, b'{"code": "run_conflict", "details": ["x"]}', errors.BackendUnavailableError),
+            (504, b'{"code": 14, "message": "upstream", "details": []}', errors.BackendUnavailableError),
+            (524, b"<html>a timeout occurred</html>", errors.BackendUnavailableError),
+            (429, b"<html>Too Many Requests</html>", errors.RateLimitedError),
+            (413, b"<html>Request Entity Too Large</html>", errors.RequestTooLargeError),
+            (403, b'{"code": "waf"}', errors.RunyardError),
+            (307, b"", errors.RunyardError),
+        ],
+    )
+    async def test_what_stands_before_the_api(self, status: int, content: bytes, expected: type[Exception]) -> None:
+        """A: proxies answer for themselves, in HTML or in JSON of their own; what may be repeated is."""
+        asked: list[str] = []
+
+        async def proxy(request: httpx.Request) -> httpx.Response:
+            if request.url.path == "/readyz":
+                return httpx.Response(200, json={"ready": True})
+            asked.append(request.url.path)
+            return httpx.Response(status, content=content, headers={"Retry-After": "0"})
+
+        async with Client.connect("http://api", patience=0.2, transport=httpx.MockTransport(proxy)) as client:
+            with pytest.raises(errors.RunyardError) as refused:
+                await client.threads()
+        assert type(refused.value) is expected
+        assert (len(asked) > 1) is issubclass(expected, errors.BackendUnavailableError | errors.RateLimitedError)
+
+    async def test_a_stream_that_is_none(self) -> None:
+        """A page where events should be is told, not asked for without end."""
+        page = httpx.MockTransport(lambda request: httpx.Response(200, json={}))
+        async with Client.connect("http://api", transport=page) as client:
+            with pytest.raises(errors.RunyardError, match="is the URL that of an API"):
+                async with asyncio.timeout(BOUND):
+                    await client.stream("t", "r").__anext__()
+
+    async def test_what_no_url_can_carry(self, remote: Client) -> None:
+        for leaf in ("x" * 70_000, "\ud800"):
+            with pytest.raises(errors.InvalidInputError):
+                await remote.messages("t", leaf)
 
     async def test_an_api_that_is_not_ready_says_why(self, empty_postgres_url: str, redis_url: str) -> None:
         """A3."""
@@ -255,117 +267,6 @@ class TestRefusals:
         with pytest.raises(errors.BackendUnavailableError, match="runyard migrate"):
             await Client.connect("http://localhost", transport=transport(app))
         await app.state.service.close()
-
-
-class TestRepetition:
-    async def test_an_answer_that_is_lost_is_asked_for_again(self, far: Client, proxy: FaultProxy) -> None:
-        """R2, I4: one run, one thread, one fork, whatever became of the answers."""
-        for call in (
-            lambda: far.enqueue("t", "x", "r"),
-            lambda: far.create_thread("made", title="x"),
-            lambda: far.runs("t"),
-            lambda: far.cancel("t", "r"),
-        ):
-            proxy.lose_replies(2)
-            await call()
-        assert [run.run_id for run in (await far.runs("t")).items] == ["r"]
-        assert (await far.run("t", "r")).status is RunStatus.CANCELLED
-
-    async def test_what_could_happen_twice_is_not_repeated(self, far: Client, proxy: FaultProxy) -> None:
-        """B1: the caller is told, and looks."""
-        proxy.lose_replies()
-        with pytest.raises(errors.BackendUnavailableError) as lost:
-            await far.store_message("t", "once")
-        assert lost.value.details.get("sent") is not False
-        assert [message.text for message in (await far.messages("t")).items] == ["once"]
-
-    async def test_a_server_that_is_away_is_waited_for(self, key: str, app: FastAPI) -> None:
-        """503, a proxy's 502, too many requests: again after what Retry-After says; others at once."""
-        inner, answers = transport(app), [503, 502, 429, 500]
-
-        async def refuse(request: httpx.Request) -> httpx.Response:
-            if request.url.path == "/readyz" or not answers:
-                return await inner.handle_async_request(request)
-            status = answers.pop(0)
-            codes = {503: "backend_unavailable", 429: "rate_limited", 500: "internal_error"}
-            if status not in codes:
-                return httpx.Response(status, text="<html>Bad Gateway</html>")
-            details = {"retry_after": 0.01} if status == 429 else {}
-            return httpx.Response(status, json={"code": codes[status], "detail": "x", "details": details})
-
-        async with Client.connect("http://api", api_key=key, transport=httpx.MockTransport(refuse)) as client:
-            with pytest.raises(errors.RunyardError) as failed:
-                await client.enqueue("t", "x", "r")
-            assert type(failed.value) is errors.RunyardError and not answers
-            answers.append(429)
-            await client.store_message("t2", "refused for its rate, so it was not stored")
-            answers += [503]
-            with pytest.raises(errors.BackendUnavailableError):
-                await client.store_message("t2", "perhaps stored")
-
-    async def test_patience_ends(self, far: Client, proxy: FaultProxy, key: str) -> None:
-        async with Client.connect(f"http://127.0.0.1:{proxy.port}", api_key=key, patience=0.2, timeout=0.3) as hasty:
-            proxy.hold()
-            with pytest.raises(errors.BackendUnavailableError):
-                await hasty.threads()
-            proxy.heal()
-            await hasty.threads()
-
-
-class TestStreams:
-    async def test_a_stream_outlives_its_connections(
-        self, far: Client, proxy: FaultProxy, client: Client, worker: Worker
-    ) -> None:
-        """E1, E2: cut wherever it may be, each event comes once."""
-        words = " | ".join(f"say w{n} | sleep 0.05" for n in range(6))
-        run = await far.enqueue("t", words, "r")
-        seen: list[Event] = []
-        async with asyncio.timeout(BOUND):
-            async for event in run.stream():
-                seen.append(event)
-                if len(seen) % 3 == 0 and event.type not in STREAM_ENDS:
-                    proxy.cut()
-        assert seen == [event async for event in client.stream("t", "r")]
-        assert (await run.result(BOUND)).ok
-
-    async def test_a_wait_outlives_them_too(self, far: Client, proxy: FaultProxy, worker: Worker) -> None:
-        run = await far.enqueue("t", "sleep 0.5 | say done", "r")
-        waiting = asyncio.create_task(run.result(BOUND))
-        async with aclosing(run.stream()) as events:
-            async for event in events:
-                if event.type == "run.started":
-                    proxy.cut()
-        assert (await waiting).text == "done"
-
-    async def test_a_stream_of_a_thread_does(self, far: Client, proxy: FaultProxy, client: Client, worker: Worker) -> None:
-        """Until the thread is deleted."""
-        await client.pause_queue("default")
-        await far.enqueue("t", "say a", "r0")
-        ends: list[str] = []
-        seen: list[str | None] = []
-        async with asyncio.timeout(BOUND):
-            async for _, event in far.stream_thread("t"):
-                if event.type == "run.queued":
-                    await client.resume_queue("default")
-                    continue
-                seen.append(event.id)
-                if event.type == "run.completed":
-                    ends.append(event.run_id)
-                    proxy.cut()
-                    if len(ends) < 3:
-                        await far.enqueue("t", "say a", f"r{len(ends)}")
-                    else:
-                        await far.delete_thread("t")
-        assert ends == ["r0", "r1", "r2"] and len(seen) == len(set(seen))
-
-    async def test_a_suspended_run_ends_its_stream(self, remote: Client, client: Client) -> None:
-        """E2: and a reader who saw that gets nothing more."""
-        await ask(client, "t", "r")
-        events = [event async for event in remote.stream("t", "r")]
-        assert events[-1].type == "run.suspended"
-        assert [event async for event in remote.stream("t", "r", events[-1].id)] == []
-        lost, *_ = [event async for event in remote.stream("t", "r", "nö\n")]
-        assert lost.type == "gap"
 
 
 async def test_a_trace_reaches_the_run(remote: Client) -> None:

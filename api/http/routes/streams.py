@@ -10,6 +10,7 @@ from fastapi import APIRouter, Response
 
 from runner.client import Client
 from runner.errors import RunNotFoundError, ThreadNotFoundError
+from runner.threadstream import beginning
 
 from ..schemas import StreamToken, TokenRequest
 from ..sse import Entry, EventStream
@@ -27,8 +28,12 @@ async def _entries(client: Client, thread_id: str, after: str | None) -> AsyncGe
 @router.get("/v1/threads/{thread_id}/stream", **operation("read", ThreadNotFoundError, s200=EVENTS))
 async def stream_thread(caller: Streams, thread_id: ThreadId, last_event_id: LastEventId = None) -> Response:
     """The events of all runs of a thread, live, until you leave or the thread is deleted. This stream's ids are its own."""
-    await caller.client.thread(thread_id)
-    return EventStream(_entries(caller.client, thread_id, last_event_id), caller.seat())
+    place = None
+    if last_event_id is None:
+        last_event_id = place = await beginning(caller.client.backend, thread_id)
+    else:
+        await caller.client.thread(thread_id)
+    return EventStream(_entries(caller.client, thread_id, last_event_id), caller.seat(), place=place)
 
 
 @router.post(
