@@ -1,4 +1,4 @@
-"""Events on their way out: numbered per attempt, coalesced, and written for the whole worker in one call per tick.
+"""Events on their way out: numbered per attempt, coalesced, and written for the whole worker in one call at a time.
 
 An :class:`EventStream` numbers the events of one attempt (``"<fence>-<n>"``, without holes: a reader takes a hole for a loss).
 A write to the store takes its numbers by :meth:`EventStream.reserve` before the commit; its events, and whatever comes after
@@ -8,6 +8,7 @@ them, go out only when the commit is known. The :class:`EventWriter` drains all 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -21,7 +22,9 @@ from .models import Event, JsonObject
 from .ports import EventLog
 
 TICK: Final = 0.02
-"""Seconds between two writes while only deltas wait."""
+"""Seconds between two writes of an attempt while only deltas wait. What it says after a pause goes out at once."""
+GATHER: Final = 0.005
+"""Seconds between two writes of the worker while only deltas wait: those of many attempts go together."""
 BACKOFF: Final = 0.5
 """Seconds between two tries while the event log is unreachable."""
 KEEP: Final = 20_000
@@ -79,7 +82,8 @@ class Told(Protocol):
 class EventStream:
     """The events of one attempt, in order. At most one reservation may be open at a time.
 
-    ``spoke_at``: when the first streamed text came, on the monotonic clock; None before that.
+    ``spoke_at``: when the first streamed text came, on the monotonic clock; None before that. ``taken_at``: when events were
+    last taken to be written.
     """
 
     def __init__(self, writer: Told, attempt: Attempt, thread_id: str) -> None:
@@ -90,6 +94,7 @@ class EventStream:
         self._slots: deque[_Slot] = deque()
         self._closed = False
         self.spoke_at: float | None = None
+        self.taken_at = -math.inf
 
     @property
     def ref(self) -> RunRef:
@@ -147,6 +152,7 @@ class EventStream:
 
     def take(self) -> list[Event]:
         """Remove and return the events up to the first one whose write is not known yet."""
+        self.taken_at = time.monotonic()
         ready = []
         while self._slots and (event := self._slots[0].event) is not None:
             slot = self._slots.popleft()
@@ -172,6 +178,7 @@ class EventWriter:
     def __init__(self, log: EventLog, *, tick: float = TICK) -> None:
         self._log = log
         self._tick = tick
+        self._gather = min(tick, GATHER)
         self._streams: dict[EventStream, None] = {}
         self._outside: list[tuple[RunRef, Event]] = []
         self._unwritten: list[tuple[RunRef, list[Event]]] = []
@@ -200,13 +207,14 @@ class EventWriter:
             if not self._closing:
                 await self._some.wait()
                 await asyncio.sleep(0)  # an agent that has just been announced starts, and its first events go along
+            at_once = self._urgent.is_set()
             self._some.clear()
             self._urgent.clear()
-            written = await self._flush()
+            written = await self._flush(at_once)
             if self._closing and not (written and self._some.is_set()):
                 return
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._tick if written else BACKOFF):
+                async with asyncio.timeout(self._gather if written else BACKOFF):
                     await self._urgent.wait()
 
     def close(self) -> None:
@@ -215,16 +223,22 @@ class EventWriter:
         self._some.set()
         self._urgent.set()
 
-    def _collect(self) -> list[tuple[RunRef, list[Event]]]:
+    def _collect(self, at_once: bool) -> list[tuple[RunRef, list[Event]]]:
         streams, self._streams = self._streams, {}
+        if not at_once:
+            latest = time.monotonic() - self._tick
+            self._streams = {stream: None for stream in streams if stream.taken_at > latest}
+            streams = {stream: None for stream in streams if stream.taken_at <= latest}
+        if self._streams:
+            self._some.set()  # their turn comes
         outside, self._outside = self._outside, []
         batch = self._unwritten
         batch += [(stream.ref, events) for stream in streams if (events := stream.take())]
         batch += [(ref, [event]) for ref, event in outside]
         return batch
 
-    async def _flush(self) -> bool:
-        batch = self._collect()
+    async def _flush(self, at_once: bool) -> bool:
+        batch = self._collect(at_once)
         self._unwritten = []
         if not batch:
             return True

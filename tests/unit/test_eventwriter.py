@@ -125,6 +125,22 @@ async def test_deltas_of_one_message_are_coalesced_within_a_tick() -> None:
     assert [event.data["text"] for event in log.events] == ["a", "bcd", "e"]
 
 
+async def test_what_is_said_after_a_pause_does_not_wait_for_the_turn_of_others() -> None:
+    log = Log()
+    async with writing(log, tick=60) as writer:
+        fast, slow = (EventStream(writer, Attempt(n, "r", n), "t") for n in (1, 2))
+        fast.delta("m", "a")
+        await log.written.wait()
+        fast.delta("m", "b")
+        log.written.clear()
+        slow.delta("n", "c")
+        async with asyncio.timeout(20):
+            await log.written.wait()
+        assert [event.data["text"] for event in log.events] == ["a", "c"]
+        fast.delta("m", "d")
+    assert [event.data["text"] for event in log.events] == ["a", "c", "bd"]
+
+
 async def test_all_streams_of_a_worker_go_out_in_one_call() -> None:
     log = Log()
     async with writing(log) as writer:
