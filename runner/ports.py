@@ -321,12 +321,15 @@ class Scheduler(Protocol):
 
 
 class EventLog(Protocol):
-    """One bounded stream of events per run. ``begins`` yields at first, and whenever an attempt of any run of the thread begins
+    """One bounded stream of events per run. ``follow`` yields None each time ``silence`` seconds passed without an event, if a
+    number of seconds is given. ``begins`` yields at first, and whenever an attempt of any run of the thread begins
     or a verb outside an attempt tells of one: the events that are numbered 1."""
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None: ...
     async def read(self, ref: RunRef, after: str | None = None) -> list[Event]: ...
-    def follow(self, ref: RunRef, after: str | None = None) -> AsyncIterator[Event]: ...
+    def follow(
+        self, ref: RunRef, after: str | None = None, *, silence: float | None = None
+    ) -> AsyncGenerator[Event | None]: ...
     def begins(self, thread_key: int) -> AsyncIterator[bool]: ...
 
 

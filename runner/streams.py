@@ -79,22 +79,28 @@ class Cursor:
 
 
 async def follow_run(
-    backend: Backend, thread_id: str, run_id: str, last_event_id: str | None = None, *, recheck: float = RECHECK
+    backend: Backend,
+    thread_id: str,
+    run_id: str,
+    last_event_id: str | None = None,
+    *,
+    recheck: float = RECHECK,
+    found: Run | None = None,
 ) -> AsyncGenerator[Event]:
     """The events of one run after ``last_event_id`` (None: from its beginning), live until it ends or is suspended.
 
     The last event is exactly one of STREAM_ENDS, sent after its transaction committed; a reader that names that very event gets
     nothing more. ``gap`` (it has no id) announces that events were lost; what Postgres still proves follows it. A
     ``run.suspended`` or ``run.failed`` that the run has left behind since is delivered as history and does not end the stream.
-    ``recheck``: seconds of silence before Postgres is asked.
+    ``recheck``: seconds of silence before Postgres is asked. ``found``: the run if it was read a moment ago.
 
     Raises RunNotFoundError.
     """
     if (remote := remote_of(backend)) is not None:
-        found = remote.follow_run(thread_id, run_id, last_event_id)
+        following = remote.follow_run(thread_id, run_id, last_event_id)
     else:
-        found = _Reader(backend, thread_id, run_id, recheck).read(last_event_id)
-    async with aclosing(found) as events:
+        following = _Reader(backend, thread_id, run_id, recheck).read(last_event_id, found)
+    async with aclosing(following) as events:
         async for event in events:
             yield event
 
@@ -106,8 +112,8 @@ class _Reader:
         self.announced = False  # the next hole is part of a gap that was sent already
         self.over = False
 
-    async def read(self, last_event_id: str | None) -> AsyncGenerator[Event]:
-        run = await self._run()
+    async def read(self, last_event_id: str | None, found: Run | None) -> AsyncGenerator[Event]:
+        run = found or await self._run()
         ref = await self._ref()
         if last_event_id is not None:
             if stopped(run) and last_event_id == run.event_id:
@@ -148,10 +154,7 @@ class _Reader:
         if not kept or (position(kept[-1].id) or START) >= _end(run):
             return
         with suppress(TimeoutError, BackendUnavailableError):
-            async with (
-                asyncio.timeout(UNDERWAY),
-                aclosing(with_silence(self._log().follow(ref, kept[-1].id), UNDERWAY)) as events,
-            ):
+            async with asyncio.timeout(UNDERWAY), aclosing(self._log().follow(ref, kept[-1].id)) as events:
                 async for event in events:
                     if event is not None and (position(event.id) or START) >= _end(run):
                         return
@@ -161,7 +164,7 @@ class _Reader:
         after = None if self.cursor.at == START else "{}-{}".format(*self.cursor.at)
         arrived = False
         try:
-            async with aclosing(with_silence(self._log().follow(ref, after), self.recheck)) as arrivals:
+            async with aclosing(self._log().follow(ref, after, silence=self.recheck)) as arrivals:
                 async for arrival in arrivals:
                     arrived = True
                     async for event in self._deliver(ref, arrival):

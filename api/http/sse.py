@@ -22,7 +22,7 @@ from runner.errors import RunyardError
 from runner.models import STREAM_ENDS, Event
 
 STALLED: Final = 60.0
-"""Seconds for which a reader may take nothing."""
+"""Seconds for which the opening, or a comment, may wait for a reader that takes nothing."""
 COMMENT: Final = b": \n\n"
 RETRY: Final = b"retry: 1000\n\n"
 HEADERS: Final = {"X-Accel-Buffering": "no"}
@@ -99,6 +99,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self.entries, self.seat, self.on_left = entries, seat, on_left
         self.opening = RETRY if place is None else f"id: {place}\n".encode() + RETRY
+        self.sent_at = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self.seat.permit:
@@ -108,7 +109,8 @@ class EventStream(Response):
             leaving = asyncio.create_task(_left(receive, end))
             try:
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                await _send(send, self.opening)
+                async with asyncio.timeout(STALLED):
+                    await self._send(send, self.opening)
                 await self._pump(send, end)
             except TimeoutError:
                 log.warning("a reader of a stream took nothing and is dropped", seconds=STALLED)
@@ -125,48 +127,51 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pump(self, send: Send, end: asyncio.Future[bool]) -> None:
-        following: asyncio.Future[Entry] | None = None
+        """Send the entries, and a comment whenever there was none for a while; ask now and then if the reader may read on.
+
+        One task sends all entries: a task for each would cost as much again as its sending.
+        """
         loop, heartbeat = asyncio.get_running_loop(), self.seat.streams.heartbeat
         asked = loop.time()
+        sending = asyncio.create_task(self._send_entries(send))
         try:
-            while not end.done():
-                if loop.time() - asked >= heartbeat:
+            while not (sending.done() or end.done()):
+                now = loop.time()
+                if now - asked >= heartbeat:
                     if not await self._admitted():
                         return
                     asked = loop.time()
-                following = following or asyncio.ensure_future(anext(self.entries))
-                await asyncio.wait((following, end), timeout=heartbeat, return_when=asyncio.FIRST_COMPLETED)
-                if not following.done():
-                    if not end.done():
-                        await _send(send, COMMENT)
-                    continue
-                done, following = following, None
-                try:
-                    entry = done.result()
-                except StopAsyncIteration:
-                    return
-                except RunyardError as error:
-                    log.warning("a stream was cut short", code=error.code, error=error.message)
-                    return
-                await _send(send, entry.frame())
+                elif now - self.sent_at >= heartbeat:
+                    async with asyncio.timeout(STALLED):
+                        await self._send(send, COMMENT)
+                else:
+                    left = min(asked, self.sent_at) + heartbeat - now
+                    await asyncio.wait((sending, end), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sending.cancel()
+            await asyncio.wait((sending,))
+        if not sending.cancelled():
+            sending.result()
+
+    async def _send_entries(self, send: Send) -> None:
+        try:
+            async for entry in self.entries:
+                await self._send(send, entry.frame())
                 metrics.STREAM_EVENTS.inc()
                 if entry.event.type in STREAM_ENDS and self.on_left is not None:
                     self.on_left = None  # what the reader could cancel by leaving is over
-        finally:
-            if following is not None:
-                following.cancel()
-                await asyncio.wait((following,))
+        except RunyardError as error:
+            log.warning("a stream was cut short", code=error.code, error=error.message)
+
+    async def _send(self, send: Send, data: bytes) -> None:
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+        self.sent_at = asyncio.get_running_loop().time()
 
     async def _admitted(self) -> bool:
         try:
             return await self.seat.admitted()
         except RunyardError:  # nobody can tell at the moment
             return True
-
-
-async def _send(send: Send, data: bytes) -> None:
-    async with asyncio.timeout(STALLED):
-        await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 async def _left(receive: Receive, end: asyncio.Future[bool]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import suppress
 
 from runner.exchange import RunRef
 from runner.models import STREAM_ENDS, Event
@@ -46,12 +47,18 @@ class MemoryEventLog:
                 seen = self._begun[thread_key]
             yield True
 
-    async def follow(self, ref: RunRef, after: str | None = None) -> AsyncIterator[Event]:
-        """Events after ``after``, until one that ends the stream."""
+    async def follow(
+        self, ref: RunRef, after: str | None = None, *, silence: float | None = None
+    ) -> AsyncGenerator[Event | None]:
+        """Events after ``after``, until one that ends the stream; None each time ``silence`` seconds passed without one."""
         while True:
-            async with self._changed:
-                while not (events := await self.read(ref, after)):
-                    await self._changed.wait()
+            events: list[Event] = []
+            with suppress(TimeoutError):
+                async with asyncio.timeout(silence), self._changed:
+                    while not (events := await self.read(ref, after)):
+                        await self._changed.wait()
+            if not events:
+                yield None
             for event in events:
                 after = event.id
                 yield event

@@ -141,10 +141,10 @@ class RedisServer:
                 [reply] = await self.call(call)
             return _checked([popped, reply])[1]
 
-    def subscribe(self, channel: str, limit: int = 1000) -> Subscribing:
+    def subscribe(self, channel: str, limit: int = 1000, silence: float | None = None) -> Subscribing:
         """The messages published to ``channel`` from now on, at most ``limit`` of them unread; see
-        :class:`~backends.redis.hub.Hub`."""
-        return self._hub.subscribe(channel, limit)
+        :class:`~backends.redis.hub.Subscription`."""
+        return self._hub.subscribe(channel, limit, silence)
 
     async def close(self) -> None:
         """Close every connection. Calls that are under way fail."""

@@ -90,21 +90,28 @@ class RedisEventLog:
         position = _Position(ref, after)
         return [event async for event in self._stored(position)]
 
-    async def follow(self, ref: RunRef, after: str | None = None) -> AsyncGenerator[Event, None]:
-        """The events after the id ``after``, then those to come, each once; a ``gap`` wherever some may be missing.
+    async def follow(
+        self, ref: RunRef, after: str | None = None, *, silence: float | None = None
+    ) -> AsyncGenerator[Event | None, None]:
+        """The events after the id ``after``, then those to come, each once; a ``gap`` wherever some may be missing; None each
+        time ``silence`` seconds passed without one.
 
         Ends after an event of STREAM_ENDS that nothing follows (a stored ``run.suspended`` that was answered is followed by
         more). Raises BackendUnavailableError when the connection is lost: follow again after the last id that came. Close the
         generator (``contextlib.aclosing``) to leave it early.
         """
-        async with self._server.subscribe(self._keys.events(ref), self._backlog) as live:
+        async with self._server.subscribe(self._keys.events(ref), self._backlog, silence) as live:
             position = _Position(ref, after)
             ended = False
             async for event in self._stored(position):
                 ended = event.type in STREAM_ENDS
                 yield event
             while not ended:
-                message = await live.get()
+                try:
+                    message = await live.get()
+                except TimeoutError:
+                    yield None
+                    continue
                 if message is None:  # this reader was slow; the stream still has what its queue dropped
                     events = [event async for event in self._stored(position)]
                 else:

@@ -23,25 +23,38 @@ PING_AFTER = 5.0
 
 
 class Subscription:
-    """The messages of one channel since the subscription began."""
+    """The messages of one channel since the subscription began. ``silence``: seconds without one that :meth:`get` tells of.
 
-    def __init__(self, limit: int) -> None:
+    One timer lasts as long as the subscription: one for each message would cost more than the message.
+    """
+
+    def __init__(self, limit: int, silence: float | None = None) -> None:
         self._limit = limit
         self._messages: deque[bytes] = deque()
         self._ready = asyncio.Event()
         self._dropped = False
         self._lost = False
+        self._loop = asyncio.get_running_loop()
+        self._silence = silence
+        self._silent = False
+        self._heard_at = self._loop.time()
+        self._timer = None if silence is None else self._loop.call_later(silence, self._listen)
 
     async def get(self) -> bytes | None:
         """The next message. None: some were dropped, since more than ``limit`` were unread.
 
-        Raises BackendUnavailableError once the connection was lost and everything that came before was taken.
+        Raises TimeoutError each time there was none for ``silence`` seconds; BackendUnavailableError once the connection was
+        lost and everything that came before was taken.
         """
         await self._ready.wait()
         if self._dropped:
             self._dropped = False
             self._settle()
             return None
+        if self._silent:
+            self._silent = False
+            self._settle()
+            raise TimeoutError
         if not self._messages:
             raise BackendUnavailableError("the connection to Redis was lost; subscribe again and read what was missed")
         message = self._messages.popleft()
@@ -49,6 +62,8 @@ class Subscription:
         return message
 
     def put(self, message: bytes) -> None:
+        self._heard_at = self._loop.time()
+        self._silent = False
         if len(self._messages) >= self._limit:
             self._messages.clear()
             self._dropped = True
@@ -60,8 +75,22 @@ class Subscription:
         self._lost = True
         self._ready.set()
 
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _listen(self) -> None:
+        assert self._silence is not None
+        left = self._heard_at + self._silence - self._loop.time()
+        if left <= 0:
+            self._heard_at, left = self._loop.time(), self._silence
+            self._silent = not self._messages
+            if self._silent:
+                self._ready.set()
+        self._timer = self._loop.call_later(left, self._listen)
+
     def _settle(self) -> None:
-        if not (self._messages or self._dropped or self._lost):
+        if not (self._messages or self._dropped or self._silent or self._lost):
             self._ready.clear()
 
 
@@ -175,9 +204,9 @@ class Hub:
         self._link: _Link | None = None
 
     @asynccontextmanager
-    async def subscribe(self, channel: str, limit: int) -> AsyncIterator[Subscription]:
+    async def subscribe(self, channel: str, limit: int, silence: float | None = None) -> AsyncIterator[Subscription]:
         """A subscription that the server has confirmed: nothing that is published inside the block is missed."""
-        name, subscription, link = channel.encode(), Subscription(limit), None
+        name, subscription, link = channel.encode(), Subscription(limit, silence), None
         try:
             try:
                 async with asyncio.timeout(self._timeout):
@@ -187,6 +216,7 @@ class Hub:
                 raise BackendUnavailableError(f"Redis is unreachable ({str(error) or 'no answer in time'})") from error
             yield subscription
         finally:
+            subscription.close()
             if link is not None:
                 await link.leave(name, subscription)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from backends.embedded import EmbeddedRedis
+from backends.memory.events import MemoryEventLog
 from backends.redis import RedisEventLog, RedisServer
 from runner.errors import BackendUnavailableError
 from runner.exchange import RunRef
@@ -41,7 +42,7 @@ def ids(found: list[Event]) -> list[str | None]:
 
 
 async def followed(log: RedisEventLog, after: str | None = None) -> list[str | None]:
-    return [event.id async for event in log.follow(REF, after)]
+    return [event.id async for event in log.follow(REF, after) if event is not None]
 
 
 async def subscribers(server: RedisServer) -> int:
@@ -141,14 +142,15 @@ async def test_a_hole_is_announced(server: RedisServer, log: RedisEventLog) -> N
 async def test_an_emptied_redis_is_a_gap_at_most(server: RedisServer, log: RedisEventLog) -> None:
     """FLUSHALL: a live follower goes on; who resumes is told."""
     await log.append(1, events(1, 1, 2))
-    following = asyncio.create_task(followed(log))
-    await until_subscribed(server, 1)
-    await server.command("FLUSHALL")
-    await server.command("SCRIPT", "FLUSH")
-    assert ids(await log.read(REF, "1-2")) == [None]
-    await log.append(1, [event(1, 3)])
-    await log.append(1, [event(1, 4, "run.completed")])
-    assert await following == ["1-1", "1-2", "1-3", "1-4"]
+    async with aclosing(log.follow(REF)) as following:
+        seen = [await anext(following), await anext(following)]
+        await server.command("FLUSHALL")
+        await server.command("SCRIPT", "FLUSH")
+        assert ids(await log.read(REF, "1-2")) == [None]
+        await log.append(1, [event(1, 3)])
+        await log.append(1, [event(1, 4, "run.completed")])
+        seen += [event async for event in following]
+    assert ids(seen) == ["1-1", "1-2", "1-3", "1-4"]
     assert ids(await log.read(REF, "1-1")) == [None, "1-3", "1-4"]
 
 
@@ -163,6 +165,19 @@ async def test_a_slow_reader_is_bounded_and_misses_nothing(server: RedisServer) 
         await log.append(1, [event(1, 300, "run.completed")])
         seen += [event async for event in following]
     assert ids(seen) == [f"1-{n}" for n in range(1, 301)]
+
+
+@pytest.mark.parametrize("kind", ["redis", "memory"])
+async def test_silence_shows_and_loses_nothing(kind: str, log: RedisEventLog) -> None:
+    """E1: a follower that asks for it is told of silence, again and again, and then has every event once."""
+    found = log if kind == "redis" else MemoryEventLog()
+    await found.append(1, [event(1, 1)])
+    async with aclosing(found.follow(REF, silence=0.02)) as following:
+        seen = [await anext(following) for _ in range(3)]
+        await found.append(1, [event(1, 2), event(1, 3, "run.completed")])
+        seen += [event async for event in following]
+    assert [event and event.id for event in seen[:3]] == ["1-1", None, None]
+    assert [event.id for event in seen if event] == ["1-1", "1-2", "1-3"]
 
 
 async def test_a_stream_ends_where_nothing_follows(log: RedisEventLog) -> None:

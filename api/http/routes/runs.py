@@ -27,7 +27,7 @@ from runner.errors import (
 from runner.handle import RunHandle
 from runner.models import Run
 from runner.states import RunStatus
-from runner.streams import stopped
+from runner.streams import follow_run, stopped
 
 from ..schemas import Attempts, Cancel, Explanation, Moment, Prompt, Regenerate, RunOutcome, RunPage, StreamedPrompt, as_message
 from ..service import Caller
@@ -97,9 +97,10 @@ async def outcome(caller: Caller, handle: RunHandle, seconds: float) -> Response
     return reply(RunOutcome.of(result), Location=where(caller, handle))
 
 
-async def entries(handle: RunHandle, last_event_id: str | None) -> AsyncGenerator[Entry]:
-    """A run's events as a stream carries them."""
-    async with aclosing(handle.stream(last_event_id)) as events:
+async def entries(caller: Caller, run: Run, last_event_id: str | None) -> AsyncGenerator[Entry]:
+    """The events of a run, which was just read, as a stream carries them."""
+    backend = caller.client.backend
+    async with aclosing(follow_run(backend, run.thread_id, run.run_id, last_event_id, found=run)) as events:
         async for event in events:
             yield Entry(event.id, event)
 
@@ -130,13 +131,14 @@ async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedProm
         held.enter_context(seat.permit)  # whoever is refused it shall not find a run accepted
         handle = await _enqueue(caller, thread_id, body)
         seat = seat._replace(permit=held.pop_all())
+    assert handle.accepted is not None
 
     async def cancel() -> None:
         with suppress(RunEndedError):
             await handle.cancel()
 
     return EventStream(
-        entries(handle, None),
+        entries(caller, handle.accepted, None),
         seat,
         {"Location": where(caller, handle)},
         on_left=cancel if body.on_disconnect == "cancel" else None,
@@ -240,11 +242,10 @@ async def get_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response
 )
 async def stream_run(caller: Streams, thread_id: ThreadId, run_id: RunId, last_event_id: LastEventId = None) -> Response:
     """A run's events after `Last-Event-ID`, live, until it ends or waits for a human."""
-    handle = caller.client.handle(thread_id, run_id)
-    run = await handle.run()
+    run = await caller.client.run(thread_id, run_id)
     if last_event_id is not None and stopped(run) and run.event_id == last_event_id:
         return Response(status_code=204)  # this tells a browser's EventSource not to come back
-    return EventStream(entries(handle, last_event_id), caller.seat())
+    return EventStream(entries(caller, run, last_event_id), caller.seat())
 
 
 @router.get(
