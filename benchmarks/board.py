@@ -45,6 +45,11 @@ def stamp(slot: int) -> None:
     _worker_slots()[slot] = time.monotonic_ns()
 
 
+def stamped(slot: int) -> int:
+    """Called in a worker: the time stamp in ``slot``, 0 if there is none yet."""
+    return _worker_slots()[slot]
+
+
 @functools.cache
 def _worker_slots() -> memoryview[int]:
     return _map(Path(os.environ[ENVIRONMENT]))

@@ -1,0 +1,59 @@
+"""A worker whose runs speak at a steady pace: ``python -m benchmarks.http_side POSTGRES REDIS SLOTS``."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import time
+
+from backends.redis.arq_worker import run_worker
+from benchmarks.board import stamped
+from benchmarks.process import exit_with_parent
+from runner import App, Message, RunContext
+from runner.settings import Settings
+
+PAUSE = 0.5
+"""Seconds between two tokens of a run."""
+
+app = App(version="bench")
+
+
+@app.agent
+async def speaks(ctx: RunContext) -> None:
+    """Says so many tokens, each with the time of its making.
+
+    Input: the slot of the board that is stamped when the runs may begin, after how many seconds to do so, how many tokens.
+    """
+    assert ctx.input is not None
+    start, late, tokens = ctx.input.text.split()
+    begin = await asyncio.shield(_stamped(int(start))) / 1e9 + float(late)
+    said = []
+    for n in range(int(tokens)):
+        await asyncio.sleep(begin + n * PAUSE - time.monotonic())
+        said.append(f"{n}:{time.monotonic_ns()} ")
+        await ctx.emit(said[-1])
+    await ctx.append(Message.assistant("".join(said)))
+
+
+@app.agent
+async def answers(ctx: RunContext) -> None:
+    await ctx.append(Message.assistant("done"))
+
+
+@functools.cache
+def _stamped(slot: int) -> asyncio.Task[int]:
+    """One task looks at the board for all runs."""
+
+    async def look() -> int:
+        while not (at := stamped(slot)):  # noqa: ASYNC110 -- the stamp comes from another process
+            await asyncio.sleep(0.01)
+        return at
+
+    return asyncio.create_task(look())
+
+
+if __name__ == "__main__":
+    url, redis_url, slots = sys.argv[1:]
+    exit_with_parent()
+    run_worker(app, Settings(postgres_url=url, redis_url=redis_url, slots=int(slots), log_level="warning"))
