@@ -16,8 +16,8 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read(model: type[M], data: Mapping[str, Any]) -> M:
-    """``data`` as ``model``. Fields that a newer server added are passed over."""
-    return model.model_validate({name: value for name, value in data.items() if name in model.model_fields})
+    """``data`` as ``model``. Fields that a newer server added are passed over, however deep they stand."""
+    return model.model_validate(data, extra="ignore")
 
 
 def page(model: type[M], data: Mapping[str, Any]) -> Page[M]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from api.http import problems
 from api.http.app import asgi_app
 from api.http.settings import ApiSettings
 from backends.http.backend import HttpFeed, HttpWorkerStore
@@ -19,13 +21,11 @@ from backends.http.threads import HttpThreadStore
 from backends.memory import MemoryWorld
 from backends.memory import connect as memory
 from runner import Client, Message, RunStatus, errors, ports, tracing
-from runner.models import Usage
+from runner.models import Usage, new_id
 from runner.worker import Worker
 from tests.chaos.proxy import FaultProxy
 
-from .conftest import ask, transport
-
-BOUND = 20.0
+from .conftest import BOUND, ask, transport
 
 
 @pytest.mark.parametrize(
@@ -188,6 +188,22 @@ class TestRefusals:
             assert type(there.value) is type(here.value)
             assert {**there.value.details, "retry_after": None} == {**here.value.details, "retry_after": None}
 
+    @pytest.mark.parametrize("cls", errors.BY_CODE.values())
+    async def test_every_error_comes_back_as_itself(self, cls: type[errors.RunyardError]) -> None:
+        """A: with its words and details, whatever they are."""
+        said = cls("what was wrong", thread_id="t", status="queued", code="x", retry_after=0.5, ids=["a"])
+
+        async def refuse(request: httpx.Request) -> httpx.Response:
+            if request.url.path == "/readyz":
+                return httpx.Response(200, json={"ready": True})
+            answer = problems.response(said, new_id())
+            return httpx.Response(answer.status_code, headers=dict(answer.headers), content=bytes(answer.body))
+
+        async with Client.connect("http://api", patience=0, transport=httpx.MockTransport(refuse)) as client:
+            with pytest.raises(errors.RunyardError) as refused:
+                await client.threads()
+        assert (type(refused.value), refused.value.to_dict()) == (cls, said.to_dict())
+
     async def test_fields_are_named(self, remote: Client) -> None:
         with pytest.raises(errors.InvalidRequestError) as refused:
             await remote.threads(limit=5000)
@@ -285,6 +301,29 @@ async def test_tenants_never_meet(app: FastAPI, world: MemoryWorld, remote: Clie
         assert (await stranger.threads()).items == []
         with pytest.raises(errors.RunNotFoundError):
             await stranger.run("t", "r")
+
+
+async def test_a_newer_server(app: FastAPI, key: str) -> None:
+    """Servers are upgraded first: what they say beside what this client knows is passed over, however deep it stands."""
+    inner = transport(app)
+
+    def newer(value: Any) -> Any:
+        if isinstance(value, dict):
+            known = {name: newer(item) for name, item in value.items()}
+            return known if "id" in known or not known else {**known, "newer": {}}
+        return [newer(item) for item in value] if isinstance(value, list) else value
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        reply = await inner.handle_async_request(request)
+        return httpx.Response(reply.status_code, json=newer(json.loads(await reply.aread())))
+
+    async with Client.connect("http://api", api_key=key, transport=httpx.MockTransport(answer)) as old:
+        run = await old.enqueue("t", "x", "r", timeout=5)
+        assert (await run.run()).options.timeout == 5
+        assert (await old.thread("t")).usage.requests == 0
+        await old.store_message("u", "hello")
+        assert [message.text for message in (await old.messages("u")).items] == ["hello"]
+        assert [entry.type for entry in (await old.feed()).items] == ["message.stored"]
 
 
 async def test_mounted_under_a_path(client: Client, settings: ApiSettings, key: str) -> None:
