@@ -42,9 +42,9 @@ class Rates:
 
     @contextmanager
     def stream(self, key: str) -> Iterator[None]:
-        """Count an open stream of ``key``. Raises RateLimitedError."""
+        """Count an open stream of ``key``, or a request that waits for a run. Raises RateLimitedError."""
         if self._streams[key] >= self._most:
-            raise RateLimitedError(f"{self._most} streams are open with this key already; close one", retry_after=1)
+            raise RateLimitedError(f"{self._most} streams and waits are open with this key already; end one", retry_after=1)
         self._streams[key] += 1
         try:
             yield

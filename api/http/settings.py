@@ -14,9 +14,9 @@ class ApiSettings(BaseSettings):
     ``host`` and ``port``: where ``runyard api`` listens. ``auth``: ``keys``, or ``off`` for callers on the same machine only.
     ``cors_origins``: origins (comma-separated) whose pages may call. ``max_body``, ``max_headers``, ``max_header_bytes``: of
     one request. ``body_timeout``: until a body is complete, and before it the headers. ``requests_per_second`` and ``burst``:
-    of one key in one process, and how many may come at once after a pause. ``streams_per_key``: open at once in one process.
-    ``heartbeat``: silence after which a stream sends a comment. ``max_stream``: how long one lasts; its reader comes back, to
-    whichever process.
+    of one key in one process, and how many may come at once after a pause. ``streams_per_key``: open at once in one process,
+    requests that wait for a run included. ``heartbeat``: silence after which a stream sends a comment. ``max_stream``: how long
+    one lasts; its reader comes back, to whichever process.
     ``max_wait``: how long a request may wait for a run. ``max_page``: entries of one page.
     ``token_lifetime``: of stream tokens at most. ``token_secret``: signs stream tokens of callers without an API key; the same
     in every process.

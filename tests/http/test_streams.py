@@ -125,6 +125,18 @@ async def test_streams_of_a_key_are_bounded(live: httpx.AsyncClient) -> None:
         await until(room)
 
 
+async def test_who_waits_for_a_run_counts(live: httpx.AsyncClient, client: Client) -> None:
+    """A2: a request that is held open is as dear as a stream; refused, it has accepted nothing."""
+    await live.post("/v1/threads/t/runs", json={"message": "x", "run_id": "r"})
+    path = "/v1/threads/t/runs/r/stream"
+    async with live.stream("GET", path), live.stream("GET", path), live.stream("GET", path):
+        assert (await live.get("/v1/threads/t/runs/r/wait?wait=0")).status_code == 429
+        for new in ("runs/wait", "fork_once"):
+            assert (await live.post(f"/v1/threads/t/{new}?wait=0", json={"message": "y"})).status_code == 429
+        assert (await live.post("/v1/threads/t/fork_many?wait=0", json={"messages": ["y"]})).status_code == 429
+    assert [run.run_id for run in (await client.runs()).items] == ["r"]
+
+
 async def test_who_is_refused_a_stream_has_prompted_nothing(live: httpx.AsyncClient, client: Client) -> None:
     """A2, R2: after a 429 the same prompt may be sent again, also without a run id."""
     await live.post("/v1/threads/t/runs", json={"message": "x", "run_id": "r"})

@@ -80,10 +80,11 @@ async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, wait: Wait
     message = as_message(body.message)
     assert message is not None
     try:
-        result = await caller.client.fork_once(
-            thread_id, message, body.after_run_id,
-            run_id=run_id, agent=body.agent, timeout=body.timeout, wait=patience(wait, caller),
-        )  # fmt: skip
+        with caller.seat().permit:
+            result = await caller.client.fork_once(
+                thread_id, message, body.after_run_id,
+                run_id=run_id, agent=body.agent, timeout=body.timeout, wait=patience(wait, caller),
+            )  # fmt: skip
     except TimeoutError:
         return await _later(caller, thread_id, run_id)
     return reply(ProbeAnswer.model_validate(result))
@@ -106,11 +107,12 @@ async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, wait: Wai
     run_id = body.run_id or new_id()
     messages = [message for each in body.messages if (message := as_message(each)) is not None]
     try:
-        result = await caller.client.fork_many(
-            thread_id, body.after_run_id,
-            messages=messages, threads=body.threads, stop=body.stop, judge=body.judge, max_parallel=body.max_parallel,
-            agent=body.agent, run_id=run_id, timeout=body.timeout, wait=patience(wait, caller),
-        )  # fmt: skip
+        with caller.seat().permit:
+            result = await caller.client.fork_many(
+                thread_id, body.after_run_id,
+                messages=messages, threads=body.threads, stop=body.stop, judge=body.judge, max_parallel=body.max_parallel,
+                agent=body.agent, run_id=run_id, timeout=body.timeout, wait=patience(wait, caller),
+            )  # fmt: skip
     except TimeoutError:
         return await _later(caller, thread_id, run_id)
     return reply(FanOutAnswer.model_validate(result))

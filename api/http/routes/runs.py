@@ -157,7 +157,8 @@ async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedProm
 )
 async def wait_new_run(caller: Writes, thread_id: ThreadId, body: Prompt, wait: Wait = 30.0) -> Response:
     """Accept a prompt and wait until its run stops, for so many seconds at most."""
-    return await outcome(caller, await _enqueue(caller, thread_id, body), patience(wait, caller))
+    with caller.seat().permit:
+        return await outcome(caller, await _enqueue(caller, thread_id, body), patience(wait, caller))
 
 
 @router.post(
@@ -260,7 +261,8 @@ async def stream_run(caller: Streams, thread_id: ThreadId, run_id: RunId, last_e
 )
 async def wait_run(caller: Reads, thread_id: ThreadId, run_id: RunId, wait: Wait = 30.0) -> Response:
     """Wait until a run stops, for so many seconds at most."""
-    return await outcome(caller, caller.client.handle(thread_id, run_id), patience(wait, caller))
+    with caller.seat().permit:
+        return await outcome(caller, caller.client.handle(thread_id, run_id), patience(wait, caller))
 
 
 @router.get(f"{OF_RUN}/explain", **operation("read", RunNotFoundError, ThreadNotFoundError, s200=(Explanation, "Why.")))
