@@ -50,6 +50,27 @@ class TestTree:
         assert first.created_at is not None
         assert await world.messages() == [first, second]
 
+    async def test_a_message_is_stored_once(self, world: World) -> None:
+        """B1: the same message again is the one that is stored, whatever came after it; its id is no other message's."""
+        first = await world.threads.store_message(T, message := user("a", metadata={"k": 1}))
+        second = await world.threads.store_message(T, other := user("b"), first.id)
+        attempt = await world.start("r1", "live")
+        again = await world.threads.store_message(T, message, expected_leaf=None)
+        assert (again.id, again.seq, again.parent_id) == (first.id, 1, None)
+        assert await world.threads.store_message(T, other, first.id) == second
+        for wrong, parent in (
+            (user("a", id=message.id), None),
+            (user("c", id=message.id, metadata={"k": 1}), None),
+            (said("a", id=message.id, metadata={"k": 1}), None),
+            (message, first.id),
+            (other, second.id),
+        ):
+            with pytest.raises(errors.InvalidInputError, match=r"taken|fresh"):
+                await world.threads.store_message(T, wrong, parent)
+        await world.finish(attempt, said("done"))
+        assert await world.texts() == ["a", "b", "live", "done"]
+        assert (await world.threads.store_message("u", message)).seq == 1
+
     async def test_bad_parents(self, world: World) -> None:
         """B1, B2: not a UUID [400]; unknown or not in this thread [404]."""
         other = await world.store("x", thread="u")

@@ -102,9 +102,9 @@ class HttpThreadStore(DirectOnly):
     async def store_message(
         self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None
     ) -> Message:
-        """Store a message without a run. Not sent again: it could be stored twice."""
+        """Store a message without a run. One whose answer was lost is sent again, and then found by its id."""
         body = given(message=bodies.message(message), parent_id=parent_id, expected_leaf=expected_leaf)
-        return read(Message, (await self._wire.ask("POST", "threads", thread_id, "messages", repeat=False, body=body)).data)
+        return read(Message, (await self._wire.ask("POST", "threads", thread_id, "messages", body=body)).data)
 
     async def fork(self, request: ForkRequest) -> Forked:
         """Fork, or find the fork that the same request made."""

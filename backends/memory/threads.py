@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from backends import cursors
 from runner.errors import (
+    InvalidInputError,
     LeafMovedError,
     MessageNotFoundError,
     ThreadAlreadyExistsError,
@@ -159,6 +160,8 @@ class MemoryThreadStore:
                 raise LeafMovedError(f"thread {thread_id!r} is empty", expected=expected_leaf, leaf=None)
             thread = self.db.create(self.tenant, thread_id)
         self.db.tell(lanes.admit_thread(self.db, thread))
+        if known := _known(thread, message, parent_id):
+            return tree.copies([known])[0]
         branch = tree.branch_ending_at(thread, parent_id) if parent_id is not None else thread.head
         if branch is not None and (busy := thread.lane(branch.lane)):
             raise lanes.busy_error(thread, busy[0])
@@ -243,6 +246,18 @@ class MemoryThreadStore:
             for run in other.runs.values():
                 run.context, run.snapshot = _without(thread.key, run.context), _without(thread.key, run.snapshot)
         return effects
+
+
+def _known(thread: ThreadState, message: Message, parent_id: str | None) -> Entry | None:
+    """The message, if it was stored before under its id."""
+    entries = (entry for branch in thread.branches for entry in branch.own if entry.id == message.id)
+    if (known := next(entries, None)) is None:
+        return None
+    told = {"role", "content", "stop_reason", "usage", "metadata"}
+    same = known.message.model_dump(include=told) == message.model_dump(include=told)
+    if known.run_id is not None or not same or parent_id not in (None, known.message.parent_id):
+        raise InvalidInputError(f"message id {message.id} is taken on thread {thread.id} by another message; use a fresh one")
+    return known
 
 
 def _check_leaf(thread: ThreadState, branch: Branch, expected: str | None) -> None:

@@ -96,7 +96,8 @@ class ThreadCalls(Calls):
     async def store_message(
         self, thread_id: str, message: str | Message, parent_id: str | None = None, *, expected_leaf: str | None = None
     ) -> Message:
-        """Add a message without a run; the next run sees it (semantics: B1). A string is a message of the user.
+        """Add a message without a run; the next run sees it (semantics: B1). A string is a message of the user. A message
+        that is sent again under its id is the one that is stored.
 
         ``parent_id``: None appends to the newest branch; another message opens a branch there. ``expected_leaf``: refuse if the
         last message is another.

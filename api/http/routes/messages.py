@@ -76,7 +76,7 @@ def _listed(header: str) -> set[str]:
     ),
 )
 async def store_message(caller: Writes, thread_id: ThreadId, body: StoreMessage) -> Response:
-    """Add a message without a run; the thread is made if need be, and the next run sees the message."""
+    """Add a message without a run; the thread is made if need be, and the next run sees it. Repeat it safely under its `id`."""
     message = as_message(body.message)
     assert message is not None
     stored = await caller.client.store_message(thread_id, message, body.parent_id, expected_leaf=body.expected_leaf)

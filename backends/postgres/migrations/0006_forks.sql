@@ -165,10 +165,21 @@ DECLARE
     branch runyard.branches;
     in_lane text := '';
     busy text;
+    known runyard.messages;
 BEGIN
     got := runyard.admit_thread(runyard.ensure_thread(for_tenant, in_thread));
     t := got.t;
     PERFORM runyard.tell(got.effects);
+    SELECT s.* INTO known FROM runyard.messages s JOIN runyard.branches b USING (branch_id)
+    WHERE s.message_id = m.message_id AND b.thread_key = t.thread_key LIMIT 1;
+    IF FOUND THEN
+        IF known.run_id IS NOT NULL OR (known.role, known.payload) IS DISTINCT FROM (m.role, m.payload)
+           OR coalesce(parent <> known.parent_id, parent IS NOT NULL) THEN
+            PERFORM runyard.refuse('invalid_input', format('message id %s is taken on thread %s by another message; use a fresh one', m.message_id, in_thread));
+        END IF;
+        RETURN QUERY SELECT known.seq, known.parent_id, known.created_at;
+        RETURN;
+    END IF;
     IF parent IS NOT NULL THEN
         branch := runyard.branch_ending_at(t.thread_key, parent);
         in_lane := coalesce(branch.lane, '');
