@@ -89,6 +89,7 @@ def asgi_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.streams.open()
         with suppress(RunyardError):  # /readyz says so, and the next request tries again
             await service.backend()
         yield

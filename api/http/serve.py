@@ -31,7 +31,10 @@ UNANSWERED: Final = 60_000
 
 
 class Protocol(HttpToolsProtocol):
-    """Bounds the head of a request: its size, and the time that it takes."""
+    """Bounds the head of a request: its size, and the time that it takes.
+
+    And tells the request that is being answered that its client is gone, also if others wait behind it on the connection.
+    """
 
     def __init__(self, config: uvicorn.Config, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
@@ -39,6 +42,7 @@ class Protocol(HttpToolsProtocol):
         self._most, self._patience = settings.max_header_bytes, settings.body_timeout
         self._head: int | None = None  # bytes of the head that is not complete
         self._slow: asyncio.TimerHandle | None = None
+        self._answering: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -46,7 +50,14 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_is_over()
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         before = self._head
@@ -81,8 +92,7 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, error: RunyardError) -> None:
-        cycle: RequestResponseCycle | None = self.cycle
-        if cycle is None or cycle.response_complete:
+        if self._answering is None or self._answering.response_complete:
             answer = problems.response(error, new_id(), {"Connection": "close"})
             lines = [f"HTTP/1.1 {answer.status_code} {HTTPStatus(answer.status_code).phrase}".encode()]
             lines += [name + b": " + value for name, value in answer.raw_headers]

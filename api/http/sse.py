@@ -65,6 +65,10 @@ class Streams:
         self._open.discard(end)
         metrics.STREAMS_OPEN.dec()
 
+    def open(self) -> None:
+        """Streams may begin, again if they were closed."""
+        self._closing = False
+
     def close(self) -> None:
         """End all streams, and those that begin from here on. Readers come back elsewhere, from where they were."""
         self._closing = True

@@ -12,6 +12,7 @@ from api.http.app import asgi_app
 from api.http.serve import UNANSWERED, Server, listen
 from api.http.settings import ApiSettings
 from runner.client import Client
+from runner.states import RunStatus
 
 BOUND = 20.0
 
@@ -19,7 +20,7 @@ BOUND = 20.0
 @pytest.fixture
 async def port(client: Client) -> AsyncIterator[int]:
     """A served API that takes heads of 4 kB within 0.3 s."""
-    settings = ApiSettings(_env_file=None, port=0, auth="off", max_header_bytes=4096, body_timeout=0.3)
+    settings = ApiSettings(_env_file=None, port=0, auth="off", max_header_bytes=4096, body_timeout=0.3, heartbeat=0.1)
     app = asgi_app(client, auth="off", settings=settings)
     with listen(settings) as listening:
         server = Server(app)
@@ -77,6 +78,18 @@ async def test_heads_one_behind_the_other(port: int) -> None:
             assert b" 201 " in answer.split(b"\r\n")[0]
             await reader.readexactly(int(answer.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]))
     writer.close()
+
+
+async def test_who_asked_ahead_and_left_has_left(port: int, client: Client) -> None:
+    """A2: a request that waits behind a stream on its connection does not hide that its reader is gone."""
+    body = b'{"message": "x", "run_id": "r", "on_disconnect": "cancel"}'
+    head = b"POST /v1/threads/t/runs/stream HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body + b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    async with asyncio.timeout(BOUND):
+        await reader.readuntil(b"run.queued")
+        writer.close()
+        assert (await client.handle("t", "r").result()).status is RunStatus.CANCELLED
 
 
 def test_who_takes_nothing_is_cut_off() -> None:

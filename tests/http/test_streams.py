@@ -286,6 +286,12 @@ async def test_closing_the_server_ends_streams_at_once(client: Client, settings:
                 app.state.service.streams.close()
         assert "run.queued" in types and not {"run.completed", "run.cancelled"} & set(types)
     assert (await client.run("t", "r")).status is RunStatus.QUEUED
+    async with (
+        serving(app) as url,
+        httpx.AsyncClient(base_url=url, timeout=BOUND) as http,
+        http.stream("GET", "/v1/threads/t/runs/r/stream") as reply,
+    ):
+        assert (await anext(frames(reply))).type == "run.queued"
 
 
 async def test_a_token_opens_one_stream(live: httpx.AsyncClient, app: FastAPI, client: Client, worker: Worker) -> None:
