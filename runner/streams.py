@@ -137,7 +137,10 @@ class _Reader:
         An id that this run cannot have issued yet says nothing about what its reader saw, so all is sent again.
         """
         at = position(last_event_id)
-        held = any(event.id == last_event_id for event in await self._kept(ref))
+        try:
+            held = await self._log().holds(ref, last_event_id)
+        except BackendUnavailableError:
+            held = False
         if at is not None and (held or await self._issued(run, ref, at)):
             self.cursor.at = at
         return held

@@ -37,6 +37,9 @@ class MemoryEventLog:
     async def read(self, ref: RunRef, after: str | None = None) -> list[Event]:
         return [e for e in self._streams.get(ref, []) if after is None or place(e.id) > place(after)]
 
+    async def holds(self, ref: RunRef, event_id: str) -> bool:
+        return any(event.id == event_id for event in self._streams.get(ref, []))
+
     async def begins(self, thread_key: int) -> AsyncIterator[bool]:
         """At once, and whenever an event numbered 1 is added to a run of the thread."""
         seen = -1

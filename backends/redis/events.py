@@ -90,6 +90,11 @@ class RedisEventLog:
         position = _Position(ref, after)
         return [event async for event in self._stored(position)]
 
+    async def holds(self, ref: RunRef, event_id: str) -> bool:
+        """Whether the stream still has the event with this id, whatever its length."""
+        id_ = EventId.parse(event_id)
+        return id_ is not None and bool(await self._server.command("XRANGE", self._keys.events(ref), str(id_), str(id_)))
+
     async def follow(
         self, ref: RunRef, after: str | None = None, *, silence: float | None = None
     ) -> AsyncGenerator[Event | None, None]:

@@ -50,7 +50,7 @@ READS: Final = {
     "threads.thread", "threads.thread_key", "threads.messages", "threads.branches", "threads.cut_messages",
     "runs.run", "runs.run_events", "runs.requests", "runs.context", "runs.ledger",
     "workers.workers", "workers.running", "workers.cancelling", "workers.heads",
-    "scheduler.unknown", "events.read",
+    "scheduler.unknown", "events.read", "events.holds",
 }  # fmt: skip
 """Verbs that change nothing: a process that dies at one dies between two others. Their answers are lost all the same."""
 

@@ -101,6 +101,13 @@ async def test_resume_after_an_id(log: RedisEventLog) -> None:
     assert ids(await log.read(REF, "8-1")) == []
 
 
+async def test_whether_an_event_is_held(log: RedisEventLog) -> None:
+    """E1: a reader that comes back is told so in one step, however long the stream is."""
+    await log.append(1, events(3, 1, 2))
+    asked = ("3-1", "3-2", "3-3", "2-1", "", "nonsense", "-", "+", "3", "9" * 30 + "-1")
+    assert [id_ for id_ in asked if await log.holds(REF, id_)] == ["3-1", "3-2"]
+
+
 @pytest.mark.parametrize("after", ["2-7", "nonsense", "", "99-1"])
 async def test_an_unknown_id_yields_a_gap_first(log: RedisEventLog, after: str) -> None:
     """E1: what cannot be proved complete starts with a gap."""
