@@ -174,6 +174,18 @@ async def test_a_million_faults_are_one(http: httpx.AsyncClient, name: str) -> N
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 300 * 2**20
 
 
+@pytest.mark.parametrize("field", ["metadata", "message"])
+async def test_values_are_counted(http: httpx.AsyncClient, client: Client, field: str) -> None:
+    """A2: millions of values would hold up everybody; a long text with as many commas does not."""
+    text = "0," * 1_000_000
+    if field == "metadata":
+        body = f'{{"message": "x", "metadata": {{"a": [{{"b": [{text}0]}}]}}}}'.encode()
+        found = problem(await http.post(PROMPT, content=body, headers=JSON), 422, "invalid_request")
+        assert "values" in found["detail"] and (await client.runs()).items == []
+    else:
+        assert (await http.post(PROMPT, json={"message": text})).status_code == 202
+
+
 async def test_retry_after_is_long_enough(client: Client) -> None:
     """A2: whole seconds, rounded up: whoever waits so long is not refused again."""
     app = asgi_app(client, auth="off", settings=ApiSettings(_env_file=None, requests_per_second=0.75, burst=1))

@@ -25,21 +25,36 @@ from ..service import Caller, Service
 _LARGE: Final = re.compile(rb"[eE]\+?\d{3}|\d{300}")
 """What a number looks like that may be too large for a float."""
 _LONGEST_CURSOR: Final = 2000
+MOST_VALUES: Final = 200_000
+"""Values in one body, the members of lists and objects counted: while millions are checked, nobody else is answered."""
 
 
 class Body(Request):
-    """A request whose JSON is bounded in depth, and has no NaN and no lone surrogate."""
+    """A request whose JSON is bounded in depth and in the number of its values, and has no NaN and no lone surrogate."""
 
     async def json(self) -> Any:
         body = await self.body()
         try:
             value = from_json(body, allow_inf_nan=False)
+            if body.count(b",") >= MOST_VALUES:  # else it has no room for so many
+                _check_few(value)
             if _LARGE.search(body):
                 _check_finite(value)
             return value
         except ValueError as error:
             at = {"location": "body", "pointer": "", "message": str(error)}
             raise Refusal(InvalidRequestError(f"the body is no JSON that can be read: {error}", errors=[at])) from None
+
+
+def _check_few(value: Any) -> None:
+    """Raises ValueError for more than MOST_VALUES values."""
+    waiting, left = [value], MOST_VALUES
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict | list):
+            if (left := left - len(found)) < 0:
+                raise ValueError(f"more than {MOST_VALUES} values; keep large data elsewhere and send a reference")
+            waiting += found.values() if isinstance(found, dict) else found
 
 
 def _check_finite(value: Any) -> None:
