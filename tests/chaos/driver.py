@@ -157,8 +157,14 @@ class Crew:
 
 
 def _explained(entry: Mapping[str, object]) -> bool:
-    """The agent's own errors are part of its plan, and the driver's pool tells of each lost connection in full."""
-    return entry.get("event") == "attempt failed" or str(entry.get("logger")).startswith("asyncpg")
+    """The agent's own errors are part of its plan, and asyncpg tells of each lost connection in full; of one that was given up
+    in the moment in which it was made, through the event loop, since nobody is left to collect its error."""
+    event = str(entry.get("event"))
+    return (
+        event == "attempt failed"
+        or str(entry.get("logger")).startswith("asyncpg")
+        or (event.startswith("Future exception was never retrieved") and "unexpected connection_lost() call" in event)
+    )
 
 
 class Injector:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -11,7 +14,9 @@ from runner.models import Message, ToolCallPart, ToolResultPart
 from runner.states import RunStatus
 from tests.chaos.agent import Note, Plan, digest
 from tests.chaos.checker import ENOUGH_PAUSES, violations
+from tests.chaos.driver import Crew, Servers
 from tests.chaos.history import Accept, Answer, Cancel, Fork, History, MessageRow, Probe, RequestRow, RunRow, Seen, Told
+from tests.fleet import Fleet
 
 ONE, TWO, CANCELLED = ("t", "one"), ("t", "two"), ("t", "cancelled")
 PLAN = Plan(steps=1)
@@ -330,3 +335,19 @@ def _row(history: History, id_: str, **changes: object) -> None:
 def _note(history: History, fence: int, what: str, **changes: object) -> None:
     at = next(n for n, note in enumerate(history.notes) if (note.fence, note.what) == (fence, what))
     history.notes[at] = replace(history.notes[at], **changes)  # type: ignore[arg-type]
+
+
+def test_defects_are_told_from_what_faults_explain(tmp_path: Path) -> None:
+    error = "ConnectionError('unexpected connection_lost() call')"
+    lost = f"Future exception was never retrieved\nfuture: <Future finished exception={error}>"
+    entries = [
+        {"event": lost, "logger": "asyncio", "exception": error},
+        {"event": "attempt failed", "exception": "ValueError: as planned"},
+        {"event": "closed", "logger": "asyncpg.pool", "exception": "ConnectionResetError"},
+        {"event": "redis did not answer in time"},
+        {"event": "Task exception was never retrieved", "logger": "asyncio", "exception": "KeyError: 'x'"},
+    ]
+    log = tmp_path / "workers.log"
+    log.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries) + "no JSON\n")
+    [defect] = Crew(cast(Fleet, None), cast(Servers, None), log, []).defects()
+    assert "KeyError" in defect
