@@ -111,13 +111,19 @@ def _noted(note: str, calls: Sequence[str] | None, results: Sequence[str] | None
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Keep the garbage collector out while many objects that will all live are made: it would walk them again and again."""
+    """Keep the garbage collector out while many objects that will all live are made: it would walk them again and again.
+
+    In the end they count as old, else it would walk them all at once; not where the host has frozen objects of its own.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

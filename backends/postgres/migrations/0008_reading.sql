@@ -1,23 +1,5 @@
 -- Reads of a thread's tree and of a run's context.
 
--- What a checkpointer loads: everything that counts on the head's path, and the open external runs' own messages.
-CREATE FUNCTION runyard.loaded(t runyard.threads) RETURNS SETOF runyard.messages
-LANGUAGE plpgsql STABLE AS $$
-#variable_conflict use_column
-DECLARE
-    r runyard.runs;
-BEGIN
-    RETURN QUERY SELECT v.* FROM runyard.visible(runyard.branch_view(t.head_branch)) v;
-    FOR r IN
-        SELECT x.* FROM runyard.runs x
-        WHERE x.thread_key = t.thread_key AND x.finished_at IS NULL AND x.last_seq IS NOT NULL
-          AND x.kind = 'external' AND x.branch_id = t.head_branch
-    LOOP
-        RETURN QUERY SELECT m.* FROM runyard.messages m
-            WHERE m.branch_id = r.branch_id AND m.run_id = r.run_id AND m.seq >= r.first_seq;
-    END LOOP;
-END $$;
-
 -- One page of a path, by number. at NULL: all of a branch, by default the head's; a later page names the branch of the first.
 CREATE FUNCTION runyard.page(
     for_tenant text, in_thread text, at uuid, after bigint, before bigint, most bigint, newest_first boolean, of_branch bigint

@@ -154,7 +154,16 @@ SELECT runyard.erase_content($1, $2)
 
 -- name: load
 SELECT m.seq, m.message_id::text AS id, m.parent_id::text AS parent_id, m.run_id, m.role, m.payload, m.note, m.calls, m.results, m.created_at
-FROM runyard.threads t, runyard.loaded(t) m WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
+FROM (
+    SELECT v.* FROM runyard.threads t, runyard.visible(runyard.branch_view(t.head_branch)) v
+    WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
+    UNION ALL
+    SELECT o.* FROM runyard.threads t
+    JOIN runyard.runs r ON r.thread_key = t.thread_key AND r.branch_id = t.head_branch
+        AND r.kind = 'external' AND r.finished_at IS NULL AND r.last_seq IS NOT NULL
+    JOIN runyard.messages o ON o.branch_id = r.branch_id AND o.run_id = r.run_id AND o.seq >= r.first_seq
+    WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
+) m
 ORDER BY m.seq
 
 -- name: checkpoint_append
