@@ -46,6 +46,12 @@ def _saq(lab: Lab, board: Board) -> AbstractAsyncContextManager[Queue]:
     return saq_peer.start(lab, board, slots=SLOTS)
 
 
+def _glued(lab: Lab, board: Board) -> AbstractAsyncContextManager[Queue]:
+    from benchmarks.peers import glued_peer
+
+    return glued_peer.start(lab, board, slots=SLOTS)
+
+
 def _dbos(
     poll: float, *, workflow: str = "noop", ordered: bool = False
 ) -> Callable[[Lab, Board], AbstractAsyncContextManager[Queue]]:
@@ -67,6 +73,7 @@ def cubeloop_store(lab: Lab) -> AbstractAsyncContextManager[Store]:
 ARQ = QueueContestant("arq, 10 ms polling", _arq(0.01), poll=0.01, jobs=3000)
 ARQ_DEFAULT = QueueContestant("arq, default polling", _arq(0.5), poll=0.5, jobs=2000)
 SAQ = QueueContestant("SAQ", _saq, poll=0.02, jobs=3000)
+GLUED = QueueContestant("SAQ glued to Postgres", _glued, poll=0.02, jobs=2000)
 DBOS = QueueContestant("DBOS, 10 ms polling", _dbos(0.01), poll=0.01, jobs=600)
 DBOS_DEFAULT = QueueContestant("DBOS, default polling", _dbos(1.0), poll=1.0, jobs=300)
 DBOS_ORDERED = QueueContestant("DBOS, serial per key", _dbos(0.01, ordered=True), poll=0.01, jobs=600, ordered=True)

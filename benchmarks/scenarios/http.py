@@ -216,5 +216,5 @@ SCENARIO = Scenario(
     cases=("tokens", "accept", f"accept, {SENDERS} clients"),
     contestants=[Contestant(NAME, opened)],
     rounds=1,
-    seconds=60,
+    seconds=90,
 )

@@ -44,7 +44,7 @@ SCENARIO = Scenario(
     unit="ms",
     better="lower",
     cases=("idle queue",),
-    contestants=contestants(turn, (peers.ARQ, peers.ARQ_DEFAULT, peers.SAQ, peers.DBOS, peers.DBOS_DEFAULT)),
+    contestants=contestants(turn, (peers.ARQ, peers.ARQ_DEFAULT, peers.SAQ, peers.GLUED, peers.DBOS, peers.DBOS_DEFAULT)),
     rounds=2,
-    seconds=100,
+    seconds=120,
 )

@@ -6,7 +6,7 @@ count. Beside: the pace of the producer.
 
 runyard accepts, claims, stores a user and an assistant message and completes; DBOS runs a durable
 workflow without steps, and one that stores the two messages as steps; arq and SAQ run a no-op that
-leaves nothing durable.
+leaves nothing durable; SAQ glued to Postgres stores both messages and the run's states, by hand.
 
 The keys are threads in runyard and partitions in DBOS: 200 of them, then 5, on which nearly all
 runs queue behind one another. Queues without a notion of order take part in the first case only.
@@ -67,7 +67,10 @@ SCENARIO = Scenario(
     cases=tuple(CASES),
     contestants=contestants(
         turn,
-        (peers.ARQ, peers.ARQ_DEFAULT, peers.SAQ, peers.DBOS, peers.DBOS_DEFAULT, peers.DBOS_ORDERED, peers.DBOS_STEPS),
+        (
+            *(peers.ARQ, peers.ARQ_DEFAULT, peers.SAQ, peers.GLUED),
+            *(peers.DBOS, peers.DBOS_DEFAULT, peers.DBOS_ORDERED, peers.DBOS_STEPS),
+        ),
     ),
     rounds=3,
     seconds=110,
