@@ -102,15 +102,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(args=list(arguments) if arguments is not None else None, prog_name="runyard", standalone_mode=False)
     except UsageError as error:
-        return _say(_words(error).rstrip(".") + _help_of(error), Exit.USAGE)
+        words = _words(error)  # none where a command is missing: the help that was shown says it
+        return _say(words.rstrip(".") + _help_of(error), Exit.USAGE) if words else Exit.USAGE
     except RunyardError as error:
         return _say(error.message, exits.of_error(error))
     except TimeoutError:
         return _say("the time for waiting is over; the run goes on", Exit.TIMEOUT)
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of a pipe left early; nothing is wrong
+    except SystemExit as leaving:  # how typer and rich tell of a pipe whose reader left early: nothing is wrong
+        if not isinstance(leaving.__context__, BrokenPipeError):
+            raise
         return Exit.OK
     except Exception as error:
         return _say(f"{type(error).__name__}: {error}", Exit.INTERNAL)

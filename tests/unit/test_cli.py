@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -139,6 +140,22 @@ class TestExitCodes:
 
         monkeypatch.setattr("runner.registry.connect", broken)
         assert runyard("requests")[0::2] == (exits.Exit.INTERNAL, "runyard: ZeroDivisionError: oops\n")
+
+    @pytest.mark.parametrize("arguments", [["keys", "list", "--json"], ["keys", "list"], ["keys", "--help"]])
+    def test_a_reader_of_a_pipe_may_leave_early(
+        self, runyard: Command, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+    ) -> None:
+        runyard("keys", "create", "k")
+        reader, writer = os.pipe()
+        os.close(reader)
+        with monkeypatch.context() as patch, contextlib.suppress(BrokenPipeError), os.fdopen(writer, "w", 1) as pipe:
+            patch.setattr("sys.stdout", pipe)
+            assert main(arguments) == exits.Exit.OK
+
+    def test_without_a_command_nothing_but_the_help_is_said(self, runyard: Command) -> None:
+        code, out, err = runyard()
+        assert (code, err) == (exits.Exit.USAGE, "") and "Usage" in out
+        assert runyard("runs")[::2] == (exits.Exit.USAGE, "")
 
     def test_no_deployment_names_the_way_out(self, runyard: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("RUNYARD_POSTGRES_URL")
