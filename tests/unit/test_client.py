@@ -149,6 +149,8 @@ class TestEnqueue:
             ({"max_attempts": 0}, "max_attempts"),
             ({"timeout": -5.0}, "timeout"),
             ({"priority": "urgent"}, "priority"),
+            ({"queue": ""}, "queue"),
+            ({"agent": ""}, "agent"),
         ],
     )
     async def test_values_that_can_never_be_accepted(self, client: Client, options: dict[str, object], field: str) -> None:
