@@ -186,3 +186,13 @@ class TestRuns:
         assert "gpu" in await world.runs.explain(T, "r1")
         await world.accept("r2")
         assert "r1" in await world.runs.explain(T, "r2")
+
+    async def test_explain_a_run_that_was_put_back(self, world: World) -> None:
+        """R12: what it waits for, and not an error that never was."""
+        await world.accept("r1", agent="writer")
+        await world.runs.release(await world.take("r1"), delay=3600)
+        why = await world.runs.explain(T, "r1")
+        assert "agent writer" in why and "error" not in why
+        error = ErrorInfo(code="flaky", message="again")
+        await world.runs.release(await world.start("r2", thread="u"), delay=3600, error=error)
+        assert "retrying after error flaky" in await world.runs.explain("u", "r2")

@@ -39,8 +39,8 @@ def _queued(db: Database, thread: ThreadState, run: RunState) -> str:
     ahead = thread.lane(r.lane or "")
     if ahead[0] is not run:
         return f"behind run {ahead[ahead.index(run) - 1].id} of its lane"
-    if run.not_before and run.not_before > db.now():
-        return f"retrying after error {r.error.code if r.error else 'none'} at {run.not_before}"
+    if r.error and run.not_before and run.not_before > db.now():
+        return f"retrying after error {r.error.code} at {run.not_before}"
     if waits := lanes.waits_for(thread, run):
         return f"waiting for run {waits.id} to end"
     if lanes.parked(db, thread, run):

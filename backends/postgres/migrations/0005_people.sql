@@ -272,7 +272,7 @@ BEGIN
         facts := jsonb_build_object('worker_id', run.worker_id, 'error', run.error, 'isolated', run.isolated);
     ELSIF run.lane_seq IS NULL THEN
         reason := 'not_due'; facts := jsonb_build_object('due_at', coalesce(run.run_at, run.accepted_at));
-    ELSIF run.not_before > clock_timestamp() THEN
+    ELSIF run.error IS NOT NULL AND run.not_before > clock_timestamp() THEN
         reason := 'retrying'; facts := jsonb_build_object('at', run.not_before, 'error', run.error);
     ELSIF run.until_fewer IS NOT NULL AND runyard.started_by(run) >= run.until_fewer THEN
         reason := 'fanned_out'; facts := jsonb_build_object('live', runyard.started_by(run));
