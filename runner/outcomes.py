@@ -7,7 +7,7 @@ import random
 from typing import Any, Final
 
 from .agents.context import Remainder
-from .agents.transcript import completed_events
+from .agents.transcript import completed_events, requested_event
 from .app import AgentSpec
 from .errors import BackendUnavailableError, RunyardError
 from .exchange import Ended
@@ -99,7 +99,7 @@ def end_events(ended: Ended, left: Remainder) -> list[tuple[str, JsonObject]]:
     events: list[tuple[str, JsonObject]] = []
     if ended.status is not RunStatus.CANCELLED:
         events += completed_events(left.messages)
-        events += [("hitl.requested", request.model_dump(mode="json", exclude_none=True)) for request in left.requests]
+        events += map(requested_event, left.requests)
     if ended.status not in END_EVENTS:
         return events
     data: JsonObject = {"status": ended.status.value}

@@ -22,7 +22,7 @@ from .hitl import DENIED_IN_TIME
 from .keeper import RESERVED, Keeper
 from .signals import Suspend, signals_in, unwrap
 from .steps import current_context
-from .transcript import completed_events
+from .transcript import completed_events, requested_event
 
 Work: TypeAlias = Callable[[RunContext], Awaitable[None]]
 Listener: TypeAlias = Callable[[Event], None]
@@ -123,7 +123,7 @@ class SoloContext(RunContext):
             return await super()._ask(key, request, timeout, on_timeout)
         where = {"request_id": self._id(key), "thread_id": self.thread_id, "run_id": self.run_id}
         asked = request.model_copy(update={**where, "timeout": timeout, "on_deadline": on_timeout})
-        self._stream.emit("hitl.requested", asked.model_dump(mode="json", exclude_none=True))
+        self._stream.emit(*requested_event(asked))
         answer = await channel.ask(asked)
         self._stream.emit("hitl.answered", {"request_id": asked.request_id, "answer": answer})
         return answer
@@ -230,7 +230,7 @@ class Solo:
         if any(request.answered_at is not None for request in waiting):
             return []
         for request in waiting:
-            self.stream.emit("hitl.requested", request.model_dump(mode="json", exclude_none=True))
+            self.stream.emit(*requested_event(request))
         self.stream.emit("run.suspended", {"status": "suspended", "request_ids": [request.request_id for request in waiting]})
         return waiting
 

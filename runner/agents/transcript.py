@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from ..errors import CancelRequestedError, InvalidInputError, RunyardError, StaleFenceError
 from ..eventwriter import EventStream
-from ..models import JsonObject, Message, Run, Usage, new_id
+from ..models import HitlRequest, JsonObject, Message, Run, Usage, new_id
 from .accounts import Accounts
 from .journal import Journal
 from .signals import AttemptLost, ControlSignal
@@ -186,3 +186,8 @@ def completed_events(messages: Sequence[Message]) -> list[tuple[str, JsonObject]
         ("message.completed", {"message_id": message.id, "message": message.model_dump(mode="json", exclude_none=True)})
         for message in messages
     ]
+
+
+def requested_event(request: HitlRequest) -> tuple[str, JsonObject]:
+    """The event that tells of a stored question or approval."""
+    return "hitl.requested", {"request": request.model_dump(mode="json", exclude_none=True)}

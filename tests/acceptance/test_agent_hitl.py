@@ -107,10 +107,14 @@ async def test_h1_h5_a_question_outlives_the_process(cp: Checkpointer) -> None:
     claims: list[str] = []
     counted = Watched(cp, lambda method: claims.append(method) if method == "claim_run" else None)
     first = agent_of(counted, calling(("ask_user", COLOR)))
+    events: list[Event] = []
+    first.subscribe(events.append)
     assert await first.prompt("go", run_id=R) == R
+    [told] = [HitlRequest.model_validate(event.data["request"]) for event in events if event.type == "hitl.requested"]
     assert (first.state.active_run_id, first.state.is_streaming) == (R, False)
     [request] = first.state.pending
     assert (request.run_id, request.thread_id, request.payload["question"]) == (R, T, "color?")
+    assert told.request_id == request.request_id
     assert await cp.load_pending_run_id(T) == R
 
     second = agent_of(counted, calling(("ask_user", COLOR)))

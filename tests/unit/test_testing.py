@@ -12,6 +12,7 @@ import pytest
 from runner import Agent, App, Budget, Client, Message, RetryPolicy, RunContext, RunStatus, current_step, serve
 from runner.errors import HitlNotAllowedError, RunNotCompletedError
 from runner.hitl import ask_user_tool
+from runner.models import HitlRequest
 from runner.testing import Harness, ScriptedModel, ScriptEndedError, StuckError, call, crash_everywhere
 from runner.testing.model import tokens
 
@@ -55,6 +56,8 @@ async def test_a_suspended_run_goes_on_with_its_answer() -> None:
         run = await harness.prompt("t1", "refund 7")
         assert run.status is RunStatus.SUSPENDED and not refunds
         assert run.requests[0].payload["tool_call"]["name"] == "refund"  # type: ignore[index, call-overload]
+        [asked] = [HitlRequest.model_validate(event.data["request"]) for event in run.events if event.type == "hitl.requested"]
+        assert (asked.request_id, asked.payload) == (run.requests[0].request_id, run.requests[0].payload)
         done = await run.respond(True)
         assert (done.id, done.text, done.attempts, len(refunds)) == (run.id, "Done.", 2, 1)
 
