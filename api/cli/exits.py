@@ -28,7 +28,7 @@ MEANING: dict[Exit, str] = {
     Exit.OK: "done; a run that was waited for completed",
     Exit.FAILED_RUN: "the run that was waited for failed, was cancelled or is dead; demo or doctor found something wrong",
     Exit.USAGE: "the command line or a value in it is not valid",
-    Exit.NOT_FOUND: "no such thread, run, message, request or agent, or a result that expired",
+    Exit.NOT_FOUND: "no such thread, run, message, request, agent, worker or delivery, or a result that expired",
     Exit.CONFLICT: "refused in the present state: busy thread, id taken, already answered, not a boundary for a fork",
     Exit.UNAVAILABLE: "Postgres, Redis, the schema or a free place in a queue is missing; the same command may work later",
     Exit.SUSPENDED: "the run that was waited for asks a human; answer with `runyard respond`",

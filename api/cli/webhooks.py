@@ -10,7 +10,7 @@ from rich.markup import escape
 from runner.models import FEED_TYPES, FeedType
 from runner.webhooks.models import DeliveryStatus, WebhookDelivery
 
-from . import options, output, session
+from . import exits, options, output, session
 
 app = typer.Typer(help="URLs that are told of what is committed.", no_args_is_help=True)
 
@@ -135,6 +135,7 @@ def redeliver(
     async def go() -> None:
         async with session.connect(context) as client:
             if not await client.redeliver_webhook(delivery_id):
-                output.notes().print("[bright_black]there is no such delivery that is over, or its webhook is gone[/]")
+                output.notes().print("runyard: there is no such delivery that is over, or its webhook is gone")
+                raise typer.Exit(int(exits.Exit.NOT_FOUND))
 
     session.wait(go())

@@ -114,6 +114,7 @@ class TestExitCodes:
             (["runs", "attempts", "t", "r"], exits.Exit.NOT_FOUND),
             (["workers", "drain", "nobody"], exits.Exit.NOT_FOUND),
             (["workers", "stacks", "nobody"], exits.Exit.NOT_FOUND),
+            (["webhooks", "redeliver", "nothing"], exits.Exit.NOT_FOUND),
             (["queues", "pause", ""], exits.Exit.USAGE),
         ],
     )
