@@ -125,7 +125,8 @@ class Execution:
                 ended = None
             finally:
                 self._stream.close()
-            self._meter.ended(ended.status if ended else None, self._stream.spoke_at)
+            outside = ended is not None and any(event.ref == self.attempt.ref for event in ended.effects.events)
+            self._meter.ended(ended.status if ended else None, self._stream.spoke_at, outside=outside)
             return ended
 
     async def _bounded(self) -> Ended | None:

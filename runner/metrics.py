@@ -186,15 +186,16 @@ class Meter:
         if ages:
             SUSPENDED.labels(agent=self._agent).observe(max(ages)[1].total_seconds())
 
-    def ended(self, status: RunStatus | None, spoke_at: float | None) -> None:
+    def ended(self, status: RunStatus | None, spoke_at: float | None, *, outside: bool = False) -> None:
         """The attempt left the run in ``status``, None if it lost it. ``spoke_at``: its first streamed text, on the monotonic
-        clock."""
+        clock. ``outside``: the store announces the run's end itself, so :func:`count_ends` counts it."""
         lasted = time.monotonic() - self._began
         outcome = "lost" if status is None else "released" if status is RunStatus.QUEUED else status.value
         ATTEMPTS_ENDED.labels(outcome=outcome, **self._labels).inc()
         ATTEMPT.labels(outcome=outcome, agent=self._agent).observe(lasted)
         if outcome in OUTCOMES:
-            RUNS_FINISHED.labels(outcome=outcome, **self._labels).inc()
+            if not outside:
+                RUNS_FINISHED.labels(outcome=outcome, **self._labels).inc()
             RUN.labels(outcome=outcome, agent=self._agent).observe(self._waited + lasted)
         if self._first and spoke_at is not None:
             FIRST_TOKEN.labels(agent=self._agent).observe(self._waited + spoke_at - self._began)

@@ -72,6 +72,7 @@ async def test_death_alone_takes_nobody_down(fleet: Fleet) -> None:
     assert [event.type async for event in poison.stream()][-1] == "run.dead"
     assert (await behind.result(20)).ok and (await other.result(20)).ok
     assert fleet.processes[worker].returncode is None
+    assert await fleet.metric("runyard_runs_finished_total", outcome="dead") == {worker: 1}
     assert (await fleet.client.redrive("t1", poison.id)).crash_count == 0
 
 
