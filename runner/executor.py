@@ -225,19 +225,19 @@ class Execution:
         context = RunContext(run, journal, self._stream, extra=extra, ledger=ledger, deadline=deadline, on_lost=self._lost)
         task = asyncio.create_task(_drive(spec, context), name=f"agent of run {run.run_id}")
         await asyncio.wait((task, stopped), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        timed_out = not task.done() and not stopped.done()
-        if not task.done():
+        cut, timed_out = not task.done(), not task.done() and not stopped.done()
+        if cut:
             context.stop()
             task.cancel()
             await asyncio.wait((task,), timeout=UNWIND)
         left = await context.remainder()
+        task.add_done_callback(_forget)
         if timed_out:
             return _Result(left, RunTimeoutError(f"the attempt took longer than {timeout} s", timeout=timeout))
         if not task.done():
             log.error("agent ignores its cancellation; its attempt ends without it")
-            task.add_done_callback(_forget)
-            return _Result(left, asyncio.CancelledError())
-        return _Result(left, asyncio.CancelledError() if task.cancelled() else task.exception())
+        # What a stopped agent raises while it unwinds, or that it returns, says nothing about its run.
+        return _Result(left, asyncio.CancelledError() if cut or task.cancelled() else task.exception())
 
     async def _end(self, result: _Result) -> Ended | None:
         """Write how the attempt ended."""

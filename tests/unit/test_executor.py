@@ -268,6 +268,27 @@ async def test_a_hand_over_keeps_what_was_said_and_counts_no_error(lab: Lab) -> 
     assert rewound.data["message_id"] == (await lab.backend.threads.messages("t")).items[-1].id
 
 
+@pytest.mark.parametrize("leaves_by", [None, ConnectionError("closed while it was cancelled"), SystemExit(1)], ids=repr)
+async def test_however_an_agent_takes_a_hand_over_its_run_goes_on(lab: Lab, leaves_by: BaseException | None) -> None:
+    """R9, R11: it is neither done nor failed; a deploy uses up no attempt."""
+
+    async def agent(ctx: RunContext) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if leaves_by is not None:
+                raise leaves_by from None
+
+    await lab.accept()
+    execution = lab.execution(agent, await lab.claim())
+    async with under_way(execution) as task:
+        await asyncio.sleep(0.01)
+        execution.stop(Stop.HANDOVER)
+    assert status(task.result()) is RunStatus.QUEUED
+    run = await lab.run()
+    assert (run.error, run.error_count) == (None, 0)
+
+
 async def test_an_abandoned_attempt_writes_nothing(lab: Lab) -> None:
     """I2: its worker was declared dead, and somebody else may have the run."""
     await lab.accept()
