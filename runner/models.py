@@ -233,7 +233,7 @@ class RetryPolicy(_Model):
     """
 
     initial: float = Field(1.0, ge=0)
-    factor: float = Field(2.0, ge=1)
+    factor: float = Field(2.0, ge=1, le=1000)
     maximum: float = Field(60.0, ge=0)
     jitter: float = Field(0.2, ge=0, le=1)
     errors: dict[str, RetryPolicy | None] = Field(default_factory=dict)

@@ -14,6 +14,8 @@ from .exchange import Ended
 from .models import ErrorInfo, JsonObject, RetryPolicy, RunOptions
 from .states import RunStatus
 
+LONGEST: Final = 10 * 365 * 86400.0
+"""Seconds that a run waits for its next attempt: a moment farther away has no date that every store can keep."""
 LONGEST_ASKED: Final = 3600.0
 """Seconds for which an error may put the next attempt off."""
 END_EVENTS: Final = {
@@ -85,9 +87,9 @@ def _storable(value: Any) -> Any:
 
 def backoff(policy: RetryPolicy, errors_before: int, error: BaseException | None = None) -> float:
     """Seconds until the next attempt (semantics: R11), and not before ``error`` says that it makes sense (``retry_after``)."""
-    delay = min(policy.initial * policy.factor ** min(errors_before, 64), policy.maximum)
+    delay = min(policy.initial * policy.factor ** min(errors_before, 64), policy.maximum, LONGEST)
     asked = getattr(error, "retry_after", None)
-    least = min(asked, LONGEST_ASKED) if isinstance(asked, int | float) else 0.0
+    least = min(asked, LONGEST_ASKED) if isinstance(asked, int | float) and asked > 0 else 0.0
     return max(least, delay * (1 + random.uniform(-policy.jitter, policy.jitter)))
 
 

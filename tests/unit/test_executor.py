@@ -1,9 +1,11 @@
 """How attempts end (semantics: R5, R7, R9, R10, R11, F5, F9, E2)."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -149,6 +151,23 @@ async def test_the_backoff_of_many_runs_is_spread(lab: Lab) -> None:
     delays = [backoff(policy, 0) for _ in range(200)]
     assert 5 <= min(delays) < 7 and 13 < max(delays) <= 15
     assert all(25 <= backoff(policy, errors) <= 75 for errors in (2, 10, 10_000))
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked"),
+    [
+        (RetryPolicy(initial=1e18, maximum=math.inf), None),
+        (RetryPolicy(factor=1000, maximum=math.inf), None),
+        (RetryPolicy(), math.nan),
+        (RetryPolicy(), math.inf),
+    ],
+)
+def test_every_backoff_has_a_date(policy: RetryPolicy, asked: float | None) -> None:
+    """I1, R11: a release that no store can keep would leave the run to be started again for ever, and no attempt counted."""
+    error = ValueError()
+    error.retry_after = asked  # type: ignore[attr-defined]
+    for errors_before in (0, 1, 1000):
+        assert timedelta(0) < timedelta(seconds=backoff(policy, errors_before, error)) < timedelta(days=365 * 20)
 
 
 async def test_an_error_that_says_so_is_not_retried(lab: Lab) -> None:
