@@ -41,7 +41,7 @@ from .fanout import Answer, FanOutJob
 from .fanthreads import Later
 from .logging import plain_tracebacks
 from .models import ErrorInfo, JsonObject, Message, Run
-from .outcomes import UNSERVED_DELAY, backoff, describe, effective_options, end_events, retryable
+from .outcomes import LONGEST, UNSERVED_DELAY, backoff, describe, effective_options, end_events, retryable
 from .patience import patiently
 from .ports import Backend
 from .states import RunStatus
@@ -220,7 +220,7 @@ class Execution:
         """Run the agent until it returns, raises, is stopped, or its time is over."""
         run, spec, stopped = run or self.record, spec or self._spec, stopped or self._stopped
         assert spec is not None
-        timeout = self._options.timeout
+        timeout = None if self._options.timeout is None else min(self._options.timeout, LONGEST)
         deadline = datetime.now(UTC) + timedelta(seconds=timeout) if timeout is not None else None
         context = RunContext(run, journal, self._stream, extra=extra, ledger=ledger, deadline=deadline, on_lost=self._lost)
         task = asyncio.create_task(_drive(spec, context), name=f"agent of run {run.run_id}")

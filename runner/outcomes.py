@@ -15,7 +15,7 @@ from .models import ErrorInfo, JsonObject, RetryPolicy, RunOptions
 from .states import RunStatus
 
 LONGEST: Final = 10 * 365 * 86400.0
-"""Seconds that a run waits for its next attempt: a moment farther away has no date that every store can keep."""
+"""Seconds that a run waits for its next attempt, or that an attempt lasts: a moment farther away may have no date."""
 LONGEST_ASKED: Final = 3600.0
 """Seconds for which an error may put the next attempt off."""
 END_EVENTS: Final = {

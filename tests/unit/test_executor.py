@@ -213,6 +213,13 @@ async def test_a_timeout_ends_the_attempt(lab: Lab) -> None:
     assert seen["cancelled"] is True
 
 
+@pytest.mark.parametrize("timeout", [math.inf, 1e300, 1e12])
+async def test_a_timeout_beyond_all_dates_bounds_nothing(lab: Lab, timeout: float) -> None:
+    """R11."""
+    await lab.accept(options=RunOptions(timeout=timeout))
+    assert status(await lab.attempt(nothing)) is RunStatus.COMPLETED
+
+
 async def test_sys_exit_in_an_agent_fails_its_run_only(lab: Lab) -> None:
     async def agent(ctx: RunContext) -> None:
         raise SystemExit(3)
