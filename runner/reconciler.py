@@ -72,7 +72,10 @@ class Reconciler:
             if await self._backend.workers.mark_dead(worker_id, heartbeat_at):
                 metrics.WORKERS_DEAD.inc()
                 log.warning("worker declared dead", worker_id=worker_id)
-        await self._rescue()
+        try:
+            await self._rescue()
+        except BackendUnavailableError as error:  # of the scheduler; what only the store decides goes on without it
+            log.warning("nothing can be rescued", error=str(error))
         admitted = await self._backend.runs.admit()
         self._carry_out(admitted.effects)
         self._carry_out(await self._backend.limits.review_limits())

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -423,6 +424,33 @@ async def test_the_leader_rescues_a_head_that_the_scheduler_lost(backend: Backen
     assert reconciler.rescued == 1
     await reconciler.step()
     assert reconciler.rescued == 1
+
+
+async def test_deadlines_fire_while_the_scheduler_is_away(
+    backend: Backend, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H7, design §7: it costs latency where a worker is needed, and nothing where the store decides alone."""
+
+    async def agent(ctx: RunContext) -> None:
+        await ctx.ask("?", timeout=0.05)
+
+    async def away(jobs: object) -> list[Job]:
+        raise BackendUnavailableError("redis is away")
+
+    async with serving(App({"agent": agent}), backend):
+        handle = await client.enqueue("t", "hi")
+        await handle.result(5)
+    await client.enqueue("u", "waits")
+    monkeypatch.setattr("runner.reconciler.UNCHANGED", timedelta(0))
+    monkeypatch.setattr(backend.scheduler, "unknown", away)
+    reconciler = Reconciler(backend, lambda: "w", lambda effects: None, Retention())
+
+    async def failed() -> bool:
+        await reconciler.step()
+        return await handle.status() is RunStatus.FAILED
+
+    await until(failed)
+    assert reconciler.leading
 
 
 async def test_only_the_leader_acts(backend: Backend) -> None:
