@@ -18,6 +18,8 @@ LONGEST: Final = 10 * 365 * 86400.0
 """Seconds that a run waits for its next attempt, or that an attempt lasts: a moment farther away may have no date."""
 LONGEST_ASKED: Final = 3600.0
 """Seconds for which an error may put the next attempt off."""
+LONGEST_MESSAGE: Final = 10_000
+"""Characters of an error's message that a run records: it is told in the run's last event and wherever the run is listed."""
 END_EVENTS: Final = {
     RunStatus.COMPLETED: "run.completed",
     RunStatus.FAILED: "run.failed",
@@ -56,9 +58,9 @@ def describe(error: BaseException) -> ErrorInfo:
     """What a run records about the error that it ended with. Whatever the error says, the record can be stored."""
     if isinstance(error, RunyardError):
         told = error.to_dict()
-        return ErrorInfo(code=error.code, message=_storable(told["message"]), details=_storable(told["details"]))
+        return ErrorInfo(code=error.code, message=_message(told["message"]), details=_storable(told["details"]))
     name = type(error).__name__
-    return ErrorInfo(code="agent_error", message=_storable(_words(error)) or name, details={"type": name})
+    return ErrorInfo(code="agent_error", message=_message(_words(error)) or name, details={"type": name})
 
 
 def _words(error: BaseException) -> str:
@@ -66,6 +68,11 @@ def _words(error: BaseException) -> str:
         return str(error)
     except Exception:  # user code
         return ""
+
+
+def _message(words: str) -> str:
+    told: str = _storable(words if len(words) <= LONGEST_MESSAGE else words[:LONGEST_MESSAGE] + " …")
+    return told
 
 
 def _storable(value: Any) -> Any:

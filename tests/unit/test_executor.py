@@ -560,6 +560,19 @@ async def test_an_error_can_be_recorded_whatever_it_says(lab: Lab, words: object
     assert "\0" not in run.error.message and run.error.message.encode("utf-8")
 
 
+async def test_of_an_endless_error_the_beginning_is_recorded(lab: Lab) -> None:
+    """R7: it may quote all that a server answered; readers of the run's stream and of lists get it too."""
+
+    async def agent(ctx: RunContext) -> None:
+        raise ValueError("no " + "x" * 5_000_000)
+
+    await lab.accept()
+    await lab.attempt(agent)
+    error = (await lab.run()).error
+    assert error is not None
+    assert error.message.startswith("no xxx") and len(error.message) < 20_000
+
+
 async def test_a_defect_costs_an_attempt(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """I1: what breaks outside the agent counts as the attempt's error; the run ends after max_attempts."""
 
