@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import time
+from contextlib import suppress
 
 from runner.agents.context import RunContext
 from runner.app import App
@@ -44,3 +46,16 @@ async def vanish(ctx: RunContext) -> None:
                 task.cancel()
         await asyncio.Event().wait()
     await ctx.append(Message.assistant("done"))
+
+
+@app.agent
+async def stubborn(ctx: RunContext) -> None:
+    """Does not end when it is cancelled: ``input`` says whether a task or a thread of it goes on."""
+    assert ctx.input is not None
+    if ctx.attempt > 1:
+        return
+    if ctx.input.text == "thread":
+        await asyncio.to_thread(time.sleep, 60)
+    while True:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)

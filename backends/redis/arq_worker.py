@@ -13,8 +13,9 @@ import faulthandler
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import arq.worker
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 CONNECT_BOUND: Final = 60.0
 """Seconds that a starting worker waits for its servers."""
+LINGER: Final = 2.0
+"""Seconds that what a worker's agents left behind may take to end, when nothing else is left to do."""
 OUT_OF_THE_WAY: Final = 10 * 365 * 86400
 """arq's own job timeout, in seconds; a run's timeout is the executor's."""
 
@@ -257,8 +260,26 @@ def run_worker(app: App, settings: Settings) -> None:
     SchemaUninitialized, SchemaMismatch.
     """
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    with _own_port(settings) as watched, asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with _own_port(settings) as watched, _ending_soon() as soon, asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_run(app, settings, watched))
+        soon()
+
+
+@contextmanager
+def _ending_soon() -> Iterator[Callable[[], None]]:
+    """Gives a function after whose call the block ends in LINGER seconds, if need be with the process: an event loop waits for
+    every task and thread, and user code may hold on to its own for as long as it likes."""
+
+    def leave() -> None:
+        log.error("user code does not end; the process ends without it")
+        os._exit(0)
+
+    timer = threading.Timer(LINGER, leave)
+    timer.daemon = True
+    try:
+        yield timer.start
+    finally:
+        timer.cancel()
 
 
 def _own_port(settings: Settings) -> AbstractContextManager[Watched]:

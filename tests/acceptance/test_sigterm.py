@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from backends.redis.arq_worker import LINGER
+from runner.executor import UNWIND
 from runner.states import RunStatus
 from tests.fleet import SLACK, Fleet, until
 
@@ -39,3 +41,18 @@ async def test_sigterm_with_100_runs_in_flight(fleet: Fleet) -> None:
     assert {result.run.attempt for result in results[len(quick) :]} == {2}
     for result in results:
         assert [message.text for message in result.messages if message.role == "assistant"] == ["half", "end"]
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("keeps", ["task", "thread"])
+async def test_sigterm_does_not_wait_for_what_ignores_it(fleet: Fleet, keeps: str) -> None:
+    """Design §7: a task that swallows its cancellation, or a thread that nothing can cancel, does not keep the process."""
+    leaver = await fleet.start(grace=0, app="tests.agents:app")
+    handle = await fleet.client.enqueue("t", keeps, agent="stubborn")
+    await fleet.holder("t", handle.id, messages=0)
+    began = time.monotonic()
+    fleet.processes[leaver].terminate()
+    assert await asyncio.wait_for(fleet.processes[leaver].wait(), 40) == 0
+    assert time.monotonic() - began <= UNWIND + 2 + LINGER + SLACK
+    await fleet.start(app="tests.agents:app")
+    assert (await handle.result(20)).run.crash_count == 0
