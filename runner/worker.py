@@ -33,6 +33,8 @@ from .webhooks.models import WebhookPolicy
 
 INSPECT: Final = 2.0
 """Seconds between two comparisons of this worker's rows in the store with its tasks."""
+ANNOUNCE: Final = 2.0
+"""Seconds that a worker which is leaving waits for the store to hear of it."""
 TURN: Final = 0.5
 """Seconds between two signs of life of the main loop."""
 
@@ -287,10 +289,7 @@ class Worker:
             self.courier.carry_out(ended.effects)
 
     async def _drain(self) -> None:
-        try:
-            await self.backend.workers.drain(self.worker_id)
-        except (BackendUnavailableError, WorkerDeadError) as error:
-            log.warning("draining unannounced", error=str(error))
+        await _announce("drain", self.backend.workers.drain(self.worker_id))
         await _first(self.intake.finished(), self._stop.wait())
         await _first(self.intake.finished(self.grace), self._hurry.wait())
         for execution in self.slots.executions():
@@ -303,10 +302,19 @@ class Worker:
         if self._births:
             await asyncio.wait(self._births, timeout=5.0)
         self._pulse.worker_id = None
-        try:
-            await self.backend.workers.leave(self.worker_id)
-        except BackendUnavailableError as error:
-            log.warning("left unannounced", error=str(error))
+        await _announce("leave", self.backend.workers.leave(self.worker_id))
+
+
+async def _announce(what: str, call: Coroutine[Any, Any, object]) -> None:
+    """Tell the store; one that does not answer does not keep a worker that is leaving."""
+    task = asyncio.create_task(call, name=f"announce {what}")
+    await asyncio.wait((task,), timeout=ANNOUNCE)
+    error = task.exception() if task.done() else BackendUnavailableError(f"no answer within {ANNOUNCE:g} s")
+    if isinstance(error, BackendUnavailableError | WorkerDeadError):
+        task.cancel()
+        log.warning("unannounced", what=what, error=str(error))
+    elif error is not None:
+        raise error
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:

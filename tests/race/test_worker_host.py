@@ -468,6 +468,28 @@ async def test_a_run_that_becomes_due_is_admitted_by_the_leader(backend: Backend
         assert (await handle.result(5)).ok
 
 
+async def test_a_store_that_does_not_answer_does_not_keep_a_worker_that_leaves(
+    backend: Backend, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Design §7: the grace time begins at the signal, whatever becomes of the announcement."""
+
+    async def frozen(worker_id: str) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("runner.worker.ANNOUNCE", 0.05)
+    monkeypatch.setattr(backend.workers, "drain", frozen)
+    monkeypatch.setattr(backend.workers, "leave", frozen)
+    async with asyncio.timeout(5):
+        async with serving(APP, backend):
+            handle = await client.enqueue("t", "say half | sleep 0.2 | say end")
+
+            async def started() -> bool:
+                return await handle.status() is RunStatus.RUNNING
+
+            await until(started)
+        assert (await handle.result(0)).ok
+
+
 async def test_a_dead_worker_cannot_beat(backend: Backend) -> None:
     with pytest.raises(WorkerDeadError):
         await backend.workers.beat("never registered")
