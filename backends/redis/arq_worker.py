@@ -39,6 +39,8 @@ from runner.worker import Worker
 from .jobs import packb, unpackb
 
 if TYPE_CHECKING:
+    from arq.typing import StartupShutdown
+
     from runner.settings import Settings
 
 CONNECT_BOUND: Final = 60.0
@@ -65,7 +67,7 @@ class ArqWorker(arq.worker.Worker):
     """Serves ``app`` from ``backend``; ``host`` is the process host that does the work.
 
     arq's hooks (``on_startup``, ``on_shutdown``, ``on_job_start``, ``on_job_end``, ``after_job_end``) are called as arq
-    documents them.
+    documents them. One that raises is reported in the log and changes nothing: how a run ends is decided in Postgres.
     """
 
     def __init__(
@@ -139,20 +141,25 @@ class ArqWorker(arq.worker.Worker):
         assert task is not None
         self.tasks[key] = task
         try:
-            if self.on_job_start is not None:
-                await self.on_job_start(ctx)
+            await _hook(self.on_job_start, ctx)
             ended: Ended | None = await function.coroutine(ctx, thread_key=job.thread_key, run_id=job.run_id)
             self.jobs_complete += 1
-            if self.on_job_end is not None:
-                await self.on_job_end(ctx)
+            await _hook(self.on_job_end, ctx)
         except Exception:
             self.jobs_failed += 1
             raise
         finally:
             del self.tasks[key]
-        if self.after_job_end is not None:
-            await self.after_job_end(ctx)
+        await _hook(self.after_job_end, ctx)
         return ended
+
+
+async def _hook(hook: StartupShutdown | None, ctx: dict[str, Any]) -> None:
+    if hook is not None:
+        try:
+            await hook(ctx)
+        except Exception:
+            log.exception("a hook failed", job_id=ctx["job_id"])
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from backends.memory import connect
+from backends.redis.arq_worker import serve
 from runner.agents.context import RunContext
 from runner.agents.scripted import scripted
 from runner.app import App
@@ -488,6 +489,23 @@ async def test_a_store_that_does_not_answer_does_not_keep_a_worker_that_leaves(
 
             await until(started)
         assert (await handle.result(0)).ok
+
+
+@pytest.mark.parametrize("name", ["on_job_start", "on_job_end", "after_job_end"])
+async def test_a_hook_of_arq_that_raises_changes_nothing(backend: Backend, client: Client, name: str) -> None:
+    """I1, design §6: the run is executed once, and the next of its lane is submitted without a rescue."""
+    called: list[str] = []
+
+    async def hook(ctx: dict[str, Any]) -> None:
+        called.append(ctx["job_id"])
+        raise ValueError("no")
+
+    async with serve(APP, backend, **{name: hook}) as worker:
+        handles = [await client.enqueue("t", "say hello") for _ in range(2)]
+        results = [await handle.result(10) for handle in handles]
+        assert [(result.status, result.run.attempt) for result in results] == [(RunStatus.COMPLETED, 1)] * 2
+        assert worker.reconciler.rescued == 0
+    assert len(called) == 2
 
 
 async def test_a_dead_worker_cannot_beat(backend: Backend) -> None:
