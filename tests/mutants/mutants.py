@@ -162,8 +162,8 @@ MUTANTS: Final = (
     ),
     _mutant(
         "nobody rescues", "runner/reconciler.py",
-        "        await self._rescue()\n",
-        "",
+        "            await self._rescue()\n",
+        "            pass\n",
         "tests/race/test_worker_host.py", "-k", "rescue",
     ),
     _mutant(
