@@ -63,3 +63,19 @@ async def test_a_run_that_was_refused_its_thread_is_refused_again(backend_factor
     with pytest.raises(RunAlreadyCompletedError):
         await world.runs.redrive("fork", "r")
     assert await world.status("r", "fork") is RunStatus.FAILED
+
+
+async def test_deletion_takes_a_hosted_run_that_is_not_due(backend_factory: BackendFactory, postgres_url: str) -> None:
+    """design 3.1: the id of a deleted thread may be used again, and nothing is left of what a host scheduled on it."""
+    world = World(await backend_factory(), backend_factory)
+    await world.turn("r")
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        request = AcceptRequest(thread_id="t", run_id="late", input=user("secret"), delay=3600)
+        await world.runs.accept(request, connection=connection)
+        await world.threads.delete_thread("t", cancel=True)
+        assert await world.runs.run("t", "late") is None
+        assert not await connection.fetchval("SELECT count(*) FROM runyard.runs")
+    finally:
+        await connection.close()
+    assert (await world.accept("late", "other words")).created

@@ -56,6 +56,7 @@ BEGIN
         END IF;
         IF r.lane_seq IS NULL THEN
             r.thread_key := t.thread_key; r.lane := r.run_id; r.lane_seq := nextval('runyard.lane_numbers'); r.admitted_at := now();
+            UPDATE runyard.runs SET thread_key = r.thread_key WHERE accept_no = r.accept_no;
         END IF;
         r.cancel_keep := false;
         IF r.status = 'running' THEN
