@@ -7,9 +7,9 @@ import asyncpg
 import pytest
 
 from backends.conformance import *  # noqa: F403
-from backends.conformance.world import BackendFactory, World, user
+from backends.conformance.world import DEADLINE, BackendFactory, World, user
 from backends.postgres.backend import connect
-from runner.errors import RunAlreadyCompletedError
+from runner.errors import RunAlreadyClaimedError, RunAlreadyCompletedError
 from runner.exchange import AcceptRequest, Ended, Write
 from runner.ports import Backend
 from runner.states import RunStatus
@@ -79,3 +79,23 @@ async def test_deletion_takes_a_hosted_run_that_is_not_due(backend_factory: Back
     finally:
         await connection.close()
     assert (await world.accept("late", "other words")).created
+
+
+async def test_claim_of_an_id_that_a_host_is_committing(backend_factory: BackendFactory, postgres_url: str) -> None:
+    """R13: the id belongs to a worker's run once the host's transaction is over."""
+    world = World(await backend_factory(), backend_factory)
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        async with connection.transaction():
+            await world.runs.accept(AcceptRequest(thread_id="t", run_id="r", input=user("hosted")), connection=connection)
+            claiming = asyncio.create_task(world.checkpointer.claim_run("t", "r"))
+            waits = "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
+            async with asyncio.timeout(DEADLINE):
+                while not await connection.fetchval(waits):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        with pytest.raises(RunAlreadyClaimedError):
+            await claiming
+    finally:
+        await connection.close()
+    await world.runs.admit()
+    assert (await world.claim("r")).outcome == "claimed"

@@ -315,7 +315,9 @@ BEGIN
         admitted_at, started_at)
     VALUES (for_tenant, in_thread, id, t.thread_key, 'external', 'running', id, nextval('runyard.lane_numbers'), 'external', 'normal',
         '{"kind": "external"}', head.branch_id, head.leaf_id, t.next_seq - 1, t.next_completion_seq - 1,
-        u.first_seq, u.last_seq, u.last_message_id, coalesce(u.has_tools, false), nextval('runyard.fences'), 1, now(), now());
+        u.first_seq, u.last_seq, u.last_message_id, coalesce(u.has_tools, false), nextval('runyard.fences'), 1, now(), now())
+    ON CONFLICT (tenant, thread_id, run_id) WHERE NOT deleted DO NOTHING;
+    IF NOT FOUND THEN PERFORM runyard.open_external(t, id); END IF; -- a host's transaction brought it meanwhile: refused
 END $$;
 
 CREATE FUNCTION runyard.complete_external(for_tenant text, in_thread text, id text) RETURNS void
