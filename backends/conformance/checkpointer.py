@@ -109,6 +109,16 @@ class TestExternalRuns:
         await cp.mark_run_complete(T, "x")
         assert (await world.run("x")).completion_seq == 1
 
+    async def test_a_failed_one_is_not_redriven(self, world: World) -> None:
+        """design 3.4: an external run is never scheduled, whatever becomes of it."""
+        await world.checkpointer.claim_run(T, "x")
+        await keeper(world).save_requests(T, [HitlRequest(request_id=new_id(), timeout=0)], run_id="x")
+        await world.runs.admit()
+        assert await world.status("x") is RunStatus.FAILED
+        with pytest.raises(errors.RunEndedError):
+            await world.runs.redrive(T, "x")
+        assert (await world.claim("x")).outcome == "ended"
+
     async def test_refusals(self, world: World) -> None:
         """R13."""
         cp = world.checkpointer

@@ -284,6 +284,9 @@ class MemoryRunStore:
         if r.status not in (RunStatus.FAILED, RunStatus.DEAD):
             message = f"run {run_id!r} is {r.status}; only a failed or dead run can be redriven"
             raise RunEndedError(message, run_id=run_id, status=str(r.status))
+        if run.external:
+            message = f"run {run_id!r} is external and {r.status}; no worker can take it up, claim a new one"
+            raise RunEndedError(message, run_id=run_id, status=str(r.status))
         for request in self.db.requests_of(thread):  # what nobody answered; asked again, it is a new question
             if request.request.run_id == run_id and request.request.answered_at is None:
                 del self.db.requests[thread.tenant, request.request.request_id]

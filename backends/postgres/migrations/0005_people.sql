@@ -117,6 +117,10 @@ BEGIN
         PERFORM runyard.refuse('run_ended', format('run %s is %s; only a failed or dead run can be redriven', id, run.status),
                                jsonb_build_object('run_id', id, 'status', run.status));
     END IF;
+    IF run.kind = 'external' THEN
+        PERFORM runyard.refuse('run_ended', format('run %s is external and %s; no worker can take it up, claim a new one', id, run.status),
+                               jsonb_build_object('run_id', id, 'status', run.status));
+    END IF;
     -- What was refused when it was admitted cannot be on this thread now either.
     IF run.snapshot_tip IS NULL THEN PERFORM runyard.raise(runyard.why_not(t, id, run.parent_id)); END IF;
     -- What nobody answered was closed with the run; asked again, it is a new question.
