@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner import errors
-from runner.exchange import Attempt, RunRef, Write
+from runner.exchange import AcceptRequest, Attempt, RunRef, Write
 from runner.models import ErrorInfo, Message, Usage, new_id
 from runner.states import RunStatus
 
@@ -84,6 +84,52 @@ class TestAttempts:
         assert first.seq == second.seq
         await world.finish(attempt)
         assert await world.texts() == ["hi", "once"]
+
+    async def test_new_messages_beside_repeated_ones_are_stored(self, world: World) -> None:
+        """I3, R6: a later attempt says again what an earlier one committed, under the same ids, and goes on from there."""
+        one, two, three = said("one"), said("two"), said("three")
+        await world.runs.append(await world.start("r1"), [one])
+        await world.bury()
+        attempt = await world.take("r1", worker="w2")
+        stored = await world.runs.append(attempt, [one, two, one])
+        assert [message.seq for message in stored] == [2, 3, 2]
+        await world.finish(attempt, one, two, three, extra={"k": 1}, usage=Usage(input_tokens=5), result="done")
+        messages = await world.messages()
+        assert texts(messages) == ["hi", "one", "two", "three"]
+        assert [m.parent_id for m in messages] == [None, *(m.id for m in messages[:-1])]
+        run, thread = await world.run("r1"), await world.threads.thread(T)
+        assert thread is not None and (thread.extra, run.result, run.usage.input_tokens) == ({"k": 1}, "done", 5)
+
+    async def test_message_id_of_another_run_is_refused(self, world: World) -> None:
+        """B2: an id names one message of its thread; what the run has said so far stays."""
+        first = said("first")
+        await world.finish(await world.start("r1"), first)
+        attempt, other = await world.start("r2"), Message.assistant("other", id=first.id)
+        for messages in ([other], [said("new"), other]):
+            with pytest.raises(errors.InvalidInputError):
+                await world.runs.append(attempt, messages)
+            with pytest.raises(errors.InvalidInputError):
+                await world.finish(attempt, *messages)
+        assert await world.context(attempt) == ["hi", "first", "hi"]
+        await world.finish(attempt, said("second"))
+        assert await world.texts() == ["hi", "first", "hi", "second"]
+
+    async def test_prompt_with_a_message_id_that_is_taken_fails(self, world: World) -> None:
+        """B2: at its claim, whoever brought the message first; the lane moves on. Other threads may have the same message."""
+        message = user("same")
+        for run_id, thread in (("r1", T), ("r2", T), ("r1", "u")):
+            await world.runs.accept(AcceptRequest(thread_id=thread, run_id=run_id, input=message))
+        await world.accept("r3")
+        ended = await world.finish(await world.take("r1"))
+        assert [job.run_id for job in ended.effects.jobs] == ["r2"]
+        claim = await world.claim("r2")
+        assert claim.outcome == "ended" and [job.run_id for job in claim.effects.jobs] == ["r3"]
+        assert [event.type for event in claim.effects.events] == ["run.failed"]
+        run = await world.run("r2")
+        assert run.error is not None and (run.status, run.error.code) == (RunStatus.FAILED, "invalid_input")
+        await world.finish(await world.take("r3"))
+        await world.finish(await world.take("r1", thread="u"))
+        assert [await world.texts(), await world.texts("u")] == [["same", "hi"], ["same"]]
 
     async def test_repeated_complete_is_one_completion(self, world: World) -> None:
         """I3, R6: a complete whose answer got lost."""

@@ -109,6 +109,21 @@ class TestExternalRuns:
         await cp.mark_run_complete(T, "x")
         assert (await world.run("x")).completion_seq == 1
 
+    async def test_repeated_append_is_stored_once(self, world: World) -> None:
+        """I3: a call whose answer got lost is repeated; under another run id it is another message, and refused."""
+        cp = world.checkpointer
+        await cp.claim_run(T, "x")
+        messages = [user("plain"), user("q", run_id="x"), user("unclaimed", run_id="y")]
+        await cp.append(T, messages)
+        await cp.append(T, [*messages, said("a", run_id="x")])
+        for message in messages:
+            with pytest.raises(errors.InvalidInputError):
+                await cp.append(T, [said("new"), message.model_copy(update={"run_id": "z"})])
+        await cp.mark_run_complete(T, "x")
+        await cp.claim_run(T, "y")
+        await cp.mark_run_complete(T, "y")
+        assert await world.texts() == ["plain", "q", "unclaimed", "a"]
+
     async def test_a_failed_one_is_not_redriven(self, world: World) -> None:
         """design 3.4: an external run is never scheduled, whatever becomes of it."""
         await world.checkpointer.claim_run(T, "x")

@@ -10,7 +10,7 @@ import pytest
 
 from runner import errors
 from runner.exchange import Responded
-from runner.models import HitlRequest, new_id
+from runner.models import HitlRequest, Usage, new_id
 from runner.states import RunStatus
 
 from .world import T, World, now, said
@@ -59,10 +59,13 @@ class TestHitl:
         await world.ask(await world.start("r1"), request)
         await world.runs.respond("yes", thread_id=T)
         attempt = await world.take("r1")
-        ended = await world.ask(attempt, request, HitlRequest(request_id=new_id()))
-        assert ended.status is RunStatus.RUNNING
+        another = HitlRequest(request_id=new_id())
+        for _ in range(2):  # the answer to the first got lost
+            ended = await world.ask(attempt, request, another, usage=Usage(requests=1))
+            assert ended.status is RunStatus.RUNNING
         assert await world.status("r1") is RunStatus.RUNNING
         await world.finish(attempt, said("done"))
+        assert (await world.run("r1")).usage.requests == 1
 
     @pytest.mark.parametrize("answer", [None, False, 0, "", "text", [1, {"a": None}], {"k": "v"}])
     async def test_any_json_is_an_answer(self, world: World, answer: Any) -> None:

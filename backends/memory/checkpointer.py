@@ -33,7 +33,7 @@ class MemoryCheckpointer:
         return CheckpointData(messages, check_json(thread.thread.extra, "extra"), thread.thread.parent_thread_id)
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store messages, each under its own run id; all or none."""
+        """Store messages, each under its own run id and once under its own; all or none."""
         check_id(thread_id, "thread_id")
         messages = check_messages(messages)
         limits.check_size(self.db, messages)
@@ -42,8 +42,11 @@ class MemoryCheckpointer:
             self.db.tell(lanes.admit_thread(self.db, known))
             for message in messages:
                 _check_writable(known, message.run_id)
+                tree.check_id_free(known, message.id, message.run_id)
         thread = self.db.ensure(self.tenant, thread_id)
         for message in messages:
+            if any(tree.own_entries(thread, message.id)):
+                continue
             run_id = message.run_id
             branch = _branch_of(thread, run_id)
             self.db.store(thread, branch, message, parent=_parent(thread, branch, run_id), run_id=run_id)

@@ -93,6 +93,11 @@ def _start(
     before = r.app_version if r.attempt else None
     if worker.on_version_mismatch == "wait" and before and worker.app_version and before != worker.app_version:
         return Claim(ref, "other_version", effects=limits.leave_line(db, run))
+    first = run.branch is None and r.kind == "prompt"
+    if first and r.input is not None and any(tree.own_entries(thread, r.input.id)):
+        error = tree.id_taken(thread, r.input.id)
+        info = ErrorInfo(code=error.code, message=error.message)
+        return Claim(ref, "ended", effects=lanes.end_outside(db, thread, run, RunStatus.FAILED, info))
     if not takeover and (slot := limits.missing_slot(db, thread, run)) is not None:
         return Claim(ref, "limited", effects=limits.wait_for(db, thread, run, slot))
     r.app_version = worker.app_version or r.app_version
@@ -104,7 +109,7 @@ def _start(
     r.started_at, run.changed_at, run.not_before = db.now(), db.now(), None
     run.attempts.append(AttemptInfo(fence=r.fence, worker_id=worker_id, started_at=r.started_at, outcome="running"))
     own = run.own()
-    if run.branch is None and r.kind == "prompt":
+    if first:
         _first_claim(db, thread, run)
     return Claim(
         ref,
@@ -201,10 +206,12 @@ def append(db: Database, thread: ThreadState, run: RunState, messages: Sequence[
     limits.check_size(db, messages)
     if run.branch is None:
         raise InvalidInputError(f"a run of kind {run.run.kind!r} writes no messages", run_id=run.id)
-    known = {entry.id: entry for entry in run.own()}
+    messages = check_messages(messages)
+    for message in messages:
+        tree.check_id_free(thread, message.id, run.id)
     stored = []
-    for n, message in enumerate(check_messages(messages), first_event):
-        entry = known.get(message.id)
+    for n, message in enumerate(messages, first_event):
+        entry = next((entry for entry in run.own() if entry.id == message.id), None)
         if entry is None:
             own = run.own()
             parent = own[-1].id if own else run.context[-1].id if run.context else None
@@ -268,17 +275,19 @@ def suspend(db: Database, write: Write, requests: Sequence[HitlRequest]) -> Ende
     thread, run = holder(db, write.attempt)
     if run.run.cancel_requested_at is not None:
         return cancelled(db, thread, run, write.first_event)
-    n = _apply(db, thread, run, write)
+    event = f"{run.run.fence}-{write.first_event + len(write.messages) + len(requests)}"
+    if run.run.event_id != event:  # else it is repeated because its answer got lost
+        _apply(db, thread, run, write)
+    n = write.first_event + len(write.messages)
     states = []
     for request in requests:
         states.append(hitl.add(db, thread, request, run.id, f"{run.run.fence}-{n}"))
         n += 1
-    event = f"{run.run.fence}-{n}"
-    run.progress = True
+    run.run.event_id, run.progress = event, True
     if any(not state.pending for state in states):
         return Ended(RunStatus.RUNNING, event)
     run.run.status, run.run.suspended_at, run.changed_at = RunStatus.SUSPENDED, db.now(), db.now()
-    run.run.event_id, run.run.worker_id = event, None
+    run.run.worker_id = None
     db.note(thread, "run.suspended", run.id)
     run.attempt_ends(db.now(), "suspended")
     return Ended(RunStatus.SUSPENDED, event, effects=limits.offers(db, limits.slots_of(db, thread, run.run)))

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from backends import cursors
 from runner.errors import (
-    InvalidInputError,
     LeafMovedError,
     MessageNotFoundError,
     ThreadAlreadyExistsError,
@@ -250,13 +249,12 @@ class MemoryThreadStore:
 
 def _known(thread: ThreadState, message: Message, parent_id: str | None) -> Entry | None:
     """The message, if it was stored before under its id."""
-    entries = (entry for branch in thread.branches for entry in branch.own if entry.id == message.id)
-    if (known := next(entries, None)) is None:
+    if (known := next(tree.own_entries(thread, message.id), None)) is None:
         return None
     told = {"role", "content", "stop_reason", "usage", "metadata"}
     same = known.message.model_dump(include=told) == message.model_dump(include=told)
     if known.run_id is not None or not same or parent_id not in (None, known.message.parent_id):
-        raise InvalidInputError(f"message id {message.id} is taken on thread {thread.id} by another message; use a fresh one")
+        raise tree.id_taken(thread, message.id)
     return known
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from runner.errors import ForkBoundaryError, MessageNotFoundError, RunNotCompletedError
+from runner.errors import ForkBoundaryError, InvalidInputError, MessageNotFoundError, RunNotCompletedError
 from runner.exchange import Cut
 from runner.models import JsonObject, Message, open_tool_calls
 from runner.states import RunStatus
@@ -61,6 +61,22 @@ def find(thread: ThreadState, *, message_id: str | None = None, seq: int | None 
             return thread.root, entry
     named = f"message {message_id}" if message_id else f"message with seq {seq}"
     raise MessageNotFoundError(f"thread {thread.id!r} has no {named}", thread_id=thread.id, message_id=message_id, seq=seq)
+
+
+def own_entries(thread: ThreadState, message_id: str) -> Iterator[Entry]:
+    """What the thread itself, none of its ancestors, stored under a message id."""
+    return (entry for branch in thread.branches for entry in branch.own if entry.id == message_id)
+
+
+def check_id_free(thread: ThreadState, message_id: str, run_id: str | None) -> None:
+    """A message id may be said again by the run that stored it, or by none if none did, and by nobody else."""
+    if any(entry.run_id != run_id for entry in own_entries(thread, message_id)):
+        raise id_taken(thread, message_id)
+
+
+def id_taken(thread: ThreadState, message_id: str) -> InvalidInputError:
+    message = f"message id {message_id} is taken on thread {thread.id} by another message; use a fresh one"
+    return InvalidInputError(message, thread_id=thread.id, message_id=message_id)
 
 
 def path(thread: ThreadState, branch: Branch, entry: Entry) -> list[Entry]:

@@ -76,7 +76,8 @@ class RunCalls(Calls):
     ) -> RunHandle:
         """Accept a prompt on ``thread_id``, which is made if need be, and return at once (semantics: R1 to R4, R11).
 
-        ``message``: the user's words; None continues from the last message. ``run_id``: yours, or None for a uuid7; the same
+        ``message``: the user's words; None continues from the last message. A Message whose id is taken on the thread fails the
+        run (``invalid_input``). ``run_id``: yours, or None for a uuid7; the same
         id with the same content again is the same run. ``agent``: a name that a worker serves. ``parent_id``: branch at that
         message. ``parallel``: on a branch and lane of its own. ``run_at`` (aware) or ``delay`` (seconds): due later.
         ``timeout``: seconds per attempt. ``webhook``: a URL that is told when the run ends. ``connection``: the caller's open

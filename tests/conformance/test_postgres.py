@@ -89,9 +89,9 @@ async def test_claim_of_an_id_that_a_host_is_committing(backend_factory: Backend
         async with connection.transaction():
             await world.runs.accept(AcceptRequest(thread_id="t", run_id="r", input=user("hosted")), connection=connection)
             claiming = asyncio.create_task(world.checkpointer.claim_run("t", "r"))
-            waits = "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
             async with asyncio.timeout(DEADLINE):
-                while not await connection.fetchval(waits):  # noqa: ASYNC110
+                while not await connection.fetchval(waiting):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         with pytest.raises(RunAlreadyClaimedError):
             await claiming

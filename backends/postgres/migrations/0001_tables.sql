@@ -69,7 +69,7 @@ CREATE TABLE runyard.messages (
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (branch_id, seq)
 );
-CREATE INDEX messages_id ON runyard.messages (message_id);
+CREATE INDEX messages_id ON runyard.messages (message_id, branch_id);
 CREATE INDEX messages_tools ON runyard.messages (branch_id, seq) WHERE calls IS NOT NULL OR results IS NOT NULL;
 
 -- A status and its timestamps belong together. A function, because a constraint's expression is read anew for every statement.

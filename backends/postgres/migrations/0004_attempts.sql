@@ -49,27 +49,53 @@ BEGIN
     END IF;
 END $$;
 
--- Insert messages of a run after its last one. Rows of thread and run are the caller's to save.
+-- Is there a message with this id on the thread, and under which run? Almost every id is new; one that many threads have (the same words for
+-- all of them) is looked up branch by branch.
+CREATE FUNCTION runyard.holder_of(key bigint, id uuid, OUT taken boolean, OUT run_id text)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    taken := EXISTS (SELECT 1 FROM runyard.messages m WHERE m.message_id = id);
+    IF NOT taken THEN RETURN; END IF;
+    SELECT h.run_id INTO run_id FROM runyard.branches b
+    CROSS JOIN LATERAL (SELECT m.run_id FROM runyard.messages m WHERE m.message_id = id AND m.branch_id = b.branch_id LIMIT 1) h
+    WHERE b.thread_key = key LIMIT 1;
+    taken := FOUND;
+END $$;
+
+CREATE FUNCTION runyard.id_taken(t runyard.threads, id uuid) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN jsonb_build_object('code', 'invalid_input',
+        'message', format('message id %s is taken on thread %s by another message; use a fresh one', id, t.thread_id),
+        'details', jsonb_build_object('thread_id', t.thread_id, 'message_id', id));
+END $$;
+
+-- Insert messages of a run after its last one; what it holds already was stored by a call whose answer got lost. Rows of thread and run are
+-- the caller's to save.
 CREATE FUNCTION runyard.put_messages(
     INOUT t runyard.threads, INOUT r runyard.runs, messages runyard.new_message[], first_event integer
 ) LANGUAGE plpgsql AS $$
 DECLARE
     many integer := coalesce(cardinality(messages), 0);
     m runyard.new_message;
+    holder record;
 BEGIN
     IF many = 0 THEN RETURN; END IF;
     IF r.branch_id IS NULL THEN
         PERFORM runyard.refuse('invalid_input', format('run %s is a %s job; it has no messages', r.run_id, r.kind));
     END IF;
-    r.first_seq := coalesce(r.first_seq, t.next_seq);
     r.last_message_id := coalesce(r.last_message_id, r.base_id);
     FOR n IN 1 .. many LOOP
         m := messages[n];
+        holder := runyard.holder_of(t.thread_key, m.message_id);
+        CONTINUE WHEN holder.run_id = r.run_id;
+        IF holder.taken THEN PERFORM runyard.raise(runyard.id_taken(t, m.message_id)); END IF;
         INSERT INTO runyard.messages (branch_id, seq, message_id, parent_id, run_id, role, payload, calls, results, event_id)
         VALUES (r.branch_id, t.next_seq, m.message_id, r.last_message_id, r.run_id, m.role, m.payload, m.calls, m.results,
                 r.fence || '-' || (first_event + n - 1));
         r.has_tools := r.has_tools OR m.calls IS NOT NULL OR m.results IS NOT NULL;
         r.last_message_id := m.message_id;
+        r.first_seq := coalesce(r.first_seq, t.next_seq);
         r.last_seq := t.next_seq;
         t.next_seq := t.next_seq + 1;
     END LOOP;
@@ -125,6 +151,8 @@ DECLARE
     got record;
     first boolean;
     slot text;
+    why jsonb;
+    event text;
 BEGIN
     c.thread_key := t.thread_key; c.run_id := id; c.takeover := false;
     SELECT y.* INTO r FROM runyard.runs y WHERE y.thread_key = t.thread_key AND y.run_id = id;
@@ -179,6 +207,17 @@ BEGIN
             c.outcome := 'other_version'; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
         END IF;
     END IF;
+    first := r.kind = 'prompt' AND r.snapshot_tip IS NULL;
+    IF first AND (runyard.holder_of(t.thread_key, r.input_id)).taken THEN
+        c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r));
+        why := runyard.id_taken(t, r.input_id);
+        event := nextval('runyard.fences') || '-1';
+        got := runyard.end_run(t, r, 'failed', why, event);
+        c.outcome := 'ended';
+        c.effects := runyard.merge_effects(runyard.merge_effects(c.effects, got.effects),
+            runyard.outside_event(t, got.r, event, 'run.failed', jsonb_build_object('error', why)));
+        RETURN c;
+    END IF;
     slot := CASE WHEN limited AND NOT c.takeover THEN runyard.missing_slot(r) END;
     IF slot IS NOT NULL THEN
         c.outcome := 'limited'; c.effects := runyard.merge_effects(c.effects, runyard.wait_for_slot(r, slot)); RETURN c;
@@ -193,7 +232,6 @@ BEGIN
     r.not_before := NULL;
     r.progressed := false;
     r.isolated := false;
-    first := r.kind = 'prompt' AND r.snapshot_tip IS NULL;
     c.leaf_id := r.last_message_id;
     IF first THEN
         got := runyard.branch_for(t, r.lane, r.parent_id, r.parallel);
@@ -294,7 +332,7 @@ CREATE FUNCTION runyard.append(key bigint, id text, with_fence bigint, messages 
 RETURNS TABLE (seq bigint, parent_id uuid, created_at timestamptz)
 LANGUAGE plpgsql AS $$
 DECLARE
-    already record;
+    seen bigint;
     got record;
     t runyard.threads;
     r runyard.runs;
@@ -303,21 +341,18 @@ BEGIN
     t := got.t; r := got.r;
     PERFORM runyard.refuse_write(r, with_fence);
     PERFORM runyard.check_size(messages, runyard.limit_of('message_bytes'));
-    SELECT count(*) AS known, count(*) FILTER (WHERE m.run_id = id) AS mine INTO already
-    FROM unnest(messages) n JOIN runyard.messages m ON m.message_id = n.message_id
-    JOIN runyard.branches b ON b.branch_id = m.branch_id AND b.thread_key = key;
-    IF already.known > 0 AND already.mine < cardinality(messages) THEN
-        PERFORM runyard.refuse('invalid_input', format('run %s: a message id of this append is taken on the thread; ids are unique', id));
-    ELSIF already.known = 0 AND messages <> '{}' THEN
-        got := runyard.put_messages(t, r, messages, first_event);
-        t := got.t; r := got.r;
+    seen := t.next_seq;
+    got := runyard.put_messages(t, r, messages, first_event);
+    t := got.t; r := got.r;
+    IF t.next_seq > seen THEN
         UPDATE runyard.threads SET next_seq = t.next_seq, updated_at = now() WHERE thread_key = key;
         UPDATE runyard.runs SET first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id,
                has_tools = r.has_tools, progressed = true, changed_at = now()
         WHERE accept_no = r.accept_no;
     END IF;
-    RETURN QUERY SELECT m.seq, m.parent_id, m.created_at FROM runyard.messages m, unnest(messages) n
-        WHERE m.message_id = n.message_id AND m.branch_id = r.branch_id ORDER BY m.seq;
+    RETURN QUERY SELECT m.seq, m.parent_id, m.created_at
+        FROM unnest(messages) WITH ORDINALITY n(message_id, role, payload, calls, results, place)
+        JOIN runyard.messages m ON m.message_id = n.message_id AND m.branch_id = r.branch_id ORDER BY n.place;
 END $$;
 
 -- The row as it was before; no row if the step is new or was started by this attempt: the call is repeated if its answer got lost.
@@ -377,7 +412,7 @@ BEGIN
     END IF;
 END $$;
 
--- Store what an attempt's last write brings; a write that is repeated because its answer was lost brings nothing.
+-- Store what an attempt's last write brings.
 CREATE FUNCTION runyard.keep_write(
     INOUT t runyard.threads, INOUT r runyard.runs, w runyard.attempt_write, message_bytes bigint
 )
@@ -387,10 +422,6 @@ DECLARE
 BEGIN
     IF w.messages IS NOT NULL AND w.messages <> '{}' THEN
         PERFORM runyard.check_size(w.messages, message_bytes);
-        IF EXISTS (SELECT 1 FROM runyard.messages m WHERE m.message_id = (w.messages[1]).message_id
-                   AND m.branch_id = r.branch_id AND m.run_id = r.run_id) THEN
-            RETURN;
-        END IF;
         got := runyard.put_messages(t, r, w.messages, w.first_event);
         t := got.t; r := got.r;
     END IF;
@@ -476,14 +507,16 @@ BEGIN
         e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.slots_of(r)));
         RETURN e;
     END IF;
-    got := runyard.keep_write(t, r, w, runyard.limit_of('message_bytes'));
-    t := got.t; r := got.r;
+    e.event_id := w.fence || '-' || (next_event + cardinality(requests));
+    IF r.event_id IS DISTINCT FROM e.event_id THEN -- else it is repeated because its answer got lost
+        got := runyard.keep_write(t, r, w, runyard.limit_of('message_bytes'));
+        t := got.t; r := got.r;
+    END IF;
     INSERT INTO runyard.hitl_requests (tenant, request_id, thread_key, run_id, kind, body, deadline_at, otherwise, event_id)
     SELECT t.tenant, q.request_id, t.thread_key, r.run_id, q.kind, q.body,
            coalesce(q.deadline_at, clock_timestamp() + make_interval(secs => q.timeout)), q.otherwise, w.fence || '-' || (next_event + q.n - 1)
     FROM unnest(requests) WITH ORDINALITY q(request_id, kind, body, deadline_at, timeout, otherwise, n)
     ON CONFLICT (tenant, request_id) DO NOTHING;
-    e.event_id := w.fence || '-' || (next_event + cardinality(requests));
     e.status := CASE WHEN EXISTS (
         SELECT 1 FROM runyard.hitl_requests h JOIN unnest(requests) q ON h.tenant = t.tenant AND h.request_id = q.request_id
         WHERE h.answered_at IS NOT NULL) THEN 'running' ELSE 'suspended' END;

@@ -175,7 +175,7 @@ BEGIN
     IF FOUND THEN
         IF known.run_id IS NOT NULL OR (known.role, known.payload) IS DISTINCT FROM (m.role, m.payload)
            OR coalesce(parent <> known.parent_id, parent IS NOT NULL) THEN
-            PERFORM runyard.refuse('invalid_input', format('message id %s is taken on thread %s by another message; use a fresh one', m.message_id, in_thread));
+            PERFORM runyard.raise(runyard.id_taken(t, m.message_id));
         END IF;
         RETURN QUERY SELECT known.seq, known.parent_id, known.created_at;
         RETURN;
@@ -220,7 +220,7 @@ BEGIN
     INSERT INTO runyard.outbox (tenant, thread_key, thread_id, type) VALUES (t.tenant, t.thread_key, t.thread_id, 'message.stored');
 END $$;
 
--- A checkpointer's append: each message under its own run id, or none.
+-- A checkpointer's append: each message under its own run id, or none; once under its message id, however often it is sent.
 CREATE FUNCTION runyard.checkpoint_append(for_tenant text, in_thread text, messages runyard.new_message[], run_ids text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -229,6 +229,7 @@ DECLARE
     r runyard.runs;
     u runyard.unclaimed;
     head runyard.branches;
+    holder record;
     m record;
 BEGIN
     got := runyard.admit_thread(runyard.ensure_thread(for_tenant, in_thread));
@@ -238,13 +239,16 @@ BEGIN
     FOR m IN SELECT a.message_id, a.role, a.payload, a.calls, a.results, b.run_id
              FROM unnest(messages) WITH ORDINALITY a(message_id, role, payload, calls, results, n)
              JOIN unnest(run_ids) WITH ORDINALITY b(run_id, n) USING (n) ORDER BY n LOOP
+        r := CASE WHEN m.run_id IS NOT NULL THEN runyard.open_external(t, m.run_id) END;
+        holder := runyard.holder_of(t.thread_key, m.message_id);
+        CONTINUE WHEN holder.taken AND holder.run_id IS NOT DISTINCT FROM m.run_id;
+        IF holder.taken THEN PERFORM runyard.raise(runyard.id_taken(t, m.message_id)); END IF;
         IF m.run_id IS NULL THEN
             SELECT b.* INTO head FROM runyard.branches b WHERE b.branch_id = t.head_branch;
             got := runyard.put_plain(t, head, (m.message_id, m.role, m.payload, m.calls, m.results)::runyard.new_message);
             t := got.t;
             CONTINUE;
         END IF;
-        r := runyard.open_external(t, m.run_id);
         IF r.run_id IS NOT NULL THEN
             got := runyard.put_messages(t, r, ARRAY[(m.message_id, m.role, m.payload, m.calls, m.results)::runyard.new_message], 1);
             t := got.t; r := got.r;
