@@ -329,6 +329,8 @@ class TestTree:
         await world.threads.update_thread(T, title="One", tags={"k": "v"}, extra={"a": 1, "b": {"c": 1}})
         thread = await world.threads.update_thread(T, extra={"b": 2})
         assert (thread.title, thread.tags, thread.extra) == ("One", {"k": "v", "title": "One"}, {"a": 1, "b": 2})
+        thread = await world.threads.update_thread(T, tags={"l": "w"})
+        assert thread.tags == {"l": "w", "title": "One"}, "F7: the title stays mirrored"
         assert await world.threads.thread(T) == thread
 
     async def test_threads_are_listed(self, world: World) -> None:

@@ -388,7 +388,7 @@ DECLARE
     t runyard.threads := runyard.known_thread(for_tenant, in_thread);
 BEGIN
     UPDATE runyard.threads x SET title = coalesce(new_title, x.title),
-        tags = coalesce(new_tags, x.tags) || CASE WHEN new_title IS NULL THEN '{}' ELSE jsonb_build_object('title', new_title) END,
+        tags = coalesce(new_tags, x.tags) || jsonb_strip_nulls(jsonb_build_object('title', coalesce(new_title, x.title))),
         extra = x.extra || coalesce(more, '{}'), extra_changed = x.extra_changed OR more IS NOT NULL, updated_at = now()
     WHERE x.thread_key = t.thread_key RETURNING x.* INTO t;
     RETURN t;
