@@ -40,6 +40,11 @@ def check_id(value: Any, name: str) -> str:
     return str(value)
 
 
+def check_name(value: Any, name: str) -> str | None:
+    """As :func:`check_id`, of the name of an agent or a queue, where None leaves it open."""
+    return None if value is None else check_id(value, name)
+
+
 def check_tags(tags: Mapping[str, Any], title: str | None = None) -> dict[str, str]:
     """A copy of ``tags`` (text under keys of 1 to 64 printable characters), with ``title`` mirrored in it (semantics: F7).
 

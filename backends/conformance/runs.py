@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from runner import errors
-from runner.exchange import AcceptRequest, Effects, Write
+from runner.exchange import AcceptRequest, Effects, ThreadRequest, Write
 from runner.models import ErrorInfo, Event, Message, RunOptions
 from runner.states import RunStatus
 
@@ -88,6 +88,13 @@ class TestRuns:
                 await world.accept(bad)
             with pytest.raises(errors.InvalidInputError):
                 await world.accept("r", thread=bad)
+            for name in ("agent", "queue"):
+                with pytest.raises(errors.InvalidInputError):
+                    await world.accept("r", **{name: bad})
+            with pytest.raises(errors.InvalidInputError):
+                await world.threads.create_thread(ThreadRequest(thread_id="new", agent=bad))
+            with pytest.raises(errors.InvalidInputError):
+                await world.fork("new", options={"agent": bad})
 
     async def test_nul_is_refused(self, world: World) -> None:
         with pytest.raises(errors.InvalidInputError):

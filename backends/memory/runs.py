@@ -38,7 +38,7 @@ from runner.exchange import (
     Step,
     Write,
 )
-from runner.models import AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, check_id
+from runner.models import AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, check_id, check_name
 from runner.repair import aborted
 from runner.states import RunStatus
 
@@ -82,6 +82,8 @@ class MemoryRunStore:
     def _checked(self, request: AcceptRequest) -> AcceptRequest:
         check_id(request.thread_id, "thread_id")
         check_id(request.run_id, "run_id")
+        check_name(request.agent, "agent")
+        check_name(request.queue, "queue")
         check_json(request.metadata, "metadata")
         parent = check_uuid(request.parent_id, "parent_id") if request.parent_id is not None else None
         message = check_messages([request.input])[0] if request.input else None

@@ -14,7 +14,7 @@ from runner.errors import (
 )
 from runner.exchange import Created, Cut, Effects, Forked, ForkRequest, Page, RunRef, ThreadRequest
 from runner.models import Branch as Leaf
-from runner.models import JsonObject, Message, Thread, check_id, check_tags
+from runner.models import JsonObject, Message, Thread, check_id, check_name, check_tags
 from runner.repair import FORKED, closing
 from runner.states import RunStatus
 
@@ -55,6 +55,7 @@ class MemoryThreadStore:
     async def create_thread(self, request: ThreadRequest) -> Created:
         """Make an empty thread; the same request again finds it."""
         check_id(request.thread_id, "thread_id")
+        check_name(request.agent, "agent")
         tags = check_tags(check_json(dict(request.tags), "tags"), check_json(request.title, "title"))
         extra, config = check_json(request.extra, "extra"), check_json(request.config, "config")
         existing = self.db.find(self.tenant, request.thread_id)
@@ -176,6 +177,7 @@ class MemoryThreadStore:
     async def fork(self, request: ForkRequest) -> Forked:
         """Copy what ``request.cut`` shows into a new thread (semantics: F1 to F8)."""
         check_id(request.new, "new")
+        check_name(request.agent, "agent")
         existing = self.db.find(self.tenant, request.new)
         if existing is not None and existing.fork_hash == request.fork_hash:
             return Forked(existing.thread.model_copy(deep=True), False)

@@ -31,7 +31,7 @@ from runner.exchange import (
     Write,
     queued_event,
 )
-from runner.models import MESSAGES, ErrorInfo, HitlRequest, Message, Run, RunOptions, Thread, Usage, check_id
+from runner.models import MESSAGES, ErrorInfo, HitlRequest, Message, Run, RunOptions, Thread, Usage, check_id, check_name
 from runner.states import RunStatus
 
 Row = asyncpg.Record
@@ -204,6 +204,8 @@ def run_request(q: AcceptRequest) -> tuple[Any, ...]:
     """A ``runyard.request``."""
     check_id(q.thread_id, "thread_id")
     check_id(q.run_id, "run_id")
+    check_name(q.agent, "agent")
+    check_name(q.queue, "queue")
     if q.parent_id is not None:
         check_uuid(q.parent_id, "parent_id")
     message = new_message(q.input) if q.input is not None else None
@@ -322,6 +324,7 @@ def cut_json(cut: Cut) -> dict[str, Any]:
 
 def fork_json(fork: ForkRequest) -> dict[str, Any]:
     """A fork request as the stored functions read it."""
+    check_name(fork.agent, "agent")
     return {
         "src": fork.src,
         "new": fork.new,

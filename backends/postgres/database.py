@@ -67,6 +67,8 @@ def translate(error: BaseException) -> RunyardError | None:
             return InvalidInputError("this response_id was used for another request of the thread; use a fresh one")
         case asyncpg.UntranslatableCharacterError() | asyncpg.CharacterNotInRepertoireError():
             return InvalidInputError("text must not contain NUL characters or lone surrogates")
+        case asyncpg.ProgramLimitExceededError():
+            return InvalidInputError("a value is too long to be found again by it; ids and keys are to be short")
         case asyncpg.DataError():
             return InvalidInputError(f"a value cannot be stored: {error}")
         case (

@@ -7,7 +7,7 @@ from typing import Final
 
 from backends import cursors
 from runner.exchange import Created, Cut, Effects, Forked, ForkRequest, Page, ThreadRequest
-from runner.models import Branch, JsonObject, Message, Thread, check_id, check_tags, open_tool_calls
+from runner.models import Branch, JsonObject, Message, Thread, check_id, check_name, check_tags, open_tool_calls
 from runner.repair import FORKED, closing
 from runner.states import RunStatus
 
@@ -53,7 +53,8 @@ class PostgresThreadStore:
         """Make an empty thread; the same request again finds it. Raises ThreadAlreadyExistsError."""
         row = await self.db.one(
             "create_thread",
-            *(self.tenant, check_id(request.thread_id, "thread_id"), request.hash, request.agent, request.title),
+            *(self.tenant, check_id(request.thread_id, "thread_id"), request.hash),
+            *(check_name(request.agent, "agent"), request.title),
             codec.to_json(check_tags(request.tags, request.title)),
             codec.to_json(request.extra),
             codec.to_json(request.config),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -54,6 +55,20 @@ async def test_what_jsonb_cannot_hold_is_refused(backend: Backend, value: Any) -
     assert run and run.status == "running"
 
 
+async def test_what_no_index_can_hold_is_refused(backend: Backend) -> None:
+    """Nothing above the backend sees a driver's error: keys that the store must find again by."""
+    attempt = await begin(backend)
+    endless = random.Random(0).randbytes(5000).hex()  # not to be compressed
+    with pytest.raises(InvalidInputError):
+        await backend.runs.start_step(attempt, endless)
+    with pytest.raises(InvalidInputError):
+        await backend.runs.suspend(Write(attempt=attempt), [HitlRequest(request_id=endless)])
+    await backend.runs.suspend(Write(attempt=attempt), [HitlRequest(request_id="q")])
+    with pytest.raises(InvalidInputError):
+        await backend.runs.respond("yes", request_id="q", response_id=endless)
+    assert (await backend.runs.respond("yes", request_id="q")).created
+
+
 @pytest.mark.parametrize(
     "argument",
     [
@@ -65,6 +80,8 @@ async def test_what_jsonb_cannot_hold_is_refused(backend: Backend, value: Any) -
         """options => '{"multitask_strategy": "queue"}'""",
         """options => '{"unknown": 1}'""",
         "run_id => ''",
+        "agent => repeat('x', 256)",
+        "queue => ''",
     ],
 )
 async def test_sql_accept_refuses_what_python_could_not_read(postgres_url: str, argument: str) -> None:

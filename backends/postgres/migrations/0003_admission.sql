@@ -712,8 +712,10 @@ LANGUAGE plpgsql AS $$
 DECLARE
     q runyard.request;
 BEGIN
-    IF length(thread_id) NOT BETWEEN 1 AND 255 OR length(run_id) NOT BETWEEN 1 AND 255 THEN
-        PERFORM runyard.refuse('invalid_input', 'thread_id and run_id must have 1 to 255 characters');
+    IF length(thread_id) NOT BETWEEN 1 AND 255 OR length(run_id) NOT BETWEEN 1 AND 255
+       OR length(agent) NOT BETWEEN 1 AND 255 OR length(queue) NOT BETWEEN 1 AND 255
+    THEN
+        PERFORM runyard.refuse('invalid_input', 'thread_id and run_id, and agent and queue where given, must have 1 to 255 characters');
     END IF;
     IF priority NOT IN ('high', 'normal', 'low') OR jsonb_typeof(metadata) <> 'object' THEN
         PERFORM runyard.refuse('invalid_input', 'priority is high, normal or low, and metadata an object');
