@@ -13,7 +13,7 @@ from runner.exchange import Responded
 from runner.models import HitlRequest, Usage, new_id
 from runner.states import RunStatus
 
-from .world import T, World, now, said
+from .world import T, World, eventually, now, said
 
 pytestmark = pytest.mark.asyncio
 
@@ -219,6 +219,21 @@ class TestHitl:
         assert request.deadline_at is not None and request.created_at is not None
         assert abs((request.deadline_at - request.created_at).total_seconds() - 3600) < 5
         assert request.timeout is None
+
+    async def test_deadline_of_a_run_that_goes_on_holds_up_no_other(self, world: World) -> None:
+        """H7: what cannot be done now leaves a pass its room for what can."""
+        attempt, soon = await world.start("r1", thread="u"), now() + timedelta(seconds=1)
+        requests = [HitlRequest(request_id=new_id(), deadline_at=at, on_deadline={"fail": True}) for at in (None, soon)]
+        await world.ask(attempt, *requests)
+        await world.runs.respond("yes", request_id=requests[0].request_id)
+        await world.suspended("r1", deadline_at=soon + timedelta(milliseconds=1), on_deadline={"fail": True})
+
+        async def failed() -> bool:
+            await world.runs.admit(1)
+            return await world.status("r1") is RunStatus.FAILED
+
+        await eventually(failed)
+        assert await world.status("r1", "u") is RunStatus.QUEUED
 
     async def test_deadline_answers(self, world: World) -> None:
         """H7: a default answer; the run goes on."""

@@ -68,20 +68,35 @@ def record(
     return Effects(jobs=[job(thread, run, db.now())])
 
 
+def overdue(db: Database, thread: ThreadState) -> list[RequestState]:
+    """Whose time is over, and whose choice can be applied: a run that goes on cannot fail before it is suspended again."""
+    return [
+        state
+        for state in pending_of(db, thread)
+        if state.request.deadline_at is not None and state.request.deadline_at <= db.now() and _applies(thread, state.request)
+    ]
+
+
+def _applies(thread: ThreadState, request: HitlRequest) -> bool:
+    run = thread.runs.get(request.run_id or "")
+    if run is None or "answer" in (request.on_deadline or {}):
+        return True
+    return run.run.status is RunStatus.SUSPENDED or (run.external and run.live)
+
+
 def fire_deadlines(db: Database, thread: ThreadState) -> Effects:
     """Do what each overdue request chose: an answer is recorded, else a suspended run fails."""
     effects = Effects()
-    for state in pending_of(db, thread):
+    for state in overdue(db, thread):
         request = state.request
-        if request.deadline_at is None or request.deadline_at > db.now():
-            continue
         choice = request.on_deadline or {"fail": True}
         run = thread.runs.get(request.run_id or "")
         if "answer" in choice:
             effects += record(db, thread, state, choice["answer"], DEADLINE, None)
         elif run is None:
             state.closed = True
-        elif run.run.status is RunStatus.SUSPENDED or (run.external and run.live):
+        elif _applies(thread, request):
+            assert request.deadline_at is not None
             message = f"request {request.request_id} was not answered by {request.deadline_at.isoformat()}"
             effects += lanes.end_outside(db, thread, run, RunStatus.FAILED, ErrorInfo(code="hitl_timeout", message=message))
     return effects

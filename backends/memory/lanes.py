@@ -126,13 +126,16 @@ def offer_job(db: Database, run: RunState) -> Effects:
     return Effects([job(thread, waiting, db.now())]) if thread and waiting and waiting.live else Effects()
 
 
+def due(db: Database, thread: ThreadState) -> list[RunState]:
+    """What is due and not admitted yet, in order."""
+    runs = [r for r in thread.runs.values() if r.lane_seq is None and r.run.status is RunStatus.QUEUED]
+    return sorted((r for r in runs if r.due_at <= db.now()), key=lambda r: (r.due_at, r.accept_no))
+
+
 def admit_thread(db: Database, thread: ThreadState) -> Effects:
     """Admit what is due, in order, so that nobody overtakes it. A refusal that comes too late for the caller fails the run."""
     effects = Effects()
-    waiting = [
-        r for r in thread.runs.values() if r.lane_seq is None and r.run.status is RunStatus.QUEUED and r.due_at <= db.now()
-    ]
-    for run in sorted(waiting, key=lambda r: (r.due_at, r.accept_no)):
+    for run in due(db, thread):
         try:
             check_id_free(thread, run.id)
             if run.run.parent_id is not None:

@@ -140,7 +140,8 @@ class MemoryRunStore:
     async def admit(self, limit: int = 1000) -> Admitted:
         """Admit what is due on any thread, and fire HITL deadlines."""
         effects = Effects()
-        for thread in [t for t in self.db.threads.values() if not t.deleted][:limit]:
+        threads = [t for t in self.db.threads.values() if not t.deleted]
+        for thread in [t for t in threads if lanes.due(self.db, t) or hitl.overdue(self.db, t)][:limit]:
             effects += lanes.admit_thread(self.db, thread)
             effects += hitl.fire_deadlines(self.db, thread)
         now, due = self.db.now(), []

@@ -424,6 +424,10 @@ BEGIN
             UNION ALL
             (SELECT z.tenant, z.thread_id FROM runyard.hitl_requests h JOIN runyard.threads z USING (thread_key)
              WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at <= clock_timestamp() AND z.deleted_at IS NULL
+               -- A run that would fail, and goes on with the answer to something else, fails once it is suspended again.
+               AND (h.otherwise IS NOT NULL OR NOT EXISTS (
+                   SELECT 1 FROM runyard.runs r WHERE r.thread_key = h.thread_key AND r.run_id = h.run_id
+                   AND r.status IN ('queued', 'running') AND r.kind <> 'external'))
              ORDER BY h.deadline_at LIMIT most)) x
         LEFT JOIN runyard.threads t2 ON t2.tenant = x.tenant AND t2.thread_id = x.thread_id AND t2.deleted_at IS NULL
         ORDER BY t2.thread_key NULLS LAST, x.tenant, x.thread_id
