@@ -23,6 +23,7 @@ from runner.ports import Backend
 SECONDS = 4.0
 THREADS = 24
 OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 T = TypeVar("T")
 
@@ -114,4 +115,27 @@ async def test_admit_and_the_batches_never_deadlock(postgres_url: str, server: a
     finally:
         await backend.close()
     assert rounds.completed > THREADS
+    assert await deadlocks(server) == 0
+
+
+async def test_a_deletion_takes_runs_before_their_steps(postgres_url: str, server: asyncpg.Connection) -> None:
+    """As prune does, which locks no thread."""
+    backend = await connect(postgres_url)
+    try:
+        await backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
+        accepted = await backend.runs.accept(AcceptRequest(thread_id="t", run_id="r", input=Message.user("hello")))
+        [claim] = await backend.runs.claim("w", [accepted.effects.jobs[0].ref])
+        assert claim.attempt is not None
+        await backend.runs.finish_step(claim.attempt, "step", "done")
+        await backend.runs.complete([Write(attempt=claim.attempt)])
+        async with server.transaction():
+            await server.execute("SELECT FROM runyard.runs FOR UPDATE")
+            deleting = asyncio.create_task(backend.threads.delete_thread("t"))
+            async with asyncio.timeout(10):
+                while not await server.fetchval(WAITING):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await server.execute("DELETE FROM runyard.steps")
+        await deleting
+    finally:
+        await backend.close()
     assert await deadlocks(server) == 0

@@ -74,10 +74,11 @@ BEGIN
     UPDATE runyard.threads SET deleted_at = now(), title = NULL, tags = '{}', config = '{}' WHERE thread_key = t.thread_key;
     DELETE FROM runyard.hitl_requests h WHERE h.thread_key = t.thread_key;
     DELETE FROM runyard.unclaimed v WHERE v.thread_key = t.thread_key;
-    DELETE FROM runyard.steps s USING runyard.runs y WHERE y.thread_key = t.thread_key AND s.accept_no = y.accept_no;
-    DELETE FROM runyard.attempts s USING runyard.runs y WHERE y.thread_key = t.thread_key AND s.accept_no = y.accept_no;
     UPDATE runyard.runs y SET deleted = true, input = NULL, candidates = NULL, result = NULL, error = NULL, metadata = '{}'
     WHERE y.thread_key = t.thread_key;
+    -- After the runs, as prune does.
+    DELETE FROM runyard.steps s USING runyard.runs y WHERE y.thread_key = t.thread_key AND s.accept_no = y.accept_no;
+    DELETE FROM runyard.attempts s USING runyard.runs y WHERE y.thread_key = t.thread_key AND s.accept_no = y.accept_no;
     INSERT INTO runyard.outbox (tenant, thread_key, thread_id, type) VALUES (t.tenant, t.thread_key, t.thread_id, 'thread.deleted');
     FOR swept IN
         SELECT b.branch_id FROM runyard.branches b JOIN runyard.threads y USING (thread_key)
