@@ -188,6 +188,21 @@ MESSAGES: Final = TypeAdapter(list[Message])
 """Validates many messages in one call, which is several times faster than one by one."""
 
 
+def by_run(ordered: Iterable[Message]) -> list[Message]:
+    """One run's messages together, at the place of its first; messages without a run stay where they are (design: context)."""
+    groups: dict[str, list[Message]] = {}
+    order: list[list[Message]] = []
+    for message in ordered:
+        if message.run_id is not None and message.run_id in groups:
+            groups[message.run_id].append(message)
+            continue
+        group = [message]
+        order.append(group)
+        if message.run_id is not None:
+            groups[message.run_id] = group
+    return [message for group in order for message in group]
+
+
 def open_tool_calls(messages: Iterable[Message]) -> list[str]:
     """Ids of the tool calls in ``messages`` that no later message answers, in order (semantics: R5, F6)."""
     calls: dict[str, None] = {}

@@ -147,21 +147,6 @@ def _fields(rows: Iterable[Row]) -> list[dict[str, Any]]:
     return found
 
 
-def by_run(ordered: list[Message]) -> list[Message]:
-    """One run's messages together, at the place of its first; messages without a run stay where they are (design: context)."""
-    groups: dict[str, list[Message]] = {}
-    order: list[list[Message]] = []
-    for message in ordered:
-        if message.run_id is not None and message.run_id in groups:
-            groups[message.run_id].append(message)
-            continue
-        group = [message]
-        order.append(group)
-        if message.run_id is not None:
-            groups[message.run_id] = group
-    return [message for group in order for message in group]
-
-
 def run(row: Row) -> Run:
     """A run from its row."""
     return Run(

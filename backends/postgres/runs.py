@@ -25,7 +25,7 @@ from runner.exchange import (
     Step,
     Write,
 )
-from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message, Run
+from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message, Run, by_run
 from runner.repair import aborted
 from runner.states import RunStatus
 
@@ -104,7 +104,7 @@ class PostgresRunStore(RunTrail):
     async def context(self, attempt: Attempt) -> list[Message]:
         """What the run sees (design: its snapshot and its own messages). Raises StaleFenceError."""
         rows = await self.db.rows("context", attempt.thread_key, attempt.run_id, attempt.fence)
-        return codec.by_run(codec.messages(rows))
+        return by_run(codec.messages(rows))
 
     async def ledger(self, attempt: Attempt) -> Ledger:
         """Steps and requests of the run so far."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ..exchange import Attempt, Ledger, Step
-from ..models import Message, Run, Usage
+from ..models import Message, Run, Usage, by_run
 from ..patience import patiently
 from ..ports import RunStore, ThreadStore
 
@@ -69,7 +69,7 @@ class ProbeJournal:
     durable = False
 
     def __init__(self, snapshot: Sequence[Message], run: Run) -> None:
-        self._snapshot = list(snapshot)
+        self._snapshot = by_run(snapshot)
         self.written = [run.input.model_copy(update={"run_id": run.run_id})] if run.input is not None else []
 
     async def context(self) -> list[Message]:

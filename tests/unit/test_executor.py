@@ -485,6 +485,25 @@ async def test_a_probe_answers_from_the_snapshot_and_writes_to_no_thread(lab: La
     assert "probed" not in thread.extra
 
 
+async def test_a_probe_sees_the_messages_of_each_run_together(lab: Lab) -> None:
+    """F9, I7: as a run does, whatever was stored between them: a provider takes no call without its result next to it."""
+    checkpointer = lab.backend.checkpointer
+    await checkpointer.claim_run("t", "beside")
+    await checkpointer.append("t", [Message.user("asked", run_id="beside")])
+    await completed_thread(lab)
+    await checkpointer.append("t", [Message.assistant("answered", run_id="beside")])
+    await checkpointer.mark_run_complete("t", "beside")
+
+    async def agent(ctx: RunContext) -> None:
+        await ctx.append(Message.assistant(" ".join(message.text for message in await ctx.history())))
+
+    request = ForkRequest(src="t", new="job", cut=Cut(after_run_id="beside"))
+    await lab.accept("job", "what if", kind="fork_once", fork=request)
+    await lab.attempt(agent, "job")
+    result = (await lab.run("job")).result
+    assert isinstance(result, dict) and result["text"] == "asked answered say one one what if"
+
+
 async def test_a_probe_whose_agent_fails_stops_with_error(lab: Lab) -> None:
     """F9."""
     run = await probe(lab, broken)
