@@ -40,9 +40,6 @@ class RunCalls(Calls):
     """Enqueue, answer, cancel, watch."""
 
     async def _accept(self, request: AcceptRequest, connection: Any = None) -> RunHandle:
-        for name, value in (("agent", request.agent), ("queue", request.queue)):
-            if value is not None:
-                check_id(value, name)
         request = replace(request, app_version=self.app_version, trace_context=current())
         accepted = await self.backend.runs.accept(request, connection=connection)
         if accepted.created:
