@@ -258,8 +258,8 @@ class Admitted:
 
 
 ClaimOutcome = Literal[
-    "claimed", "ended", "behind", "not_due", "other_version", "paused", "limited", "waiting", "suspended", "busy", "skipped",
-    "unknown",
+    "claimed", "ended", "behind", "not_due", "other_version", "unserved", "paused", "limited", "waiting", "suspended", "busy",
+    "skipped", "unknown",
 ]  # fmt: skip
 
 
@@ -273,7 +273,8 @@ class Claim:
     live worker runs it. ``waiting``: a fork job whose cut, or too many of whose runs, have not ended. Everything else needs no
     further delivery.
 
-    ``other_version``: another version of the app began it, and this worker leaves it to that one; submit again later.
+    ``other_version``: another version of the app began it, and this worker leaves it to that one; ``unserved``: this worker
+    does not have the run's agent; submit both again later.
     ``version_before``: the version of the last attempt, None before the first. ``alone``: earlier attempts took their processes
     down, so this one must not share one.
     """

@@ -18,6 +18,7 @@ from .errors import BackendUnavailableError, RunyardError, WorkerDeadError
 from .exchange import Claim, Delivery, Effects, Ended, Job, RunRef
 from .executor import Execution, Tools
 from .isolation import Isolation
+from .outcomes import UNSERVED_DELAY
 from .patience import jittered
 from .slots import Slots
 
@@ -210,6 +211,8 @@ class Intake:
             self._give_back(delivery.job.ref, claim.effects, PAUSED)
         elif claim.outcome == "other_version":
             self._give_back(delivery.job.ref, claim.effects, jittered(OTHER_VERSION))
+        elif claim.outcome == "unserved":
+            self._give_back(delivery.job.ref, claim.effects, jittered(UNSERVED_DELAY))
         elif claim.outcome == "skipped":
             self._give_back(delivery.job.ref, claim.effects, random.uniform(0.01, 0.05))
         else:

@@ -60,6 +60,19 @@ class TestWorkers:
             await world.workers.beat("w")
         assert not await world.workers.mark_dead("nobody", fresh.heartbeat_at)
 
+    async def test_a_worker_leaves_a_run_to_those_that_have_its_agent(self, world: World) -> None:
+        """R12: not an attempt, however often it is offered; without a name any agent will do."""
+        await world.hire("writers", agents={"writer": "default"})
+        await world.hire("readers", agents={"reader": "default"})
+        await world.accept("r1", agent="writer")
+        before = await world.run("r1")
+        assert (await world.claim("r1", worker="readers")).outcome == "unserved"
+        assert await world.run("r1") == before and await world.runs.attempts(T, "r1") == []
+        await world.take("r1", worker="writers")
+        for n, agent in enumerate((None, "default")):
+            await world.accept("r1", thread=f"u{n}", agent=agent)
+            await world.take("r1", thread=f"u{n}", worker="readers")
+
     async def test_one_leader(self, world: World) -> None:
         assert await world.workers.lead("a", 60)
         assert not await world.workers.lead("b", 60)

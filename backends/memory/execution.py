@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
+from runner.app import DEFAULT_AGENT
 from runner.errors import CancelRequestedError, InvalidInputError, RunNotFoundError, StaleFenceError
 from runner.exchange import Attempt, Claim, Effects, Ended, RunRef, Write
 from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message
@@ -93,6 +94,8 @@ def _start(
     before = r.app_version if r.attempt else None
     if worker.on_version_mismatch == "wait" and before and worker.app_version and before != worker.app_version:
         return Claim(ref, "other_version", effects=limits.leave_line(db, run))
+    if r.kind != "fork" and worker.agents and r.agent not in (None, DEFAULT_AGENT, *worker.agents):
+        return Claim(ref, "unserved", effects=limits.leave_line(db, run))
     first = run.branch is None and r.kind == "prompt"
     if first and r.input is not None and any(tree.own_entries(thread, r.input.id)):
         error = tree.id_taken(thread, r.input.id)

@@ -207,6 +207,10 @@ BEGIN
             c.outcome := 'other_version'; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
         END IF;
     END IF;
+    -- Every worker has an agent that is called `default`; one that names none is given everything.
+    IF r.kind <> 'fork' AND r.agent <> 'default' AND claimant.agents <> '{}' AND NOT claimant.agents ? r.agent THEN
+        c.outcome := 'unserved'; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
+    END IF;
     first := r.kind = 'prompt' AND r.snapshot_tip IS NULL;
     IF first AND (runyard.holder_of(t.thread_key, r.input_id)).taken THEN
         c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r));
