@@ -28,7 +28,7 @@ MEANING: dict[Exit, str] = {
     Exit.OK: "done; a run that was waited for completed",
     Exit.FAILED_RUN: "the run that was waited for failed, was cancelled or is dead; demo or doctor found something wrong",
     Exit.USAGE: "the command line or a value in it is not valid",
-    Exit.NOT_FOUND: "no such thread, run, message, request, agent, worker or delivery, or a result that expired",
+    Exit.NOT_FOUND: "no such thread, run, message, request, agent, worker, key or webhook, or a result that expired",
     Exit.CONFLICT: "refused in the present state: busy thread, id taken, already answered, not a boundary for a fork",
     Exit.UNAVAILABLE: "Postgres, Redis, the schema or a free place in a queue is missing; the same command may work later",
     Exit.SUSPENDED: "the run that was waited for asks a human; answer with `runyard respond`",
@@ -54,6 +54,10 @@ _BY_HTTP_STATUS = {
     503: Exit.UNAVAILABLE,
     504: Exit.TIMEOUT,
 }
+
+
+class MissingError(Exception):
+    """There is no such thing, or nothing about it that the command could change."""
 
 
 def of_error(error: RunyardError) -> Exit:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from runner.errors import InvalidInputError
 from runner.keys import SCOPES, ApiKey, Scope
 
-from . import options, output, session
+from . import exits, options, output, session
 
 app = typer.Typer(help="Keys of the HTTP API, for the tenant of --tenant.", no_args_is_help=True)
 
@@ -67,7 +67,9 @@ def revoke(
     async def go() -> None:
         async with session.connect(context) as client:
             if not await client.revoke_key(key_id):
-                output.notes().print("[bright_black]there is no such key, or it was revoked before[/]")
+                raise exits.MissingError(
+                    f"no key with the id {key_id} can be revoked, see `runyard keys list`"
+                )
 
     session.wait(go())
 

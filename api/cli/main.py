@@ -106,6 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(words.rstrip(".") + _help_of(error), Exit.USAGE) if words else Exit.USAGE
     except RunyardError as error:
         return _say(error.message, exits.of_error(error))
+    except exits.MissingError as error:
+        return _say(str(error), Exit.NOT_FOUND)
     except TimeoutError:
         return _say("the time for waiting is over; the run goes on", Exit.TIMEOUT)
     except (KeyboardInterrupt, typer.Abort):

@@ -81,7 +81,7 @@ def remove(context: typer.Context, webhook_id: WebhookArg) -> None:
     async def go() -> None:
         async with session.connect(context) as client:
             if not await client.remove_webhook(webhook_id):
-                output.notes().print("[bright_black]there is no such webhook[/]")
+                raise exits.MissingError(f"there is no webhook {webhook_id}; `runyard webhooks list` shows those that are")
 
     session.wait(go())
 
@@ -135,7 +135,6 @@ def redeliver(
     async def go() -> None:
         async with session.connect(context) as client:
             if not await client.redeliver_webhook(delivery_id):
-                output.notes().print("runyard: there is no such delivery that is over, or its webhook is gone")
-                raise typer.Exit(int(exits.Exit.NOT_FOUND))
+                raise exits.MissingError("there is no such delivery that is over, or its webhook is gone")
 
     session.wait(go())

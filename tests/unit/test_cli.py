@@ -115,6 +115,8 @@ class TestExitCodes:
             (["workers", "drain", "nobody"], exits.Exit.NOT_FOUND),
             (["workers", "stacks", "nobody"], exits.Exit.NOT_FOUND),
             (["webhooks", "redeliver", "nothing"], exits.Exit.NOT_FOUND),
+            (["webhooks", "remove", "nothing"], exits.Exit.NOT_FOUND),
+            (["keys", "revoke", "its-name"], exits.Exit.NOT_FOUND),
             (["queues", "pause", ""], exits.Exit.USAGE),
         ],
     )
