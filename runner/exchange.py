@@ -104,10 +104,12 @@ def queued_event(thread_id: str, run_id: str, fence: int, attempt: int) -> Event
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first unfinished run of a lane, which should be on its way. ``orphaned``: its worker is dead or gone."""
+    """The first unfinished run of a lane, which should be on its way. ``orphaned``: its worker is dead or gone.
+    ``cancelled``: so it is, and a cancel waits; whoever claims it ends it."""
 
     job: Job
     orphaned: bool = False
+    cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,20 @@
-"""Every worker watches the others; one, the leader, acts: marks the dead, rescues what Redis lost, admits what became due,
-prunes what was kept for its time."""
+"""Every worker watches the others; one, the leader, acts: marks the dead, ends what they had to cancel, rescues what Redis
+lost, admits what became due, prunes what was kept for its time."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
 import structlog
 
 from . import metrics
-from .errors import BackendUnavailableError
-from .exchange import Effects, Head, Retention
+from .batching import each_its_own
+from .errors import BackendUnavailableError, WorkerDeadError
+from .exchange import Claim, Effects, Head, Retention, RunRef
 from .ports import Backend
 from .recovery import UNCHANGED, HeartbeatWatch, MissingWatch
 
@@ -22,6 +23,8 @@ PASS: Final = 1.0
 LEASE: Final = 2.0
 """Seconds for which the leader leads without renewal."""
 PAGE: Final = 1000
+BATCH: Final = 100
+"""Cancelled runs ended by one commit."""
 PRUNE: Final = 10.0
 """Seconds between two looks for what was kept for its time, while there is little of it."""
 RESCUES: Final = 5000
@@ -56,7 +59,7 @@ class Reconciler:
         while True:
             try:
                 pause = await self.step()
-            except BackendUnavailableError as error:
+            except (BackendUnavailableError, WorkerDeadError) as error:
                 log.warning("a pass was given up", error=str(error))
                 self.leading, pause = False, PASS
             metrics.LEADING.set(self.leading)
@@ -98,18 +101,35 @@ class Reconciler:
         return self._watch.observe(workers, asked=asked, answered=time.monotonic())
 
     async def _rescue(self) -> None:
-        """Submit the lane heads that wait for a worker and that no queue and no worker knows."""
+        """Submit the lane heads that wait for a worker and that no queue and no worker knows; end those of dead workers
+        for which a cancel waits."""
         after: tuple[int, str] | None = None
         left = RESCUES
         self._missing.begin()
         while left > 0:
             heads = await self._backend.workers.heads(unchanged=UNCHANGED, after=after, limit=PAGE)
             if heads:
-                left -= await self._submit_lost(heads, left)
+                await self._end([head.job.ref for head in heads if head.cancelled])
+                if waiting := [head for head in heads if not head.cancelled]:
+                    left -= await self._submit_lost(waiting, left)
                 after = (heads[-1].job.thread_key, heads[-1].job.lane)
             if len(heads) < PAGE:
                 break
         self._missing.end()
+
+    async def _end(self, cancelled: list[RunRef]) -> None:
+        """End runs whose worker can no longer hear of their cancel, also where nobody takes them: from a queue that is paused
+        or that no worker serves."""
+
+        async def claim(refs: Sequence[RunRef]) -> list[Claim | Exception]:
+            return [*await self._backend.runs.claim(self._worker_id(), refs)]
+
+        for n in range(0, len(cancelled), BATCH):
+            for claimed in await each_its_own(claim, cancelled[n : n + BATCH]):
+                if isinstance(claimed, Claim):
+                    self._carry_out(claimed.effects)
+                else:
+                    log.error("a cancelled run cannot be ended", exc_info=claimed)
 
     async def _submit_lost(self, heads: list[Head], limit: int) -> int:
         unknown = await self._backend.scheduler.unknown([head.job for head in heads])

@@ -9,6 +9,7 @@ import pytest
 from runner import errors
 from runner.exchange import MAIN_LANE, WorkerInfo
 from runner.models import RunOptions
+from runner.states import RunStatus
 
 from .world import T, World, eventually, said
 
@@ -109,6 +110,23 @@ class TestWorkers:
         await world.bury("w")
         assert await heads() == {"dead": True, "queued": False, "alive": True}
         assert await world.workers.heads(unchanged=timedelta(hours=1)) == []
+
+    @pytest.mark.parametrize("dies", ["first", "last"])
+    async def test_heads_say_which_orphans_wait_for_their_cancel(self, world: World, dies: str) -> None:
+        """R10: whoever claims one of these ends it, also one of a paused queue, whether the cancel or the death came first."""
+        await world.start("cancelled")
+        await world.start("lost", thread="u")
+        await world.backend.queues.pause("default")
+        if dies == "first":
+            await world.bury()
+        await world.runs.cancel(T, "cancelled")
+        if dies == "last":
+            await world.bury()
+        heads = await world.workers.heads(unchanged=ZERO)
+        assert {head.job.run_id: head.cancelled for head in heads} == {"cancelled": True, "lost": False}
+        claim = await world.claim("cancelled", worker="leader")
+        assert claim.outcome == "ended" and [event.type for event in claim.effects.events] == ["run.cancelled"]
+        assert await world.status("cancelled") is RunStatus.CANCELLED
 
     async def test_heads_by_keyset(self, world: World) -> None:
         """design 6: lanes by (thread_key, lane)."""

@@ -83,7 +83,9 @@ class MemoryWorkerStore:
             for name in names if not thread.deleted else ():
                 lane = thread.lane(name)
                 if lane and (after is None or (thread.key, name) > after) and self._stuck(thread, lane[0], unchanged):
-                    head = Head(job(thread, lane[0], self.db.now()), orphaned=lane[0].run.status is RunStatus.RUNNING)
+                    first = lane[0].run
+                    orphaned, cancelled = first.status is RunStatus.RUNNING, first.cancel_requested_at is not None
+                    head = Head(job(thread, lane[0], self.db.now()), orphaned, cancelled)
                     found.append(((thread.key, name), head))
         return [item for _, item in sorted(found, key=lambda pair: pair[0])][:limit]
 

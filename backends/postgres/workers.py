@@ -87,7 +87,7 @@ class PostgresWorkerStore:
         """Lane heads that wait for a worker, or whose worker is dead or gone, and were not touched for ``unchanged``."""
         key, lane = after or (0, "")
         rows = await self.db.rows("heads", unchanged, key, lane, limit)
-        return [Head(codec.job(codec.from_json(row["job"])), orphaned=row["status"] == "running") for row in rows]
+        return [Head(codec.job(codec.from_json(row["job"])), row["status"] == "running", row["cancelled"]) for row in rows]
 
     async def prune(self, retention: Retention, limit: int = 5000) -> bool:
         """Delete what was kept for its time; True if there may be more."""

@@ -16,7 +16,7 @@ from runner.agents.scripted import scripted
 from runner.app import App
 from runner.client import Client
 from runner.errors import BackendUnavailableError, WorkerDeadError
-from runner.exchange import Claim, Delivery, Job, Retention, RunRef
+from runner.exchange import Claim, Delivery, Effects, Job, Retention, RunRef, WorkerInfo
 from runner.intake import LOOK
 from runner.models import Message
 from runner.ports import Backend
@@ -425,6 +425,33 @@ async def test_the_leader_rescues_a_head_that_the_scheduler_lost(backend: Backen
     assert reconciler.rescued == 1
     await reconciler.step()
     assert reconciler.rescued == 1
+
+
+@pytest.mark.parametrize("queue", ["paused", "unserved"])
+async def test_the_leader_ends_a_cancelled_run_that_lost_its_worker(
+    backend: Backend, client: Client, monkeypatch: pytest.MonkeyPatch, queue: str
+) -> None:
+    """R10, I1: also one that nobody takes; what waits behind it is offered, and it is not."""
+    monkeypatch.setattr("runner.reconciler.UNCHANGED", timedelta(0))
+    handle = await client.enqueue("t", "hi", queue=queue)
+    behind = await client.enqueue("t", "hi", queue=queue)
+    await backend.workers.register(WorkerInfo(worker_id="dies", queues=[queue]))
+    [delivery] = await backend.scheduler.claim("dies", [queue], 1)
+    await backend.runs.claim("dies", [delivery.job.ref])
+    await backend.workers.register(WorkerInfo(worker_id="leads", queues=["paused"]))
+    await backend.queues.pause("paused")
+    await handle.cancel()
+    told: list[Effects] = []
+    reconciler = Reconciler(backend, lambda: "leads", told.append, Retention())
+    await reconciler.step()
+    assert await handle.status() is RunStatus.RUNNING, "its worker has yet to stop"
+    await backend.workers.leave("dies")
+    told.clear()
+    await reconciler.step()
+    assert await handle.status() is RunStatus.CANCELLED
+    assert [event.type for effects in told for event in effects.events] == ["run.cancelled"]
+    assert [job.run_id for effects in told for job in effects.jobs] == [behind.id]
+    assert reconciler.rescued == 0
 
 
 async def test_deadlines_fire_while_the_scheduler_is_away(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import urllib.request
 from urllib.error import HTTPError
 
@@ -138,3 +139,21 @@ async def test_pause_and_resume(fleet: Fleet) -> None:
     results = await asyncio.gather(*(handle.result(20) for handle in handles))
     assert all(result.ok and result.run.attempt == 1 for result in results)
     assert (await fleet.metric("runyard_rescues_total"))[pid] == 0
+
+
+async def test_a_cancel_ends_a_run_whose_worker_was_killed_and_that_nobody_takes(fleet: Fleet) -> None:
+    """R10: its queue is paused, or no worker serves it any more; the cancel came before the death, or after it."""
+    victim = await fleet.start(queues="default,own")
+    early = await fleet.client.enqueue("early", "say one | tool add 1 2 | hang")
+    late = await fleet.client.enqueue("late", "say one | tool add 1 2 | hang", queue="own")
+    for handle in (early, late):
+        await fleet.holder(handle.thread_id, handle.id, 3)
+    await fleet.start()
+    await fleet.backend.queues.pause("default")
+    fleet.processes[victim].send_signal(signal.SIGSTOP)
+    await early.cancel()
+    fleet.processes[victim].kill()
+    assert (await early.result(20)).status is RunStatus.CANCELLED
+    assert "lost its worker" in await late.explain()
+    await late.cancel()
+    assert (await late.result(20)).status is RunStatus.CANCELLED

@@ -228,7 +228,7 @@ SELECT r.thread_key, r.run_id FROM runyard.runs r
 WHERE r.worker_id = $1 AND r.finished_at IS NULL AND r.status = 'running' AND r.cancel_requested_at IS NOT NULL
 
 -- name: heads
-SELECT runyard.job(h) AS job, h.status FROM runyard.heads($1, $2, $3, $4) h
+SELECT runyard.job(h) AS job, h.status, h.cancel_requested_at IS NOT NULL AS cancelled FROM runyard.heads($1, $2, $3, $4) h
 
 -- name: limits
 SELECT l.limit_name AS name, l.subject, l.most FROM runyard.limits l ORDER BY l.limit_name, l.subject NULLS FIRST
