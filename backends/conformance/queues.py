@@ -78,13 +78,16 @@ class TestQueues:
         assert (await world.claim("r1")).outcome == "claimed"
 
     async def test_a_paused_queue_lets_runs_go_on_and_end(self, world: World) -> None:
-        """What runs is not touched; a cancel still ends a run whose worker died."""
+        """What runs is not touched; a cancel still ends a run whose worker died. R12: explain says what keeps it until then."""
         running = await world.start("r1")
         await world.start("r2", thread="u")
-        await world.backend.queues.pause("default")
+        since = await world.backend.queues.pause("default")
         assert (await world.finish(running)).status is RunStatus.COMPLETED
+        assert "paused" not in await world.runs.explain("u", "r2")
         await world.bury()
         await world.hire("v")
+        why = await world.runs.explain("u", "r2")
+        assert why.startswith(f"lost its worker w; another is to take it over; queue default is paused since {since:%Y-%m-%d}")
         assert (await world.claim("r2", thread="u", worker="v")).outcome == "paused"
         await world.runs.cancel("u", "r2")
         assert (await world.claim("r2", thread="u", worker="v")).outcome == "ended"

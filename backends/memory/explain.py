@@ -17,7 +17,8 @@ def explain(db: Database, thread: ThreadState, run: RunState) -> str:
             return "running outside any worker"
         worker = db.workers.get(r.worker_id or "")
         if worker is None or worker.dead_at is not None:
-            return f"lost its worker {r.worker_id}; another is to take it over{_versions(db, run)}"
+            paused = f"; {_paused(db, r.queue)}" if r.queue in db.paused else ""
+            return f"lost its worker {r.worker_id}; another is to take it over{paused}{_versions(db, run)}"
         alone = "" if r.crash_count < MAX_CRASHES - 1 else ", alone" if run.isolated else ", waiting there to run alone"
         asked = "; a cancel was requested" if r.cancel_requested_at else ""
         return f"running on worker {r.worker_id}, attempt {r.attempt}{alone}{asked}"
@@ -35,7 +36,7 @@ def _queued(db: Database, thread: ThreadState, run: RunState) -> str:
     if run.lane_seq is None:
         return f"due at {run.due_at}"
     if r.queue in db.paused:
-        return f"queue {r.queue} is paused since {db.paused[r.queue]}"
+        return _paused(db, r.queue)
     ahead = thread.lane(r.lane or "")
     if ahead[0] is not run:
         return f"behind run {ahead[ahead.index(run) - 1].id} of its lane"
@@ -58,6 +59,10 @@ def _queued(db: Database, thread: ThreadState, run: RunState) -> str:
         if not any(agent in w.agents for w in serving):
             return f"no live worker serves agent {agent}"
     return "waiting for a free worker"
+
+
+def _paused(db: Database, queue: str) -> str:
+    return f"queue {queue} is paused since {db.paused[queue]}"
 
 
 def _versions(db: Database, run: RunState) -> str:

@@ -257,12 +257,14 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     ahead runyard.runs;
     asked runyard.hitl_requests;
+    paused jsonb;
     missing text;
 BEGIN
     SELECT x.* INTO run FROM runyard.runs x
     WHERE x.tenant = for_tenant AND x.thread_id = in_thread AND x.run_id = id AND NOT x.deleted;
     facts := '{}';
     IF NOT FOUND THEN reason := 'unknown'; RETURN; END IF;
+    paused := (SELECT jsonb_build_object('queue', q.queue, 'since', q.paused_at) FROM runyard.paused_queues q WHERE q.queue = run.queue);
     IF run.status = 'suspended' THEN
         SELECT h.* INTO asked FROM runyard.hitl_requests h
         WHERE h.thread_key = run.thread_key AND h.run_id = id AND h.answered_at IS NULL AND h.closed_at IS NULL
@@ -273,7 +275,7 @@ BEGIN
                        WHEN run.status = 'running' AND NOT EXISTS (
                            SELECT 1 FROM runyard.workers w WHERE w.worker_id = run.worker_id AND w.dead_at IS NULL) THEN 'orphaned'
                        ELSE run.status END;
-        facts := jsonb_build_object('worker_id', run.worker_id, 'error', run.error, 'isolated', run.isolated);
+        facts := jsonb_build_object('worker_id', run.worker_id, 'error', run.error, 'isolated', run.isolated) || coalesce(paused, '{}');
     ELSIF run.lane_seq IS NULL THEN
         reason := 'not_due'; facts := jsonb_build_object('due_at', coalesce(run.run_at, run.accepted_at));
     ELSIF run.error IS NOT NULL AND run.not_before > clock_timestamp() THEN
@@ -282,9 +284,8 @@ BEGIN
         reason := 'fanned_out'; facts := jsonb_build_object('live', runyard.started_by(run));
     ELSIF run.kind <> 'prompt' AND runyard.cut_pending(run) THEN
         reason := 'waiting'; facts := jsonb_build_object('run_id', run.after_run_id);
-    ELSIF EXISTS (SELECT 1 FROM runyard.paused_queues q WHERE q.queue = run.queue) THEN
-        reason := 'paused';
-        facts := (SELECT jsonb_build_object('queue', q.queue, 'since', q.paused_at) FROM runyard.paused_queues q WHERE q.queue = run.queue);
+    ELSIF paused IS NOT NULL THEN
+        reason := 'paused'; facts := paused;
     ELSE
         missing := (SELECT a.name FROM unnest(ARRAY[run.agent, run.fork->'fan'->>'judge']) a(name) WHERE a.name IS NOT NULL AND NOT EXISTS (
             SELECT 1 FROM runyard.workers w WHERE w.dead_at IS NULL AND run.queue = ANY (w.queues) AND w.agents ? a.name) LIMIT 1);
