@@ -194,6 +194,15 @@ class TestRuns:
         await world.accept("r2")
         assert "r1" in await world.runs.explain(T, "r2")
 
+    async def test_what_is_unknown_is_not_explained(self, world: World) -> None:
+        """R12: a thread that is not there is told from a run that is not."""
+        await world.accept("r1")
+        for verb in (world.runs.explain, world.runs.attempts):
+            with pytest.raises(errors.RunNotFoundError):
+                await verb(T, "other")
+            with pytest.raises(errors.ThreadNotFoundError):
+                await verb("other", "r1")
+
     async def test_explain_a_run_that_was_put_back(self, world: World) -> None:
         """R12: what it waits for, and not an error that never was."""
         await world.accept("r1", agent="writer")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from backends import cursors
 from runner.batching import Batcher
-from runner.errors import BackendUnavailableError, RunNotFoundError, from_dict
+from runner.errors import BackendUnavailableError, from_dict
 from runner.exchange import (
     Aborted,
     Accepted,
@@ -227,17 +227,15 @@ class PostgresRunStore(RunTrail):
         return Page([codec.run(row) for row in rows[:limit]], more)
 
     async def explain(self, thread_id: str, run_id: str) -> str:
-        """Why the run is not running, in one sentence. Raises RunNotFoundError."""
+        """Why the run is not running, in one sentence. Raises RunNotFoundError, ThreadNotFoundError."""
         row = await self.db.one("explain", self.tenant, thread_id, run_id)
-        if row["reason"] == "unknown":
-            raise RunNotFoundError(f"thread {thread_id} has no run {run_id}", thread_id=thread_id, run_id=run_id)
         return sentence(codec.run(row), row["reason"], codec.from_json(row["facts"]))
 
     async def attempts(self, thread_id: str, run_id: str) -> list[AttemptInfo]:
-        """What workers made of the run, in order. Raises RunNotFoundError."""
+        """What workers made of the run, in order. Raises RunNotFoundError, ThreadNotFoundError."""
         rows = await self.db.rows("attempts", self.tenant, thread_id, run_id)
-        if not rows and await self.run(thread_id, run_id) is None:
-            raise RunNotFoundError(f"thread {thread_id} has no run {run_id}", thread_id=thread_id, run_id=run_id)
+        if not rows:
+            await self.explain(thread_id, run_id)  # refuses what is unknown
         return [AttemptInfo(**dict(row) | {"error": codec.error_info(row["error"])}) for row in rows]
 
     async def requests(

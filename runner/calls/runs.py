@@ -222,7 +222,8 @@ class RunCalls(Calls):
         )
 
     async def explain(self, thread_id: str, run_id: str) -> str:
-        """One sentence that says why the run is not running, or what it does (semantics: R12). Raises RunNotFoundError."""
+        """One sentence that says why the run is not running, or what it does (semantics: R12). Raises RunNotFoundError,
+        ThreadNotFoundError."""
         return await self.backend.runs.explain(thread_id, run_id)
 
     async def attempts(self, thread_id: str, run_id: str) -> list[AttemptInfo]:

@@ -263,7 +263,7 @@ BEGIN
     SELECT x.* INTO run FROM runyard.runs x
     WHERE x.tenant = for_tenant AND x.thread_id = in_thread AND x.run_id = id AND NOT x.deleted;
     facts := '{}';
-    IF NOT FOUND THEN reason := 'unknown'; RETURN; END IF;
+    IF NOT FOUND THEN PERFORM runyard.known_run(runyard.known_snapshot(for_tenant, in_thread), id); END IF;
     paused := (SELECT jsonb_build_object('queue', q.queue, 'since', q.paused_at) FROM runyard.paused_queues q WHERE q.queue = run.queue);
     IF run.status = 'suspended' THEN
         SELECT h.* INTO asked FROM runyard.hitl_requests h
