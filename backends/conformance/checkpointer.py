@@ -191,6 +191,29 @@ class TestExternalRuns:
         assert await world.cut(after_run_id="r1") == ["plain", "r1?", "r1!"]
         assert await world.cut(after_run_id="x") == ["plain", "early", "r1?", "r1!", "late"]
 
+    async def test_a_worker_claims_what_was_unclaimed(self, world: World) -> None:
+        """R13, R1: by its first claim the messages are its run's; its context ends with them and its input."""
+        await world.checkpointer.append(T, [said("early", run_id="x")])
+        await world.turn("r1")
+        attempt = await world.start("x", "q")
+        assert await world.context(attempt) == ["r1?", "r1!", "early", "q"]
+        await world.finish(attempt, said("a"))
+        assert await world.texts() == ["early", "r1?", "r1!", "q", "a"]
+        said_by_x = [m for m in await world.messages() if m.run_id == "x"]
+        assert [m.parent_id for m in said_by_x[1:]] == [m.id for m in said_by_x[:-1]]
+        assert await world.cut(after_run_id="x") == ["early", "r1?", "r1!", "q", "a"]
+
+    async def test_a_worker_answers_for_what_was_unclaimed(self, world: World) -> None:
+        """I7, R5, R10: a call that was said before the claim counts as the run's own, whether it completes or is kept."""
+        for run_id in ("x", "y"):
+            await world.checkpointer.append(T, [call(run_id).model_copy(update={"run_id": run_id})])
+        ended = await world.finish(await world.start("x"), said("a"))
+        assert ended.status is RunStatus.FAILED and ended.error is not None and ended.error.code == "incomplete_tool_cycle"
+        attempt = await world.start("y")
+        await world.runs.cancel(T, "y", keep=True)
+        assert (await world.finish(attempt, said("a"))).status is RunStatus.CANCELLED
+        assert await world.texts() == []
+
     async def test_never_blocks_and_is_never_scheduled(self, world: World) -> None:
         """design 3.4: prompts, stores and deletion go on beside it; nobody takes it over."""
         await world.checkpointer.claim_run(T, "x")

@@ -133,7 +133,8 @@ def _first_claim(db: Database, thread: ThreadState, run: RunState) -> None:
     run.branch = _branch_for(db, thread, run)
     freeze(thread, run)
     if run.run.input is not None:
-        last = run.context[-1].id if run.context else None
+        before = run.own() or run.context  # its own: stored before anybody claimed it
+        last = before[-1].id if before else None
         db.store(thread, run.branch, run.run.input, parent=last, run_id=run.id, event=f"{run.run.fence}-{INPUT_EVENT}")
 
 

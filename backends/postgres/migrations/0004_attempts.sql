@@ -149,6 +149,7 @@ DECLARE
     c runyard.claimed;
     r runyard.runs;
     got record;
+    u runyard.unclaimed;
     first boolean;
     slot text;
     why jsonb;
@@ -244,6 +245,10 @@ BEGIN
         r.base_id := (got.branch).leaf_id;
         r.snapshot_tip := t.next_seq - 1;
         r.snapshot_cutoff := t.next_completion_seq - 1;
+        DELETE FROM runyard.unclaimed v WHERE v.thread_key = t.thread_key AND v.run_id = id RETURNING v.* INTO u;
+        IF u.branch_id = r.branch_id THEN
+            r.first_seq := u.first_seq; r.last_seq := u.last_seq; r.last_message_id := u.last_message_id; r.has_tools := u.has_tools;
+        END IF;
         IF r.input_id IS NOT NULL THEN
             got := runyard.put_messages(t, r,
                 ARRAY[(r.input_id, r.input_role, r.input, r.input_calls, r.input_results)::runyard.new_message], 2);

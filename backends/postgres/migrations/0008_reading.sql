@@ -35,7 +35,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- What a run sees: its branch as of its snapshot, and its own messages.
+-- What a run sees: its branch as of its snapshot, then its own messages, of which some may have been there before the run was claimed.
 CREATE FUNCTION runyard.context(key bigint, id text, with_fence bigint) RETURNS SETOF runyard.messages
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -46,11 +46,8 @@ BEGIN
         PERFORM runyard.refuse('stale_fence', format('the attempt with fence %s no longer holds run %s; stop it', with_fence, id),
                                jsonb_build_object('run_id', id, 'fence', with_fence, 'current_fence', r.fence));
     END IF;
-    RETURN QUERY SELECT * FROM (
-        SELECT v.* FROM runyard.visible(runyard.run_view(r)) v
-        UNION ALL
-        SELECT m.* FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.seq >= r.first_seq AND m.run_id = id) y
-        ORDER BY y.seq;
+    RETURN QUERY SELECT v.* FROM runyard.visible(runyard.run_view(r)) v ORDER BY v.seq;
+    RETURN QUERY SELECT m.* FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.seq >= r.first_seq AND m.run_id = id ORDER BY m.seq;
 END $$;
 
 -- The leaves of the thread's tree: the end of every branch, and the end of every run that does not count. A branch without messages that
