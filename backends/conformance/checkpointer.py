@@ -59,9 +59,12 @@ class TestCheckpointer:
             "r1",
         )
         assert await cp.load_pending_run_id(T) == "r1"
-        other = HitlRequest(request_id=new_id())
+        other = HitlRequest(request_id=new_id(), run_id="r1")
         await cp.save_pending_request(T, other)
         assert await cp.load_pending_run_id(T) is None
+        await world.runs.respond(1, thread_id=T)
+        assert await cp.load_pending(T) is None
+        await cp.save_pending_request(T, other)
         loaded = await cp.load_pending_request(T)
         assert loaded is not None and loaded.request_id == other.request_id
         await cp.save_pending_request(T, None)
@@ -73,6 +76,19 @@ class TestCheckpointer:
         await world.checkpointer.save_pending_request(T, None)
         pending = await world.checkpointer.load_pending(T)
         assert pending is not None and (pending[0].request_id, pending[1]) == (request, "r1")
+
+    async def test_what_was_saved_with_the_id_of_a_suspended_run(self, world: World) -> None:
+        """R15: it is cleared like any other; H6: the run's own question stays, and is not saved over."""
+        cp = world.checkpointer
+        question = await world.suspended("r1")
+        await cp.save_pending_request(T, HitlRequest(request_id=new_id()), run_id="r1")
+        assert len((await world.runs.requests()).items) == 2
+        await cp.save_pending_request(T, None)
+        with pytest.raises(errors.InvalidInputError):
+            await cp.save_pending_request(T, HitlRequest(request_id=question), run_id="r1")
+        await cp.save_pending_request(T, None)
+        assert [r.request_id for r in (await world.runs.requests()).items] == [question]
+        assert await world.status("r1") is RunStatus.SUSPENDED
 
     async def test_errors_of_snapshot_and_fork(self, world: World) -> None:
         """R1, F4."""

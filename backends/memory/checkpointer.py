@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from runner.errors import RunAlreadyClaimedError, RunAlreadyCompletedError, RunNotClaimedError
+from runner.errors import InvalidInputError, RunAlreadyClaimedError, RunAlreadyCompletedError, RunNotClaimedError
 from runner.exchange import Aborted, Cut, ForkRequest, Responded
 from runner.models import CheckpointData, HitlRequest, JsonObject, Message, Run, check_id
 from runner.states import RunStatus
@@ -63,11 +63,15 @@ class MemoryCheckpointer:
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
         """Set the thread's own pending request, or clear it."""
         thread = self.db.ensure(self.tenant, thread_id)
-        for key, state in list(self.db.requests.items()):
-            if state.thread_key == thread.key and state.saved and state.pending:
+        new = (self.tenant, request.request_id) if request else None
+        saved = {key: state for key, state in self.db.requests.items() if state.thread_key == thread.key and state.saved}
+        if new in self.db.requests and new not in saved:
+            raise InvalidInputError(f"request id {new[1]!r} is taken by another run or thread; use a fresh one")
+        for key, state in saved.items():
+            if state.pending or key == new:
                 del self.db.requests[key]
         if request is not None:
-            hitl.add(self.db, thread, request, run_id or request.run_id).saved = True
+            hitl.add(self.db, thread, request, run_id)
 
     async def load_pending_request(self, thread_id: str) -> HitlRequest | None:
         pending = await self.load_pending(thread_id)
@@ -90,7 +94,7 @@ class MemoryCheckpointer:
         """Keep requests of an external run beside each other; one with a known id stays as it is."""
         thread = self.db.ensure(self.tenant, thread_id)
         for request in requests:
-            hitl.add(self.db, thread, request, run_id).saved = True
+            hitl.add(self.db, thread, request, run_id)
 
     async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:
         """Requests that wait or were answered, of the run or of the thread, the oldest first."""

@@ -158,14 +158,18 @@ class RunState:
 
 @dataclass
 class RequestState:
-    """A HITL request. ``saved``: the checkpointer's own; ``closed``: its run ended without an answer."""
+    """A HITL request. ``closed``: its run ended without an answer."""
 
     request: HitlRequest
     thread_key: int
     event_id: str | None = None
-    saved: bool = False
     closed: bool = False
     schema_checked: bool = True
+
+    @property
+    def saved(self) -> bool:
+        """By a checkpointer: what a worker's run asked has an event."""
+        return self.event_id is None
 
     @property
     def pending(self) -> bool:

@@ -351,19 +351,16 @@ BEGIN
     PERFORM runyard.tell(got.effects);
 END $$;
 
--- The one request that a checkpointer keeps for a thread; NULL clears it.
+-- The one request that a checkpointer keeps for a thread; NULL clears it. What a worker's run asked has an event, and stays.
 CREATE FUNCTION runyard.save_pending(for_tenant text, in_thread text, q runyard.new_request, run text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     t runyard.threads := runyard.ensure_thread(for_tenant, in_thread);
 BEGIN
     DELETE FROM runyard.hitl_requests h
-    WHERE h.tenant = for_tenant AND h.thread_key = t.thread_key AND h.answered_at IS NULL AND h.closed_at IS NULL
-      AND NOT EXISTS (SELECT 1 FROM runyard.runs r WHERE r.thread_key = t.thread_key AND r.run_id = h.run_id AND r.kind <> 'external');
+    WHERE h.tenant = for_tenant AND h.thread_key = t.thread_key AND h.event_id IS NULL
+      AND (h.request_id = q.request_id OR (h.answered_at IS NULL AND h.closed_at IS NULL));
     IF q.request_id IS NOT NULL THEN
-        DELETE FROM runyard.hitl_requests h
-        WHERE h.tenant = for_tenant AND h.request_id = q.request_id AND h.thread_key = t.thread_key
-          AND NOT EXISTS (SELECT 1 FROM runyard.runs r WHERE r.thread_key = t.thread_key AND r.run_id = h.run_id AND r.kind <> 'external');
         INSERT INTO runyard.hitl_requests AS h (tenant, request_id, thread_key, run_id, kind, body, deadline_at, otherwise)
         VALUES (for_tenant, q.request_id, t.thread_key, run, q.kind, q.body,
                 coalesce(q.deadline_at, clock_timestamp() + make_interval(secs => q.timeout)), q.otherwise)
