@@ -90,6 +90,15 @@ class TestCheckpointer:
         assert [r.request_id for r in (await world.runs.requests()).items] == [question]
         assert await world.status("r1") is RunStatus.SUSPENDED
 
+    async def test_a_run_reads_the_answer_to_what_was_saved_for_it(self, world: World) -> None:
+        """I6: a question that waits for nobody any more has its answer in the ledger, or the run would ask for ever."""
+        attempt = await world.start("r1")
+        request = HitlRequest(request_id=new_id())
+        await world.checkpointer.save_pending_request(T, request, run_id="r1")
+        await world.runs.respond(1, thread_id=T)
+        assert (await world.ask(attempt, request)).status is RunStatus.RUNNING
+        assert (await world.runs.ledger(attempt)).requests[request.request_id].answer == 1
+
     async def test_errors_of_snapshot_and_fork(self, world: World) -> None:
         """R1, F4."""
         cp = world.checkpointer

@@ -164,7 +164,7 @@ class MemoryRunStore:
 
     async def ledger(self, attempt: Attempt) -> Ledger:
         thread, run = execution.reader(self.db, attempt)
-        requests = [r.request for r in self.db.requests_of(thread) if r.request.run_id == run.id and not r.saved]
+        requests = [r.request for r in self.db.requests_of(thread) if r.request.run_id == run.id]
         return Ledger(dict(run.steps), {r.request_id: r.model_copy(deep=True) for r in requests})
 
     async def append(self, attempt: Attempt, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
