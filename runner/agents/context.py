@@ -69,8 +69,8 @@ class RunContext(Transcript):
     """One attempt of one run, as its agent sees it.
 
     ``thread_id``, ``run_id``; ``attempt`` (1 for the first execution); ``input`` (the prompt, or None to continue from the
-    leaf); ``deadline`` (when the attempt times out, or None); ``extra`` (the thread's dict: change it in place; it is saved at
-    a suspension and at the completion, semantics H11); ``result`` (a JSON value for whoever enqueued the run; None unless set).
+    leaf); ``deadline`` (when the attempt times out, or None); :attr:`extra`; ``result`` (a JSON value for whoever enqueued the
+    run; None unless set).
 
     A later attempt continues from the last committed message: an agent reads :meth:`history` and goes on from there.
     """
@@ -92,12 +92,27 @@ class RunContext(Transcript):
         self.input = run.input
         self.deadline = deadline
         self.result: JsonValue = None
-        self.extra: JsonObject = copy.deepcopy(extra or {})
-        self._given_extra = copy.deepcopy(self.extra)
+        self._extra: JsonObject = copy.deepcopy(extra or {})
+        self._given_extra = copy.deepcopy(self._extra)
         self._ledger = ledger or Ledger()
         self._requests: dict[str, HitlRequest] = {}
         self._scope = Scope(self)
         self._cancelled = False
+
+    @property
+    def extra(self) -> JsonObject:
+        """The thread's dict, to be changed in place; saved at a suspension and at the completion (semantics: H11).
+
+        A dict can be set in its stead: what the other one had besides stays in the thread. Raises InvalidInputError for what
+        is no dict.
+        """
+        return self._extra
+
+    @extra.setter
+    def extra(self, extra: JsonObject) -> None:
+        if not isinstance(extra, dict):
+            raise InvalidInputError(f"extra is a dict, got {extra!r:.80}", field="extra")
+        self._extra = extra
 
     @property
     def cancelled(self) -> bool:

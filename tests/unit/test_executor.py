@@ -418,6 +418,24 @@ async def test_what_cannot_be_stored_fails_its_run_and_no_other(lab: Lab) -> Non
     assert error.code == "invalid_input"
 
 
+@pytest.mark.parametrize("extra", [None, [("k", 1)], "k"], ids=repr)
+async def test_extra_that_is_no_dict_is_refused_where_it_is_set(lab: Lab, extra: Any) -> None:
+    """H11: the dict of before stays."""
+
+    async def agent(ctx: RunContext) -> None:
+        ctx.extra = {"k": 1}
+        try:
+            ctx.extra = extra
+        finally:
+            assert ctx.extra == {"k": 1}
+
+    await lab.accept()
+    ended = await lab.attempt(agent)
+    assert ended is not None
+    assert ended.error is not None
+    assert (ended.error.code, ended.error.details) == ("invalid_input", {"field": "extra"})
+
+
 async def test_an_agent_that_ignores_a_refused_write_is_cancelled(lab: Lab) -> None:
     """I2: its side effects end with its right to write."""
 
