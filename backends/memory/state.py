@@ -368,14 +368,17 @@ def check_uuid(value: str, name: str) -> str:
 
 
 def check_json(value: Any, name: str) -> Any:
-    """A copy of ``value``; InvalidInputError if a string in it holds NUL, which jsonb cannot."""
+    """A copy of ``value``; InvalidInputError if it is nested too deep, or a string in it holds NUL, which jsonb cannot."""
     if isinstance(value, str) and "\0" in value:
         raise InvalidInputError(f"{name} holds a NUL character", field=name)
-    if isinstance(value, dict):
-        return {check_json(k, name): check_json(v, name) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [check_json(v, name) for v in value]
-    return copy.deepcopy(value)
+    try:
+        if isinstance(value, dict):
+            return {check_json(k, name): check_json(v, name) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [check_json(v, name) for v in value]
+        return copy.deepcopy(value)
+    except RecursionError:
+        raise InvalidInputError(f"{name} is nested too deep", field=name) from None
 
 
 def erased(entry: Entry) -> Entry:

@@ -41,7 +41,7 @@ def pack(value: Any) -> bytes:
     """A value as msgpack; lone surrogates survive."""
     try:
         packed: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogatepass")
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidInputError(f"value cannot be stored: {error}") from error
     return packed
 
@@ -58,7 +58,7 @@ def to_json(value: Any) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"value cannot be stored as JSON: {error}") from error
     if "\\u0000" in text:
         raise InvalidInputError("JSON values must not contain NUL characters")
