@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -223,7 +224,9 @@ class Execution:
         timeout = None if self._options.timeout is None else min(self._options.timeout, LONGEST)
         deadline = datetime.now(UTC) + timedelta(seconds=timeout) if timeout is not None else None
         context = RunContext(run, journal, self._stream, extra=extra, ledger=ledger, deadline=deadline, on_lost=self._lost)
-        task = asyncio.create_task(_drive(spec, context), name=f"agent of run {run.run_id}")
+        within = copy_context()
+        within.run(current_context.set, context)
+        task = asyncio.create_task(_drive(spec, context), name=f"agent of run {run.run_id}", context=within)
         await asyncio.wait((task, stopped), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         cut, timed_out = not task.done(), not task.done() and not stopped.done()
         if cut:
@@ -387,11 +390,10 @@ class Execution:
 
 
 async def _drive(spec: AgentSpec, context: RunContext) -> None:
-    current_context.set(context)
     try:
         await spec.function(context)
     except SystemExit as error:
-        # A task hands SystemExit to the event loop, which would take down the worker and all its other runs.
+        # A task hands SystemExit to the event loop, and not every loop that runs attempts is contained.
         raise RuntimeError(f"the agent called sys.exit({error.code!r})") from error
 
 

@@ -49,6 +49,29 @@ async def vanish(ctx: RunContext) -> None:
 
 
 @app.agent
+async def quit(ctx: RunContext) -> None:
+    """Ends as a program would; ``input`` names what it raises, and which of its tasks does."""
+    assert ctx.input is not None
+    what, where = ctx.input.text.split()
+    error = {"exit": SystemExit(2), "interrupt": KeyboardInterrupt()}[what]
+
+    async def leave() -> None:
+        raise error
+
+    match where:
+        case "itself":
+            await leave()
+        case "group":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(leave())
+        case "gathered":
+            await asyncio.gather(leave(), asyncio.sleep(0))
+        case "forgotten":
+            task = asyncio.create_task(leave())
+            await asyncio.wait([task])
+
+
+@app.agent
 async def stubborn(ctx: RunContext) -> None:
     """Does not end when it is cancelled: ``input`` says whether a task or a thread of it goes on."""
     assert ctx.input is not None

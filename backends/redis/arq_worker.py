@@ -25,6 +25,7 @@ from arq.worker import Function
 from backends.webhooks.sender import HttpSender
 from runner import registry
 from runner.app import App, name_of
+from runner.containment import contain
 from runner.exchange import Ended, Job, Retention
 from runner.executor import Execution
 from runner.intake import KINDS
@@ -200,6 +201,7 @@ async def _run(app: App, settings: Settings, watched: Watched) -> None:
         )
         watched.worker = worker.host
         loop = asyncio.get_running_loop()
+        contain(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.host.stop)
         await worker.async_run()

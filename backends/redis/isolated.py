@@ -17,6 +17,7 @@ import threading
 import structlog
 
 from runner.app import App, load_app
+from runner.containment import contain
 from runner.eventwriter import EventWriter
 from runner.exchange import Claim, Ended
 from runner.executor import Execution, Stop, Tools
@@ -91,6 +92,7 @@ async def _serve(order: Order, link: socket.socket, stream: io.BufferedIOBase) -
     connect, _ = connectors(order.settings.model_copy(update=POOL))
     isolated = Isolated(app, await patiently(connect, bound=CONNECT_BOUND), link, order.parent)
     loop = asyncio.get_running_loop()
+    contain(loop)
 
     def listen() -> None:
         while True:

@@ -170,6 +170,25 @@ async def test_a_run_whose_task_vanished_is_released(fleet: Fleet) -> None:
     assert (result.run.attempt, result.run.crash_count, result.run.error_count) == (2, 0, 0)
 
 
+async def test_an_agent_that_exits_ends_its_run_only(fleet: Fleet) -> None:
+    """I1, R7: whichever of its tasks raises what ends a process; the worker and its other runs go on."""
+    worker = await fleet.start(app="tests.agents:app")
+    neighbour = await fleet.client.enqueue("n", "task", agent="stubborn")
+    await fleet.holder("n", neighbour.id, messages=0)
+    ways = [f"{what} {where}" for what in ("exit", "interrupt") for where in ("itself", "group", "gathered", "forgotten")]
+    handles = [await fleet.client.enqueue(f"t{n}", way, agent="quit") for n, way in enumerate(ways)]
+    results = await asyncio.gather(*(handle.result(20) for handle in handles))
+    for way, result in zip(ways, results, strict=True):
+        assert result.run.attempt == 1, way
+        if way.endswith("forgotten"):
+            assert result.ok, way
+        else:
+            assert result.error is not None, way
+            assert (result.status, result.error.code) == (RunStatus.FAILED, "agent_error"), way
+    assert fleet.processes[worker].returncode is None
+    assert (await fleet.client.run("n", neighbour.id)).status is RunStatus.RUNNING
+
+
 async def test_nothing_needs_a_rescue_without_faults(postgres_url: str, redis_url: str, fleet: Fleet) -> None:
     """Design §6: a lost wake-up must not hide behind the reconciler. Two workers in this process, busy for a while."""
     backends = [await registry.connect(postgres_url, redis=redis_url) for _ in range(2)]

@@ -1,6 +1,7 @@
 """How attempts end (semantics: R5, R7, R9, R10, R11, F5, F9, E2)."""
 
 import asyncio
+import contextvars
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from backends.memory import connect
 from runner.agents.context import RunContext
 from runner.agents.scripted import scripted
 from runner.app import App
+from runner.containment import contain
 from runner.errors import BackendUnavailableError, HitlNotAllowedError
 from runner.eventwriter import EventWriter
 from runner.exchange import AcceptRequest, Claim, Cut, Ended, FanOut, ForkRequest, RunRef, WorkerInfo, Write
@@ -67,10 +69,14 @@ class Lab:
         return await self.backend.events.read(await self.ref(run_id))
 
 
-@pytest.fixture
-async def lab() -> Lab:
+async def _lab() -> Lab:
     backend = await connect()
     return Lab(backend, EventWriter(backend.events))
+
+
+@pytest.fixture
+async def lab() -> Lab:
+    return await _lab()
 
 
 def status(ended: Ended | None) -> RunStatus | None:
@@ -226,6 +232,40 @@ async def test_sys_exit_in_an_agent_fails_its_run_only(lab: Lab) -> None:
 
     await lab.accept()
     assert status(await lab.attempt(agent)) is RunStatus.FAILED
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), KeyboardInterrupt()], ids=repr)
+def test_what_ends_a_process_is_an_error_of_the_agents_task_where_tasks_are_contained(error: BaseException) -> None:
+    async def leave() -> None:
+        raise error
+
+    async def agent(ctx: RunContext) -> None:
+        if ctx.attempt == 1:
+            await asyncio.create_task(leave(), context=contextvars.Context())
+        await leave()
+
+    with asyncio.Runner() as runner:
+        contain(runner.get_loop())
+        lab = runner.run(_lab())
+        runner.run(lab.accept(options=RunOptions(max_attempts=2, retry=AT_ONCE)))
+        outcomes = [status(runner.run(lab.attempt(agent))) for _ in range(2)]
+        assert outcomes == [RunStatus.QUEUED, RunStatus.FAILED]
+
+
+def test_a_contained_task_may_be_cancelled_before_it_starts(recwarn: pytest.WarningsRecorder) -> None:
+    """Nobody is warned of work that was never awaited."""
+
+    async def agent(ctx: RunContext) -> None:
+        task = asyncio.create_task(nothing(ctx))
+        task.cancel()
+        await asyncio.wait([task])
+
+    with asyncio.Runner() as runner:
+        contain(runner.get_loop())
+        lab = runner.run(_lab())
+        runner.run(lab.accept())
+        assert status(runner.run(lab.attempt(agent))) is RunStatus.COMPLETED
+    assert not recwarn
 
 
 async def test_a_tool_call_without_its_result_fails_the_run(lab: Lab) -> None:
