@@ -197,6 +197,16 @@ class TestAttempts:
         assert (run.status, run.completion_seq, run.error and run.error.code) == (RunStatus.FAILED, None, "x")
         assert await world.context(await world.start("r3", "r3?")) == ["r1?", "r1!", "r3?"]
 
+    @pytest.mark.parametrize("words", ["nul \0", "lone \ud800"], ids=["nul", "surrogate"])
+    async def test_an_error_that_cannot_be_stored(self, world: World, words: str) -> None:
+        attempt = await world.start("r1")
+        for error in (ErrorInfo(code="x", message=words), ErrorInfo(code="x", message="x", details={"k": [words]})):
+            with pytest.raises(errors.InvalidInputError):
+                await world.runs.fail(Write(attempt=attempt), error)
+            with pytest.raises(errors.InvalidInputError):
+                await world.runs.release(attempt, error=error)
+        assert (await world.run("r1")).status is RunStatus.RUNNING
+
     async def test_crash_resumes_from_the_last_committed_message(self, world: World) -> None:
         """R9: the same run, the same snapshot, what it wrote before."""
         await world.turn("r0")

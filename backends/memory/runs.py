@@ -44,7 +44,7 @@ from runner.states import RunStatus
 
 from . import execution, explain, hitl, lanes, limits, tree
 from .paging import page
-from .state import Database, RunState, ThreadState, check_json, check_messages, check_uuid, copy_run, job
+from .state import Database, RunState, ThreadState, check_error, check_json, check_messages, check_uuid, copy_run, job
 
 
 class MemoryRunStore:
@@ -199,7 +199,7 @@ class MemoryRunStore:
         return execution.suspend(self.db, write, requests)
 
     async def fail(self, write: Write, error: ErrorInfo) -> Ended:
-        return execution.finish(self.db, write, RunStatus.FAILED, error)
+        return execution.finish(self.db, write, RunStatus.FAILED, check_error(error))
 
     async def release(
         self,
@@ -210,7 +210,7 @@ class MemoryRunStore:
         first_event: int | None = 1,
         until_fewer: int | None = None,
     ) -> Ended:
-        return execution.release(self.db, attempt, delay, error, first_event, until_fewer)
+        return execution.release(self.db, attempt, delay, error and check_error(error), first_event, until_fewer)
 
     async def isolate(self, attempt: Attempt) -> None:
         execution.isolate(self.db, attempt)

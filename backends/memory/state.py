@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -379,6 +380,16 @@ def check_json(value: Any, name: str) -> Any:
         return copy.deepcopy(value)
     except RecursionError:
         raise InvalidInputError(f"{name} is nested too deep", field=name) from None
+
+
+def check_error(error: ErrorInfo) -> ErrorInfo:
+    """``error``; InvalidInputError if it says what jsonb cannot hold."""
+    words = json.dumps(check_json(error.__dict__, "error"), ensure_ascii=False)
+    try:
+        words.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError("error holds a lone surrogate", field="error") from None
+    return error
 
 
 def erased(entry: Entry) -> Entry:

@@ -147,7 +147,7 @@ class PostgresRunStore(RunTrail):
 
     async def fail(self, write: Write, error: ErrorInfo) -> Ended:
         """End the run with an error; what it wrote is kept and stays out of every context."""
-        return _ended(await self.db.one("fail", codec.attempt_write(write), error.model_dump_json()), write.attempt)
+        return _ended(await self.db.one("fail", codec.attempt_write(write), codec.to_json(error.__dict__)), write.attempt)
 
     async def release(
         self,
@@ -160,7 +160,7 @@ class PostgresRunStore(RunTrail):
     ) -> Ended:
         """Back to the queue in ``delay`` seconds; an ``error`` counts as a retry. ``first_event`` None: not the attempt itself
         says so, but somebody who does not know how many events it sent. ``until_fewer``: a job waits for runs of its own."""
-        why = error.model_dump_json() if error else None
+        why = codec.to_json(error.__dict__) if error else None
         held = (attempt.thread_key, attempt.run_id, attempt.fence)
         return _ended(await self.db.one("release", *held, delay, why, first_event, until_fewer), attempt)
 
