@@ -67,9 +67,7 @@ def revoke(
     async def go() -> None:
         async with session.connect(context) as client:
             if not await client.revoke_key(key_id):
-                raise exits.MissingError(
-                    f"no key with the id {key_id} can be revoked, see `runyard keys list`"
-                )
+                raise exits.MissingError(f"no key with the id {key_id} can be revoked, see `runyard keys list`")
 
     session.wait(go())
 
