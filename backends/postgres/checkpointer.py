@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from runner.exchange import Aborted, Cut, ForkRequest, Responded
@@ -27,7 +28,10 @@ class PostgresCheckpointer:
             row = await db.row("thread", self.tenant, thread_id)
             if row is None:
                 return None
-            messages = codec.messages(await db.rows("load", self.tenant, thread_id))
+            rows = await db.rows("load", self.tenant, thread_id)
+        # Here and not in SQL: rows are read while Postgres makes the next ones, and they come in nearly the right order.
+        rows.sort(key=itemgetter("seq"))
+        messages = codec.messages(rows)
         thread = codec.thread(row)
         return CheckpointData(messages, thread.extra, thread.parent_thread_id)
 

@@ -164,7 +164,6 @@ FROM (
     JOIN runyard.messages o ON o.branch_id = r.branch_id AND o.run_id = r.run_id AND o.seq >= r.first_seq
     WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
 ) m
-ORDER BY m.seq
 
 -- name: checkpoint_append
 SELECT runyard.checkpoint_append($1, $2, $3::runyard.new_message[], $4)
