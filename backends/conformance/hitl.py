@@ -132,6 +132,16 @@ class TestHitl:
         attempt = await world.take("r1")
         assert (await world.runs.ledger(attempt)).requests[request].answer == "yes"
 
+    async def test_a_response_id_names_one_answer(self, world: World) -> None:
+        """H3: used again for another request of the thread it is refused, and that request stays pending."""
+        one, two = HitlRequest(request_id=new_id()), HitlRequest(request_id=new_id())
+        await world.ask(await world.start("r1"), one, two)
+        await world.runs.respond(1, request_id=one.request_id, response_id="x")
+        with pytest.raises(errors.InvalidInputError, match="response_id"):
+            await world.runs.respond(1, request_id=two.request_id, response_id="x")
+        assert [r.request_id for r in (await world.runs.requests()).items] == [two.request_id]
+        assert (await world.runs.respond(1, request_id=two.request_id, response_id="y")).created
+
     async def test_two_responders(self, world: World) -> None:
         """H4: exactly one wins."""
         request = await world.suspended("r1")

@@ -11,6 +11,7 @@ from runner.errors import (
     HitlAmbiguousError,
     HitlNoPendingRequestError,
     HitlStaleAnswerError,
+    InvalidInputError,
 )
 from runner.exchange import Effects, Responded
 from runner.models import ErrorInfo, HitlRequest
@@ -148,6 +149,8 @@ def respond(
             answered_by=request.answered_by,
         )
     check_answer(request, answer)
+    if response_id is not None and any(other.request.response_id == response_id for other in db.requests_of(thread)):
+        raise InvalidInputError("this response_id was used for another request of the thread; use a fresh one")
     effects = record(db, thread, state, answer, by, response_id)
     last = all(other.request.run_id != request.run_id for other in pending_of(db, thread))
     return Responded(request.model_copy(deep=True), True, effects, last)
