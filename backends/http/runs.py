@@ -12,7 +12,6 @@ from runner.errors import (
     RunConflictError,
     RunNotFoundError,
     RunyardError,
-    ThreadNotFoundError,
 )
 from runner.exchange import Aborted, Accepted, AcceptRequest, Changed, Page, Responded
 from runner.models import AttemptInfo, HitlRequest, Run, new_id
@@ -125,9 +124,7 @@ class HttpRunStore(DirectOnly):
         times = {"since": _time(since), "before": _time(before)}
         query = {"status": status, "agent": agent, "limit": limit, "cursor": cursor, **times}
         path = ("runs",) if thread_id is None else ("threads", thread_id, "runs")
-        with suppress(ThreadNotFoundError):
-            return page(Run, (await self._wire.ask("GET", *path, query=query)).data)
-        return Page([])
+        return page(Run, (await self._wire.ask("GET", *path, query=query)).data)
 
     async def explain(self, thread_id: str, run_id: str) -> str:
         """One sentence about the run."""

@@ -15,7 +15,6 @@ from ..handle import RunHandle
 from ..models import ForkOnceResult, JsonObject, Message, Thread, check_id, new_id
 from .base import as_message, options, told
 from .runs import RunCalls
-from .threads import ThreadCalls
 
 _FORKS: Final = uuid.UUID("8a0d8f52-3a7e-5b0c-9c36-6a1c2c0f7b1d")
 _FIRST_PROMPTS: Final = uuid.UUID("0e2f1e0c-7a55-5d8f-9b51-3f3f7d6a4f10")
@@ -26,7 +25,7 @@ def first_prompt_id(new: str) -> str:
     return str(uuid.uuid5(_FIRST_PROMPTS, new))
 
 
-class ForkCalls(RunCalls, ThreadCalls):
+class ForkCalls(RunCalls):
     """Fork now, fork as a job, probe once."""
 
     async def fork(

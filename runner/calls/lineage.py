@@ -9,13 +9,12 @@ from ..errors import InvalidInputError
 from ..lineage import Lineage, Side, ThreadDiff, last_common
 from ..models import Thread
 from .runs import RunCalls
-from .threads import ThreadCalls
 
 MOST: Final = 1000
 """Messages per side that a diff may hold."""
 
 
-class LineageCalls(RunCalls, ThreadCalls):
+class LineageCalls(RunCalls):
     """Questions about forks."""
 
     async def lineage(self, thread_id: str, *, limit: int = 100) -> Lineage:

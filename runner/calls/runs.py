@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import JsonValue
 
@@ -31,12 +31,15 @@ from ..states import RunStatus
 from ..streams import follow_run
 from ..threadstream import ThreadEvent, follow_thread
 from ..tracing import current
-from .base import Calls, as_message, aware, due, options, told, urgency
+from .base import as_message, aware, due, options, told, urgency
+from .threads import ThreadCalls
+
+T = TypeVar("T")
 
 _PAGE: Final = 50
 
 
-class RunCalls(Calls):
+class RunCalls(ThreadCalls):
     """Enqueue, answer, cancel, watch."""
 
     async def _accept(self, request: AcceptRequest, connection: Any = None) -> RunHandle:
@@ -210,8 +213,8 @@ class RunCalls(Calls):
         cursor: str | None = None,
     ) -> Page[Run]:
         """Runs, of one thread or of all, the newest first, a page at a time. ``since`` and ``before`` (aware) bound when they
-        were accepted; the second is exclusive. Raises InvalidInputError, InvalidCursorError."""
-        return await self.backend.runs.runs(
+        were accepted; the second is exclusive. Raises InvalidInputError, InvalidCursorError, ThreadNotFoundError."""
+        page = await self.backend.runs.runs(
             thread_id=thread_id,
             status=status,
             agent=agent,
@@ -220,6 +223,7 @@ class RunCalls(Calls):
             limit=limit,
             cursor=cursor,
         )
+        return await self._of_known(thread_id, page)
 
     async def explain(self, thread_id: str, run_id: str) -> str:
         """One sentence that says why the run is not running, or what it does (semantics: R12). Raises RunNotFoundError,
@@ -233,8 +237,18 @@ class RunCalls(Calls):
     async def requests(
         self, thread_id: str | None = None, *, pending: bool = True, limit: int = 100, cursor: str | None = None
     ) -> Page[HitlRequest]:
-        """The inbox: requests that wait for a human, of one thread or of all. ``pending=False``: the answered ones too."""
-        return await self.backend.runs.requests(thread_id=thread_id, pending=pending, limit=limit, cursor=cursor)
+        """The inbox: requests that wait for a human, of one thread or of all. ``pending=False``: the answered ones too.
+
+        Raises InvalidCursorError, ThreadNotFoundError.
+        """
+        page = await self.backend.runs.requests(thread_id=thread_id, pending=pending, limit=limit, cursor=cursor)
+        return await self._of_known(thread_id, page)
+
+    async def _of_known(self, thread_id: str | None, page: Page[T]) -> Page[T]:
+        """``page`` of a list, unless it is empty because there is no such thread."""
+        if thread_id is not None and not page.items:
+            await self.thread(thread_id)
+        return page
 
     async def stream(self, thread_id: str, run_id: str, last_event_id: str | None = None) -> AsyncGenerator[Event]:
         """A run's events after ``last_event_id``, live, until it ends or is suspended: :func:`runner.streams.follow_run`."""

@@ -147,7 +147,14 @@ async def test_lists_of_a_thread_by_time(remote: Client, client: Client) -> None
             break
     assert found == ["r3", "r2", "r1"]
     assert [run.run_id for run in (await remote.runs(since=datetime.now(UTC) + timedelta(days=1))).items] == []
-    assert (await remote.runs("nowhere")).items == []
+
+
+async def test_an_unknown_thread_is_told_from_an_empty_one(remote: Client) -> None:
+    await remote.create_thread("empty")
+    for asked in (remote.runs, remote.requests):
+        assert (await asked("empty")).items == []
+        with pytest.raises(errors.ThreadNotFoundError):
+            await asked("nowhere")
 
 
 @pytest.mark.parametrize("odd", ["a/b", "..", ".", "%2F", "a b?c#d", "ü", "'\"<>"])

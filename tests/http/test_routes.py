@@ -304,6 +304,7 @@ class TestRequests:
         inbox = (await get(http, "/v1/requests"))["items"]
         assert {(q["request_id"], q["thread_id"], q["agent"]) for q in inbox} == {(asked, "t", None), (other, "u", "planner")}
         assert [q["request_id"] for q in (await get(http, "/v1/requests", thread_id="u"))["items"]] == [other]
+        assert (await get(http, "/v1/requests", 404, thread_id="none"))["code"] == "thread_not_found"
         assert (await post(http, "/v1/threads/t/respond", 422, answer=7))["code"] == "hitl_invalid_answer"
         answered = await post(http, "/v1/threads/t/respond", 200, answer="blue", response_id="x")
         assert (answered["answer"], answered["answered_by"]) == ("blue", "test")

@@ -106,6 +106,8 @@ class TestExitCodes:
             (["migrate"], exits.Exit.USAGE),
             (["threads", "show", "nowhere"], exits.Exit.NOT_FOUND),
             (["threads", "tree", "nowhere"], exits.Exit.NOT_FOUND),
+            (["runs", "list", "--thread", "nowhere"], exits.Exit.NOT_FOUND),
+            (["requests", "--thread", "nowhere"], exits.Exit.NOT_FOUND),
             (["runs", "show", "t", "r"], exits.Exit.NOT_FOUND),
             (["runs", "watch", "t", "r"], exits.Exit.NOT_FOUND),
             (["cancel", "t", "r"], exits.Exit.NOT_FOUND),

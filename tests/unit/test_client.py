@@ -380,6 +380,13 @@ class TestRespondAndCancel:
         with pytest.raises(errors.ThreadNotFoundError):
             await client.respond("nowhere", "yes")
 
+    async def test_an_unknown_thread_is_told_from_an_empty_one(self, client: Client) -> None:
+        await client.create_thread("empty")
+        for asked in (client.runs, client.requests):
+            assert (await asked("empty")).items == []
+            with pytest.raises(errors.ThreadNotFoundError):
+                await asked("nowhere")
+
     async def test_h8_an_abort_is_told_to_readers_and_lets_the_next_one_start(self, client: Client, hand: Hand) -> None:
         waits = await client.enqueue("t", "may I?", "waits")
         await client.enqueue("t", "and then?", "next")

@@ -41,7 +41,9 @@ async def _respond(caller: Caller, body: Respond, thread_id: str | None, request
     return reply(request)
 
 
-@router.get("/v1/requests", **operation("read", InvalidCursorError, s200=(RequestPage, "The oldest first.")))
+@router.get(
+    "/v1/requests", **operation("read", ThreadNotFoundError, InvalidCursorError, s200=(RequestPage, "The oldest first."))
+)
 async def list_requests(
     caller: Reads,
     limit: Limit = 100,

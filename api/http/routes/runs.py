@@ -204,8 +204,6 @@ async def list_thread_runs(
     page = await caller.client.runs(
         thread_id, status=status, agent=agent, since=since, before=before, limit=bounded(limit, caller), cursor=cursor
     )
-    if not page.items and cursor is None:
-        await caller.client.thread(thread_id)
     return reply(RunPage.model_construct(items=page.items, next=page.next))
 
 
