@@ -69,7 +69,8 @@ def dev(
         crew = stack.enter_context(Crew(app, workers, postgres_url, redis_url))
         api = stack.enter_context(Companion(postgres_url, redis_url, port))
         _wait_for(crew, console, postgres_url, redis_url)
-        console.print(f"[green]●[/] serving [bold]{escape(app)}[/] with {workers} worker{'s' * (workers > 1)}; Ctrl-C stops")
+        crowd = output.count(workers, "worker", "workers")
+        console.print(f"[green]●[/] serving [bold]{escape(app)}[/] with {crowd}; Ctrl-C stops")
         if not command:
             console.print('[bright_black]  in a second terminal, in this folder: runyard prompt t1 "hello" --wait[/]')
         console.print(f"[bright_black]  HTTP API, for programs of this machine: {api.url}[/]")

@@ -10,7 +10,7 @@ from backends.postgres.diagnosis import PostgresFacts
 from backends.redis.diagnosis import RedisFacts
 from runner.exchange import QueueInfo, WorkerInfo
 
-from .output import clock, duration
+from .output import clock, count, duration
 from .workers import state
 
 Level = Literal["ok", "warn", "fail"]
@@ -128,18 +128,19 @@ def of_workers(workers: Sequence[WorkerInfo], leader: str | None) -> Iterator[Fi
 def of_queues(queues: Sequence[QueueInfo]) -> Iterator[Finding]:
     """What waits, and whether anybody will take it."""
     for info in queues:
+        queued = count(info.queued, "run waits", "runs wait")
         if info.paused_at is not None:
             yield Finding(
                 "warn",
                 "queues",
-                f"{info.queue} is paused since {clock(info.paused_at)}, {info.queued} runs wait",
+                f"{info.queue} is paused since {clock(info.paused_at)}, {queued}",
                 f"`runyard queues resume {info.queue}`",
             )
         elif info.queued and not info.workers:
             yield Finding(
                 "fail",
                 "queues",
-                f"{info.queued} runs wait in {info.queue} and no worker serves it",
+                f"{queued} in {info.queue} and no worker serves it",
                 f"start a worker with RUNYARD_QUEUES={info.queue}",
             )
     waiting = max(queues, key=lambda info: info.oldest or 0.0, default=None)

@@ -74,6 +74,11 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
+def count(number: int, one: str, many: str) -> str:
+    """``number`` with the words that agree with it."""
+    return f"{number} {one if number == 1 else many}"
+
+
 def summary(message: Message | None, width: int = 60) -> str:
     """A message in one line, as plain text."""
     if message is None:

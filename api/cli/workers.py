@@ -87,8 +87,8 @@ def drain(
         output.print_json({"worker_id": found.worker_id, "slots_in_use": busy, "ended": wait})
     else:
         output.console().print(found.worker_id, markup=False)
-        runs = "its run has" if busy == 1 else f"its {busy} runs have"
-        what = "has ended" if wait else f"takes nothing more and ends when {runs} ended" if busy else "ends now"
+        runs = output.count(busy, "run has", "runs have")
+        what = "has ended" if wait else f"takes nothing more and ends when its {runs} ended" if busy else "ends now"
         output.notes().print(f"[bright_black]it {what}[/]")
 
 

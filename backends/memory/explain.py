@@ -45,7 +45,7 @@ def _queued(db: Database, thread: ThreadState, run: RunState) -> str:
     if waits := lanes.waits_for(thread, run):
         return f"waiting for run {waits.id} to end"
     if lanes.parked(db, thread, run):
-        return f"waiting for the {lanes.started_by(db, thread, run)} live runs that it started"
+        return f"waiting for the runs that it started, {lanes.started_by(db, thread, run)} of them live"
     if run.slot is not None:
         name, subject = run.slot
         return (

@@ -69,7 +69,7 @@ def check_room(db: Database, thread: ThreadState, run: RunState, lane: str) -> N
     for name, subject, waiting in counts:
         most = limit_of(db, name, subject)
         if most is not None and waiting >= most:
-            message = f"{waiting} runs wait already, the limit {name} is {most}"
+            message = f"the limit {name} is reached: {waiting} waiting, {most} allowed"
             raise QueueFullError(message, limit=name, most=most, retry_after=RETRY_AFTER)
 
 

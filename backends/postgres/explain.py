@@ -14,7 +14,7 @@ _SENTENCES = {
     "retrying": "retrying after error {error_code} at {at}",
     "paused": "queue {queue} is paused since {since}",
     "waiting": "waiting for run {run_id} to end",
-    "fanned_out": "waiting for the {live} live runs that it started",
+    "fanned_out": "waiting for the runs that it started, {live} of them live",
     "behind": "behind run {run_id} ({status}) of its lane",
     "limited": "waiting for a slot of {slot} (limit {most})",
     "no_worker": "no live worker serves queue {queue}",

@@ -425,7 +425,7 @@ class TestThreads:
             assert (await (await client.enqueue("other", "hi")).result(BOUND)).ok
 
             async def parked() -> bool:
-                return "1 live runs that it started" in await job.explain()
+                return "runs that it started, 1 of them live" in await job.explain()
 
             await until(parked)
             [request] = (await client.requests()).items

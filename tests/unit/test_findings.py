@@ -79,6 +79,13 @@ def test_each_trouble_is_found_and_says_what_to_do(found: Finding | Iterable[Fin
     assert trouble.level == level and trouble.do
 
 
+@pytest.mark.parametrize(("queued", "says"), [(1, "1 run waits"), (2, "2 runs wait")])
+@pytest.mark.parametrize("paused_at", [None, NOW])
+def test_a_count_agrees_with_its_noun(queued: int, says: str, paused_at: datetime | None) -> None:
+    [finding, _] = findings.of_queues([QueueInfo(queue="gpu", queued=queued, oldest=1.0, paused_at=paused_at)])
+    assert says in finding.says
+
+
 def test_dead_workers_hold_no_connections() -> None:
     assert levels(findings.of_connections(POSTGRES, [replace(WORKER, dead_at=NOW)] * 99, 10)) == {"connections": "ok"}
 

@@ -87,7 +87,7 @@ CREATE FUNCTION runyard.queue_full(which text, of text, most bigint) RETURNS jso
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN jsonb_build_object('code', 'queue_full',
-        'message', format('%s runs wait %s already, the limit %s; try again in a second, or raise the limit', most, of, which),
+        'message', format('the limit %s is reached: %s waiting %s; try again in a second, or raise the limit', which, most, of),
         'details', jsonb_build_object('limit', which, 'most', most, 'retry_after', 1));
 END $$;
 
