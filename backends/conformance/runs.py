@@ -206,7 +206,10 @@ class TestRuns:
     async def test_explain_a_run_that_was_put_back(self, world: World) -> None:
         """R12: what it waits for, and not an error that never was."""
         await world.accept("r1", agent="writer")
-        await world.runs.release(await world.take("r1"), delay=3600)
+        await world.hire("writers", agents={"writer": "default"})
+        await world.runs.release(await world.take("r1", worker="writers"), delay=3600)
+        await world.hire("readers", agents={"reader": "default"})
+        await world.bury("writers")
         why = await world.runs.explain(T, "r1")
         assert "agent writer" in why and "error" not in why
         error = ErrorInfo(code="flaky", message="again")

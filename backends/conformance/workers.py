@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from runner import errors
-from runner.exchange import MAIN_LANE, WorkerInfo
+from runner.exchange import MAIN_LANE, Cut, ForkRequest, WorkerInfo
 from runner.models import RunOptions
 from runner.states import RunStatus
 
@@ -73,6 +73,29 @@ class TestWorkers:
         for n, agent in enumerate((None, "default")):
             await world.accept("r1", thread=f"u{n}", agent=agent)
             await world.take("r1", thread=f"u{n}", worker="readers")
+
+    async def test_explain_knows_whom_a_worker_serves(self, world: World) -> None:
+        """R12: each has a default agent, one that names none takes everything; one that leaves takes nothing."""
+        await world.hire("readers", agents={"reader": "default"})
+        for n, agent in enumerate((None, "default", "reader")):
+            await world.accept("r1", thread=f"u{n}", agent=agent)
+            assert await world.runs.explain(f"u{n}", "r1") == "waiting for a free worker"
+        await world.hire("writers", agents={"writer": "default"})
+        await world.workers.drain("writers")
+        await world.accept("r1", agent="writer")
+        assert await world.runs.explain(T, "r1") == "no live worker of queue default serves agent writer"
+        await world.hire("any")
+        assert await world.runs.explain(T, "r1") == "waiting for a free worker"
+
+    async def test_a_fork_job_needs_no_agent(self, world: World) -> None:
+        """R12: it is the worker itself that forks."""
+        await world.turn("r1")
+        await world.workers.drain("w")
+        await world.hire("readers", agents={"reader": "default"})
+        fork = ForkRequest(src=T, new="c", cut=Cut(after_run_id="r1"))
+        await world.accept("job", None, kind="fork", agent="writer", fork=fork)
+        assert await world.runs.explain(T, "job") == "waiting for a free worker"
+        await world.take("job", worker="readers")
 
     async def test_one_leader(self, world: World) -> None:
         assert await world.workers.lead("a", 60)

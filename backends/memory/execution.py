@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from runner.app import DEFAULT_AGENT
 from runner.errors import CancelRequestedError, InvalidInputError, RunNotFoundError, StaleFenceError
-from runner.exchange import Attempt, Claim, Effects, Ended, RunRef, Write
+from runner.exchange import Attempt, Claim, Effects, Ended, RunRef, WorkerInfo, Write
 from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message
 from runner.states import ENDED, MAX_CRASHES, RunStatus
 
@@ -87,6 +87,11 @@ def _end_crashed(db: Database, thread: ThreadState, run: RunState, crashes: int,
     return lanes.end_outside(db, thread, run, RunStatus.DEAD, error)
 
 
+def serves(worker: WorkerInfo, agent: str | None) -> bool:
+    """Every worker has an agent that is called ``default``; one that names none is given everything."""
+    return not worker.agents or agent in (None, DEFAULT_AGENT, *worker.agents)
+
+
 def _start(
     db: Database, thread: ThreadState, run: RunState, worker_id: str, ref: RunRef, *, crashes: int, takeover: bool = False
 ) -> Claim:
@@ -94,7 +99,7 @@ def _start(
     before = r.app_version if r.attempt else None
     if worker.on_version_mismatch == "wait" and before and worker.app_version and before != worker.app_version:
         return Claim(ref, "other_version", effects=limits.leave_line(db, run))
-    if r.kind != "fork" and worker.agents and r.agent not in (None, DEFAULT_AGENT, *worker.agents):
+    if r.kind != "fork" and not serves(worker, r.agent):
         return Claim(ref, "unserved", effects=limits.leave_line(db, run))
     first = run.branch is None and r.kind == "prompt"
     if first and r.input is not None and any(tree.own_entries(thread, r.input.id)):

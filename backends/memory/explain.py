@@ -6,6 +6,7 @@ from runner.models import Event, JsonObject
 from runner.states import MAX_CRASHES, RunStatus
 
 from . import lanes, limits
+from .execution import serves
 from .state import Database, RunState, ThreadState, queued
 
 
@@ -55,9 +56,9 @@ def _queued(db: Database, thread: ThreadState, run: RunState) -> str:
     if not serving:
         return f"no live worker serves queue {r.queue}"
     judge = run.fork.fan.judge if run.fork and run.fork.fan else None
-    for agent in filter(None, (r.agent, judge)):
-        if not any(agent in w.agents for w in serving):
-            return f"no live worker serves agent {agent}"
+    for agent in (r.agent if r.kind != "fork" else None, judge):
+        if not any(serves(w, agent) for w in serving):
+            return f"no live worker of queue {r.queue} serves agent {agent}"
     return "waiting for a free worker"
 
 

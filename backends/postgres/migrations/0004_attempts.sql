@@ -139,6 +139,12 @@ BEGIN
         CASE WHEN e.error IS NULL THEN '{}' ELSE jsonb_build_object('error', e.error) END));
 END $$;
 
+-- Every worker has an agent that is called `default`; one that names none is given everything.
+CREATE FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(for_agent, 'default') = 'default' OR w.agents = '{}' OR w.agents ? for_agent
+$$;
+
 -- paused: the queues from which nothing is claimed; a run that waits for its cancel is ended all the same. limited: slots may be missing.
 CREATE FUNCTION runyard.claim_locked(
     t runyard.threads, claimant runyard.workers, id text, paused text[], limited boolean
@@ -208,8 +214,7 @@ BEGIN
             c.outcome := 'other_version'; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
         END IF;
     END IF;
-    -- Every worker has an agent that is called `default`; one that names none is given everything.
-    IF r.kind <> 'fork' AND r.agent <> 'default' AND claimant.agents <> '{}' AND NOT claimant.agents ? r.agent THEN
+    IF r.kind <> 'fork' AND NOT runyard.serves(claimant, r.agent) THEN
         c.outcome := 'unserved'; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
     END IF;
     first := r.kind = 'prompt' AND r.snapshot_tip IS NULL;

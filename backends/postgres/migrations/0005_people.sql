@@ -258,6 +258,7 @@ DECLARE
     ahead runyard.runs;
     asked runyard.hitl_requests;
     paused jsonb;
+    serving runyard.workers[];
     missing text;
 BEGIN
     SELECT x.* INTO run FROM runyard.runs x
@@ -287,8 +288,9 @@ BEGIN
     ELSIF paused IS NOT NULL THEN
         reason := 'paused'; facts := paused;
     ELSE
-        missing := (SELECT a.name FROM unnest(ARRAY[run.agent, run.fork->'fan'->>'judge']) a(name) WHERE a.name IS NOT NULL AND NOT EXISTS (
-            SELECT 1 FROM runyard.workers w WHERE w.dead_at IS NULL AND run.queue = ANY (w.queues) AND w.agents ? a.name) LIMIT 1);
+        serving := ARRAY(SELECT w FROM runyard.workers w WHERE w.dead_at IS NULL AND NOT w.draining AND run.queue = ANY (w.queues));
+        missing := (SELECT a.name FROM unnest(ARRAY[CASE WHEN run.kind <> 'fork' THEN run.agent END, run.fork->'fan'->>'judge']) a(name)
+            WHERE NOT EXISTS (SELECT 1 FROM unnest(serving) w WHERE runyard.serves(w, a.name)) LIMIT 1);
         SELECT x.* INTO ahead FROM runyard.runs x
         WHERE x.thread_key = run.thread_key AND x.lane = run.lane AND x.finished_at IS NULL
           AND x.lane_seq < run.lane_seq ORDER BY x.lane_seq LIMIT 1;
@@ -296,7 +298,7 @@ BEGIN
             reason := 'behind'; facts := jsonb_build_object('run_id', ahead.run_id, 'status', ahead.status);
         ELSIF run.waits_for_slot IS NOT NULL THEN
             reason := 'limited'; facts := jsonb_build_object('slot', run.waits_for_slot, 'most', runyard.limit_of_slot(run.waits_for_slot));
-        ELSIF NOT EXISTS (SELECT 1 FROM runyard.workers w WHERE w.dead_at IS NULL AND NOT w.draining AND run.queue = ANY (w.queues)) THEN
+        ELSIF serving = '{}' THEN
             reason := 'no_worker'; facts := jsonb_build_object('queue', run.queue);
         ELSIF missing IS NOT NULL THEN
             reason := 'no_agent'; facts := jsonb_build_object('agent', missing, 'queue', run.queue);
