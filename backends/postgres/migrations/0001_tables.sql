@@ -243,6 +243,12 @@ CREATE INDEX hitl_deadlines ON runyard.hitl_requests (deadline_at) WHERE answere
 CREATE INDEX hitl_pending ON runyard.hitl_requests (tenant, created_at, request_id)
     WHERE answered_at IS NULL AND closed_at IS NULL;
 
+-- Requests as clients see them: on which thread, and which agent asks.
+CREATE VIEW runyard.requests AS
+SELECT h.*, t.thread_id, r.agent FROM runyard.hitl_requests h JOIN runyard.threads t USING (tenant, thread_key)
+LEFT JOIN runyard.runs r ON r.thread_key = h.thread_key AND r.run_id = h.run_id
+WHERE t.deleted_at IS NULL;
+
 CREATE TABLE runyard.workers (
     worker_id    text PRIMARY KEY,
     queues       text[] NOT NULL,

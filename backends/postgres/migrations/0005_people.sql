@@ -134,10 +134,10 @@ BEGIN
 END $$;
 
 -- The request that an answer is for. `answered` with the same response id is found again, so that a repeated answer is recognised.
-CREATE FUNCTION runyard.request_for(for_tenant text, in_thread text, request text, response text) RETURNS runyard.hitl_requests
+CREATE FUNCTION runyard.request_for(for_tenant text, in_thread text, request text, response text) RETURNS runyard.requests
 LANGUAGE plpgsql AS $$
 DECLARE
-    h runyard.hitl_requests;
+    h runyard.requests;
     key bigint;
     waiting text[];
 BEGIN
@@ -149,11 +149,11 @@ BEGIN
         END IF;
     END IF;
     IF request IS NOT NULL THEN
-        SELECT x.* INTO h FROM runyard.hitl_requests x
+        SELECT x.* INTO h FROM runyard.requests x
         WHERE x.tenant = for_tenant AND x.request_id = request AND (key IS NULL OR x.thread_key = key);
         IF FOUND AND h.closed_at IS NULL AND h.answered_by IS DISTINCT FROM 'deadline' THEN RETURN h; END IF;
     ELSIF response IS NOT NULL THEN
-        SELECT x.* INTO h FROM runyard.hitl_requests x WHERE x.thread_key = key AND x.response_id = response;
+        SELECT x.* INTO h FROM runyard.requests x WHERE x.thread_key = key AND x.response_id = response;
         IF FOUND THEN RETURN h; END IF;
     END IF;
     SELECT coalesce(array_agg(x.request_id ORDER BY x.created_at, x.request_id), '{}') INTO waiting FROM runyard.hitl_requests x
@@ -169,7 +169,7 @@ BEGIN
         PERFORM runyard.refuse('hitl_ambiguous', format('several requests wait on thread %s; name one of %s', in_thread, array_to_string(waiting, ', ')),
                                jsonb_build_object('thread_id', in_thread, 'request_ids', to_jsonb(waiting)));
     END IF;
-    SELECT x.* INTO h FROM runyard.hitl_requests x WHERE x.tenant = for_tenant AND x.request_id = waiting[1];
+    SELECT x.* INTO h FROM runyard.requests x WHERE x.tenant = for_tenant AND x.request_id = waiting[1];
     RETURN h;
 END $$;
 
@@ -223,7 +223,7 @@ END $$;
 -- request had its answer before: the caller compares.
 CREATE FUNCTION runyard.respond(
     for_tenant text, in_thread text, named text, response text, checked text, value bytea, who text,
-    OUT request runyard.hitl_requests, OUT created boolean, OUT effects jsonb, OUT is_last boolean
+    OUT request runyard.requests, OUT created boolean, OUT effects jsonb, OUT is_last boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
     got record;
@@ -243,7 +243,8 @@ BEGIN
     END IF;
     UPDATE runyard.hitl_requests y SET answer = value, response_id = response, answered_by = who, answered_at = now()
     WHERE y.tenant = for_tenant AND y.request_id = checked AND y.answered_at IS NULL AND y.closed_at IS NULL
-    RETURNING y.* INTO request;
+    RETURNING y.answer, y.response_id, y.answered_by, y.answered_at
+    INTO request.answer, request.response_id, request.answered_by, request.answered_at;
     created := FOUND;
     is_last := created AND NOT EXISTS (
         SELECT 1 FROM runyard.hitl_requests h

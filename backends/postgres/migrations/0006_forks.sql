@@ -405,7 +405,7 @@ BEGIN
 END $$;
 
 -- Requests that wait or were answered, of the run or of the thread. What is overdue gets its own choice first: no reconciler may be there to do it.
-CREATE FUNCTION runyard.load_requests(for_tenant text, in_thread text, run text) RETURNS SETOF runyard.hitl_requests
+CREATE FUNCTION runyard.load_requests(for_tenant text, in_thread text, run text) RETURNS SETOF runyard.requests
 LANGUAGE plpgsql AS $$
 DECLARE
     got record;
@@ -417,7 +417,7 @@ BEGIN
         got := runyard.fire_deadlines(t);
         PERFORM runyard.tell(got.effects);
     END IF;
-    RETURN QUERY SELECT h.* FROM runyard.hitl_requests h
-    WHERE h.thread_key = t.thread_key AND (run IS NULL OR h.run_id = run) AND (h.answered_at IS NOT NULL OR h.closed_at IS NULL)
-    ORDER BY h.created_at, h.request_id;
+    RETURN QUERY SELECT q.* FROM runyard.requests q
+    WHERE q.thread_key = t.thread_key AND (run IS NULL OR q.run_id = run) AND (q.answered_at IS NOT NULL OR q.closed_at IS NULL)
+    ORDER BY q.created_at, q.request_id;
 END $$;

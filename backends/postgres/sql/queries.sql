@@ -21,9 +21,7 @@ FROM runyard.context($1, $2, $3) c
 SELECT s.step_key, s.done, s.result, s.fence FROM runyard.steps s JOIN runyard.runs r USING (accept_no) WHERE r.thread_key = $1 AND r.run_id = $2
 
 -- name: run_requests
-SELECT h.*, t.thread_id, r.agent FROM runyard.hitl_requests h JOIN runyard.threads t USING (thread_key)
-LEFT JOIN runyard.runs r ON r.thread_key = h.thread_key AND r.run_id = h.run_id
-WHERE h.thread_key = $1 AND h.run_id = $2
+SELECT q.* FROM runyard.requests q WHERE q.thread_key = $1 AND q.run_id = $2
 
 -- name: append
 SELECT seq, parent_id::text AS parent_id, created_at FROM runyard.append($1, $2, $3, $4::runyard.new_message[], $5)
@@ -47,8 +45,7 @@ SELECT * FROM runyard.fail($1::runyard.attempt_write, $2::jsonb)
 SELECT * FROM runyard.release($1, $2, $3, $4, $5::jsonb, $6, $7)
 
 -- name: request_for
-SELECT h.*, t.thread_id, r.agent FROM runyard.request_for($1, $2, $3, $4) h JOIN runyard.threads t USING (thread_key)
-LEFT JOIN runyard.runs r ON r.thread_key = h.thread_key AND r.run_id = h.run_id
+SELECT q.* FROM runyard.request_for($1, $2, $3, $4) q
 
 -- name: isolate
 SELECT runyard.isolate($1, $2, $3)
@@ -57,9 +54,7 @@ SELECT runyard.isolate($1, $2, $3)
 SELECT * FROM runyard.bury($1, $2, $3, $4)
 
 -- name: respond
-SELECT (a.request).*, t.thread_id, r.agent, a.created, a.effects, a.is_last
-FROM runyard.respond($1, $2, $3, $4, $5, $6, $7) a JOIN runyard.threads t ON t.thread_key = (a.request).thread_key
-LEFT JOIN runyard.runs r ON r.thread_key = t.thread_key AND r.run_id = (a.request).run_id
+SELECT (a.request).*, a.created, a.effects, a.is_last FROM runyard.respond($1, $2, $3, $4, $5, $6, $7) a
 
 -- name: cancel
 SELECT (c.run).*, c.effects FROM runyard.cancel($1, $2, $3, $4) c
@@ -92,11 +87,10 @@ WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted AND
 ORDER BY fence
 
 -- name: requests
-SELECT h.*, t.thread_id, r.agent FROM runyard.hitl_requests h JOIN runyard.threads t USING (thread_key)
-LEFT JOIN runyard.runs r ON r.thread_key = h.thread_key AND r.run_id = h.run_id
-WHERE h.tenant = $1 AND ($2::text IS NULL OR t.thread_id = $2) AND t.deleted_at IS NULL
-  AND (NOT $3::boolean OR (h.answered_at IS NULL AND h.closed_at IS NULL)) AND (h.created_at, h.request_id) > ($4, $5)
-ORDER BY h.created_at, h.request_id LIMIT $6
+SELECT q.* FROM runyard.requests q
+WHERE q.tenant = $1 AND ($2::text IS NULL OR q.thread_id = $2)
+  AND (NOT $3::boolean OR (q.answered_at IS NULL AND q.closed_at IS NULL)) AND (q.created_at, q.request_id) > ($4, $5)
+ORDER BY q.created_at, q.request_id LIMIT $6
 
 -- name: run_facts
 SELECT r.*, t.thread_id AS in_thread FROM runyard.runs r JOIN runyard.threads t USING (thread_key) WHERE r.thread_key = $1 AND r.run_id = $2
@@ -178,18 +172,15 @@ SELECT runyard.save_pending($1, $2, $3::runyard.new_request, $4)
 SELECT runyard.save_requests($1, $2, $3::runyard.new_request[], $4)
 
 -- name: load_requests
-SELECT h.*, $2::text AS thread_id, r.agent FROM runyard.load_requests($1, $2, $3) h
-LEFT JOIN runyard.runs r ON r.thread_key = h.thread_key AND r.run_id = h.run_id
-ORDER BY h.created_at, h.request_id
+SELECT q.* FROM runyard.load_requests($1, $2, $3) q
 
 -- name: tell
 SELECT runyard.tell($1::jsonb)
 
 -- name: pending
-SELECT h.*, t.thread_id, r.agent FROM runyard.hitl_requests h JOIN runyard.threads t USING (thread_key)
-LEFT JOIN runyard.runs r ON r.thread_key = h.thread_key AND r.run_id = h.run_id
-WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL AND h.answered_at IS NULL AND h.closed_at IS NULL
-ORDER BY h.created_at DESC, h.request_id DESC LIMIT 1
+SELECT q.* FROM runyard.requests q
+WHERE q.tenant = $1 AND q.thread_id = $2 AND q.answered_at IS NULL AND q.closed_at IS NULL
+ORDER BY q.created_at DESC, q.request_id DESC LIMIT 1
 
 -- name: claim_external
 SELECT runyard.claim_external($1, $2, $3)
