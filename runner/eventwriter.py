@@ -225,15 +225,15 @@ class EventWriter:
 
     def _collect(self, at_once: bool) -> list[tuple[RunRef, list[Event]]]:
         streams, self._streams = self._streams, {}
-        if not at_once:
-            latest = time.monotonic() - self._tick
-            self._streams = {stream: None for stream in streams if stream.taken_at > latest}
-            streams = {stream: None for stream in streams if stream.taken_at <= latest}
-        if self._streams:
-            self._some.set()  # their turn comes
         outside, self._outside = self._outside, []
         batch = self._unwritten
-        batch += [(stream.ref, events) for stream in streams if (events := stream.take())]
+        latest = math.inf if at_once else time.monotonic() - self._tick
+        for stream in streams:
+            if stream.taken_at > latest:
+                self._streams[stream] = None
+                self._some.set()  # its turn comes
+            elif events := stream.take():
+                batch.append((stream.ref, events))
         batch += [(ref, [event]) for ref, event in outside]
         return batch
 
