@@ -5,8 +5,6 @@ A message's payload is msgpack of what is not a column; one that starts with ``{
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -33,6 +31,8 @@ from runner.exchange import (
 )
 from runner.models import MESSAGES, ErrorInfo, HitlRequest, Message, Run, RunOptions, Thread, Usage, check_id, check_name
 from runner.states import RunStatus
+
+from .collector import held_back
 
 Row = asyncpg.Record
 
@@ -109,32 +109,13 @@ def _noted(note: str, calls: Sequence[str] | None, results: Sequence[str] | None
     return {"content": content or [{"type": "text", "text": note}]}
 
 
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Keep the garbage collector out while many objects that will all live are made: it would walk them again and again.
-
-    In the end they count as old, else it would walk them all at once; not where the host has frozen objects of its own.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            if not gc.get_freeze_count():
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
-
-
-def messages(rows: Iterable[Row]) -> list[Message]:
+def messages(rows: Sequence[Row]) -> list[Message]:
     """Messages from rows that begin with the columns of a message in the order of sql/queries.sql."""
-    with _without_collector():
+    with held_back(len(rows)):
         return MESSAGES.validate_python(_fields(rows))
 
 
-def _fields(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    found = []
+def _fields(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
     for seq, id_, parent_id, run_id, role, payload, note, calls, results, created_at, *_ in rows:
         fields = _noted(note, calls, results) if payload is None else unpack(payload)
         fields["id"] = id_
@@ -143,8 +124,7 @@ def _fields(rows: Iterable[Row]) -> list[dict[str, Any]]:
         fields["parent_id"] = parent_id
         fields["seq"] = seq
         fields["created_at"] = created_at
-        found.append(fields)
-    return found
+        yield fields
 
 
 def run(row: Row) -> Run:

@@ -1,0 +1,42 @@
+"""Loading threads does not keep Python from finding garbage."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from backends.postgres.collector import LONG, MANY, held_back
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.mark.parametrize(("messages", "loads"), [(3, 20_000), (LONG, MANY // LONG)])
+def test_garbage_between_two_loads_is_found(messages: int, loads: int) -> None:
+    """Whether threads are short or long: most cycles of a worker that only loads are gone without anybody's asking."""
+    left = []
+    for _ in range(loads):
+        with held_back(messages):
+            made = [Cycle() for _ in range(messages)]
+        left += [weakref.ref(one) for one in made[:1]]
+        del made
+    assert sum(one() is not None for one in left) < loads / 10
+
+
+def test_the_collector_is_as_it_was() -> None:
+    """Also after an error; and where the host has turned it off."""
+    with pytest.raises(ZeroDivisionError), held_back(LONG):
+        assert not gc.isenabled()
+        raise ZeroDivisionError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with held_back(LONG):
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
