@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from .agents.answers import check_answer
 from .errors import HitlAmbiguousError, HitlCancelledError, HitlNoPendingRequestError, HitlStaleAnswerError, HitlTimeoutError
 from .models import HitlRequest, check_id
+from .nesting import check_nesting
 
 if TYPE_CHECKING:
     from .ports import Checkpointer
@@ -67,9 +68,10 @@ class InMemoryChannel:
         """Answer a question; None stands for the only one that waits. The prompt goes on when this returns control.
 
         Raises HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError; HitlInvalidAnswerError if the answer does
-        not fit, and the question stays (semantics: H3).
+        not fit, InvalidInputError if it is nested too deep, and the question stays (semantics: H3).
         """
         waiting = self._choose(request_id)
+        check_nesting(answer, "answer")
         check_answer(waiting.request, answer)
         self._take(waiting).set_result(answer)
         return waiting.request

@@ -64,7 +64,10 @@ class _Connected:
         await (await self._open()).append(thread_id, messages)
 
     async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
-        """Merge into the thread's extra at the top level; existing keys survive."""
+        """Merge into the thread's extra at the top level; existing keys survive.
+
+        Raises InvalidInputError if ``extra`` is nested too deep (:data:`~runner.nesting.MAX_NESTING`).
+        """
         await (await self._open()).save_extra(thread_id, extra)
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:

@@ -29,6 +29,7 @@ from .models import (
     Usage,
     VersionPolicy,
 )
+from .nesting import check_nesting
 from .states import MAX_CRASHES, RunStatus
 
 MAIN_LANE = ""
@@ -188,6 +189,9 @@ class ForkRequest:
     reset_usage: bool = True
     fan: FanOut | None = None
 
+    def __post_init__(self) -> None:
+        check_nesting({"fork": self.metadata}, "metadata")  # it becomes a key of the fork's extra
+
     @property
     def fork_hash(self) -> str:
         return _digest(
@@ -224,6 +228,9 @@ class AcceptRequest:
     app_version: str | None = None
     trace_context: str | None = None
     job: RunRef | None = None
+
+    def __post_init__(self) -> None:
+        check_nesting(self.metadata, "metadata")
 
     @property
     def request_hash(self) -> dict[str, str]:
@@ -387,6 +394,10 @@ class ThreadRequest:
     tags: Mapping[str, str] = field(default_factory=dict)
     extra: JsonObject = field(default_factory=dict)
     config: JsonObject = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_nesting(self.extra, "extra")
+        check_nesting(self.config, "config")
 
     @property
     def hash(self) -> str:

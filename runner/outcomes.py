@@ -12,6 +12,7 @@ from .app import AgentSpec
 from .errors import BackendUnavailableError, RunyardError
 from .exchange import Ended
 from .models import ErrorInfo, JsonObject, RetryPolicy, RunOptions
+from .nesting import MAX_NESTING
 from .states import RunStatus
 
 LONGEST: Final = 10 * 365 * 86400.0
@@ -75,9 +76,12 @@ def _message(words: str) -> str:
     return told
 
 
-def _storable(value: Any) -> Any:
-    """``value`` as JSON that every store takes: NUL characters and lone surrogates are shown as escapes."""
+def _storable(value: Any, levels: int = MAX_NESTING - 1) -> Any:
+    """``value`` as JSON that every store takes: NUL characters and lone surrogates are shown as escapes, and what is nested
+    more than ``levels`` deep as an ellipsis."""
     match value:
+        case dict() | list() | tuple() if levels == 0:
+            return "…"
         case None | bool() | int():
             return value
         case float() if math.isfinite(value):
@@ -85,9 +89,9 @@ def _storable(value: Any) -> Any:
         case str():
             return value.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
         case dict():
-            return {_storable(str(key)): _storable(item) for key, item in value.items()}
+            return {_storable(str(key)): _storable(item, levels - 1) for key, item in value.items()}
         case list() | tuple():
-            return [_storable(item) for item in value]
+            return [_storable(item, levels - 1) for item in value]
         case _:
             return _storable(str(value))
 

@@ -152,3 +152,5 @@ def _json_or_text(value: str | None) -> Any:
         return json.loads(value or "")
     except ValueError:
         return value
+    except RecursionError:
+        raise InvalidInputError("the answer is nested too deep to be read", field="answer") from None

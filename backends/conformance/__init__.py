@@ -21,6 +21,7 @@ MODULES = (
     *(
         "keys",
         "lanes",
+        "nesting",
         "poison",
         "queues",
         "runs",
@@ -50,6 +51,7 @@ from .inheritance import TestInheritance  # noqa: E402
 from .keys import TestKeys  # noqa: E402
 from .lanes import TestLanes  # noqa: E402
 from .limits import TestLimits, TestSlots  # noqa: E402
+from .nesting import TestNesting  # noqa: E402
 from .poison import TestPoison  # noqa: E402
 from .queues import TestQueues  # noqa: E402
 from .runs import TestRuns  # noqa: E402
@@ -79,6 +81,7 @@ __all__ = [
     "TestLanes",
     "TestLimits",
     "TestMessageCuts",
+    "TestNesting",
     "TestParallel",
     "TestPoison",
     "TestPruning",

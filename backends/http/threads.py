@@ -9,6 +9,7 @@ from typing import Final
 from runner.errors import InvalidInputError, ThreadNotFoundError
 from runner.exchange import Created, Effects, Forked, ForkRequest, Page, ThreadRequest
 from runner.models import Branch, JsonObject, Message, Thread
+from runner.nesting import check_nesting
 
 from . import bodies
 from .bodies import given, page, read
@@ -70,6 +71,7 @@ class HttpThreadStore(DirectOnly):
         extra: JsonObject | None = None,
     ) -> Thread:
         """Change what is given."""
+        check_nesting(extra, "extra")
         body = given(title=title, tags=dict(tags) if tags is not None else None, extra=extra)
         return read(Thread, (await self._wire.ask("PATCH", "threads", thread_id, body=body)).data)
 

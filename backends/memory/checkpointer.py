@@ -8,6 +8,7 @@ from typing import Any
 from runner.errors import InvalidInputError, RunAlreadyClaimedError, RunAlreadyCompletedError, RunNotClaimedError
 from runner.exchange import Aborted, Cut, ForkRequest, Responded
 from runner.models import CheckpointData, HitlRequest, JsonObject, Message, Run, check_id
+from runner.nesting import check_requests
 from runner.states import RunStatus
 
 from . import execution, hitl, lanes, limits, tree
@@ -62,6 +63,8 @@ class MemoryCheckpointer:
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
         """Set the thread's own pending request, or clear it."""
+        if request is not None:
+            check_requests(request)
         thread = self.db.ensure(self.tenant, thread_id)
         new = (self.tenant, request.request_id) if request else None
         saved = {key: state for key, state in self.db.requests.items() if state.thread_key == thread.key and state.saved}
@@ -92,6 +95,7 @@ class MemoryCheckpointer:
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
         """Keep requests of an external run beside each other; one with a known id stays as it is."""
+        check_requests(*requests)
         thread = self.db.ensure(self.tenant, thread_id)
         for request in requests:
             hitl.add(self.db, thread, request, run_id)

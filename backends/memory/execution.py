@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from runner.app import DEFAULT_AGENT
 from runner.errors import CancelRequestedError, InvalidInputError, RunNotFoundError, StaleFenceError
 from runner.exchange import Attempt, Claim, Effects, Ended, RunRef, WorkerInfo, Write
 from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message
+from runner.nesting import check_nesting, check_requests
 from runner.states import ENDED, MAX_CRASHES, RunStatus
 
 from . import hitl, lanes, limits, tree
@@ -237,6 +239,7 @@ def finish(db: Database, write: Write, status: RunStatus, error: ErrorInfo | Non
     thread, run = holder(db, write.attempt)
     if run.run.cancel_requested_at is not None:
         return cancelled(db, thread, run, write.first_event)
+    write = _checked(write)
     n = _apply(db, thread, run, write)
     if run.run.kind not in lanes.FORK_KINDS and status is RunStatus.COMPLETED and not lanes.cycles_closed(run):
         status = RunStatus.FAILED
@@ -266,12 +269,18 @@ def cancelled(db: Database, thread: ThreadState, run: RunState, n: int) -> Ended
     return _ended(db, thread, run, RunStatus.CANCELLED, n)
 
 
+def _checked(write: Write) -> Write:
+    """The write with a copy of its extra. Raises InvalidInputError, before anything of it is kept."""
+    check_nesting(write.result, "result")
+    return replace(write, extra=check_json(write.extra, "extra"))
+
+
 def _apply(db: Database, thread: ThreadState, run: RunState, write: Write) -> int:
     """Store the write; the number of the next event."""
     if write.messages:
         append(db, thread, run, write.messages, write.first_event)
     if write.extra is not None:
-        run.extra = {**run.extra, **check_json(write.extra, "extra")}
+        run.extra = {**run.extra, **write.extra}
     if write.usage is not None:
         run.run.usage = run.run.usage + write.usage
     return write.first_event + len(write.messages)
@@ -284,6 +293,8 @@ def suspend(db: Database, write: Write, requests: Sequence[HitlRequest]) -> Ende
     thread, run = holder(db, write.attempt)
     if run.run.cancel_requested_at is not None:
         return cancelled(db, thread, run, write.first_event)
+    write = _checked(write)
+    check_requests(*requests)
     event = f"{run.run.fence}-{write.first_event + len(write.messages) + len(requests)}"
     if run.run.event_id != event:  # else it is repeated because its answer got lost
         _apply(db, thread, run, write)

@@ -15,6 +15,7 @@ from runner.errors import (
 )
 from runner.exchange import Effects, Responded
 from runner.models import ErrorInfo, HitlRequest
+from runner.nesting import check_nesting
 from runner.states import RunStatus
 
 from . import lanes
@@ -138,6 +139,7 @@ def respond(
     db: Database, thread: ThreadState, state: RequestState, answer: Any, response_id: str | None, by: str | None
 ) -> Responded:
     """Apply an answer once (invariant I6)."""
+    check_nesting(answer, "answer")
     request = state.request
     if not state.pending:
         same = request.answer == answer

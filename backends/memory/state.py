@@ -29,6 +29,7 @@ from runner.models import (
     Usage,
     check_id,
 )
+from runner.nesting import check_nesting
 from runner.states import LIVE, RunStatus
 
 if TYPE_CHECKING:
@@ -370,16 +371,18 @@ def check_uuid(value: str, name: str) -> str:
 
 def check_json(value: Any, name: str) -> Any:
     """A copy of ``value``; InvalidInputError if it is nested too deep, or a string in it holds NUL, which jsonb cannot."""
+    check_nesting(value, name)
+    return _copied(value, name)
+
+
+def _copied(value: Any, name: str) -> Any:
     if isinstance(value, str) and "\0" in value:
         raise InvalidInputError(f"{name} holds a NUL character", field=name)
-    try:
-        if isinstance(value, dict):
-            return {check_json(k, name): check_json(v, name) for k, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [check_json(v, name) for v in value]
-        return copy.deepcopy(value)
-    except RecursionError:
-        raise InvalidInputError(f"{name} is nested too deep", field=name) from None
+    if isinstance(value, dict):
+        return {_copied(k, name): _copied(v, name) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copied(v, name) for v in value]
+    return copy.deepcopy(value)
 
 
 def check_error(error: ErrorInfo) -> ErrorInfo:

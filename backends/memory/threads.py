@@ -80,13 +80,13 @@ class MemoryThreadStore:
     ) -> Thread:
         """Set the title, replace the tags, merge into extra."""
         thread = self.db.get(self.tenant, thread_id)
+        more = check_json(extra, "extra") or {}
         if title is not None:
             thread.thread.title = check_json(title, "title")
         if tags is not None or title is not None:
             tags = check_json(dict(thread.thread.tags if tags is None else tags), "tags")
             thread.thread.tags = check_tags(tags, thread.thread.title)
-        if extra is not None:
-            thread.thread.extra = {**thread.thread.extra, **check_json(extra, "extra")}
+        thread.thread.extra = {**thread.thread.extra, **more}
         thread.thread.updated_at = self.db.now()
         return thread.thread.model_copy(deep=True)
 

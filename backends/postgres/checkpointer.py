@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.exchange import Aborted, Cut, ForkRequest, Responded
 from runner.models import CheckpointData, HitlRequest, JsonObject, Message, check_id
+from runner.nesting import check_nesting
 from runner.repair import aborted
 
 from . import codec, hitl
@@ -44,6 +45,7 @@ class PostgresCheckpointer:
 
     async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
         """Merge into the thread's extra at the top level."""
+        check_nesting(extra, "extra")
         await self.db.row("save_extra", self.tenant, check_id(thread_id, "thread_id"), codec.to_json(extra))
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:

@@ -30,6 +30,7 @@ from runner.exchange import (
     queued_event,
 )
 from runner.models import MESSAGES, ErrorInfo, HitlRequest, Message, Run, RunOptions, Thread, Usage, check_id, check_name
+from runner.nesting import check_nesting, check_requests
 from runner.states import RunStatus
 
 from .collector import held_back
@@ -41,7 +42,7 @@ def pack(value: Any) -> bytes:
     """A value as msgpack; lone surrogates survive."""
     try:
         packed: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogatepass")
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInputError(f"value cannot be stored: {error}") from error
     return packed
 
@@ -58,7 +59,7 @@ def to_json(value: Any) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise InvalidInputError(f"value cannot be stored as JSON: {error}") from error
     if "\\u0000" in text:
         raise InvalidInputError("JSON values must not contain NUL characters")
@@ -246,6 +247,12 @@ def _input(row: Row) -> Message | None:
     return Message.model_validate({**unpack(row["input"]), "id": str(row["input_id"]), "role": row["input_role"]})
 
 
+def error_json(error: ErrorInfo) -> str:
+    """Why a run failed, for its column."""
+    check_nesting(error.__dict__, "error")
+    return to_json(error.__dict__)
+
+
 def error_info(text: str | None) -> ErrorInfo | None:
     """Why a run failed, from its column."""
     return None if text is None else ErrorInfo.model_validate_json(text)
@@ -329,6 +336,7 @@ NewRequest = tuple[str, str, bytes, Any, float | None, bytes | None]
 
 def new_request(request: HitlRequest) -> NewRequest:
     """A ``runyard.new_request``."""
+    check_requests(request)
     body = {"payload": request.payload, "answer_schema": request.answer_schema, "on_deadline": request.on_deadline}
     choice = request.on_deadline or {}
     otherwise = pack(choice["answer"]) if "answer" in choice else None
@@ -379,6 +387,8 @@ def effects(text: str | None) -> Effects:
 
 def attempt_write(write: Write) -> tuple[Any, ...]:
     """A ``runyard.attempt_write``."""
+    check_nesting(write.extra, "extra")
+    check_nesting(write.result, "result")
     attempt: Attempt = write.attempt
     return (
         attempt.thread_key,

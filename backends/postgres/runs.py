@@ -26,6 +26,7 @@ from runner.exchange import (
     Write,
 )
 from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message, Run, by_run
+from runner.nesting import check_nesting
 from runner.repair import aborted
 from runner.states import RunStatus
 
@@ -131,6 +132,7 @@ class PostgresRunStore(RunTrail):
 
     async def finish_step(self, attempt: Attempt, key: str, result: Any) -> None:
         """Record a step's result."""
+        check_nesting(result, "result")
         packed = codec.pack(result)
         await self.db.row("finish_step", attempt.thread_key, attempt.run_id, attempt.fence, key, packed)
 
@@ -147,7 +149,7 @@ class PostgresRunStore(RunTrail):
 
     async def fail(self, write: Write, error: ErrorInfo) -> Ended:
         """End the run with an error; what it wrote is kept and stays out of every context."""
-        return _ended(await self.db.one("fail", codec.attempt_write(write), codec.to_json(error.__dict__)), write.attempt)
+        return _ended(await self.db.one("fail", codec.attempt_write(write), codec.error_json(error)), write.attempt)
 
     async def release(
         self,
@@ -160,7 +162,7 @@ class PostgresRunStore(RunTrail):
     ) -> Ended:
         """Back to the queue in ``delay`` seconds; an ``error`` counts as a retry. ``first_event`` None: not the attempt itself
         says so, but somebody who does not know how many events it sent. ``until_fewer``: a job waits for runs of its own."""
-        why = codec.to_json(error.__dict__) if error else None
+        why = codec.error_json(error) if error else None
         held = (attempt.thread_key, attempt.run_id, attempt.fence)
         return _ended(await self.db.one("release", *held, delay, why, first_event, until_fewer), attempt)
 

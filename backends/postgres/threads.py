@@ -8,6 +8,7 @@ from typing import Final
 from backends import cursors
 from runner.exchange import Created, Cut, Effects, Forked, ForkRequest, Page, ThreadRequest
 from runner.models import Branch, JsonObject, Message, Thread, check_id, check_name, check_tags, open_tool_calls
+from runner.nesting import check_nesting
 from runner.repair import FORKED, closing
 from runner.states import RunStatus
 
@@ -70,6 +71,7 @@ class PostgresThreadStore:
         extra: JsonObject | None = None,
     ) -> Thread:
         """Set the title, replace the tags, merge into extra. Raises ThreadNotFoundError."""
+        check_nesting(extra, "extra")
         new_tags = codec.to_json(check_tags(tags)) if tags is not None else None
         more = codec.to_json(extra) if extra is not None else None
         return codec.thread(await self.db.one("update_thread", self.tenant, thread_id, title, new_tags, more))

@@ -19,6 +19,7 @@ from ..eventwriter import EventStream
 from ..exchange import Ledger, Step
 from ..extras import load
 from ..models import HitlRequest, JsonObject, Message, Run, ToolCallPart, Usage
+from ..nesting import check_nesting, check_requests
 from .hitl import APPROVAL_SCHEMA, Approval, approval_key, digest, read_approval, request_id
 from .journal import Journal
 from .requests import ModelAnswer, ModelRequest, Output
@@ -71,6 +72,9 @@ class RunContext(Transcript):
     ``thread_id``, ``run_id``; ``attempt`` (1 for the first execution); ``input`` (the prompt, or None to continue from the
     leaf); ``deadline`` (when the attempt times out, or None); :attr:`extra`; ``result`` (a JSON value for whoever enqueued the
     run; None unless set).
+
+    ``extra`` and ``result`` are nested :data:`~runner.nesting.MAX_NESTING` levels deep at most, else the run fails with
+    ``invalid_input``.
 
     A later attempt continues from the last committed message: an agent reads :meth:`history` and goes on from there.
     """
@@ -135,7 +139,8 @@ class RunContext(Transcript):
         other attempt would get past; ``ask`` suspends the run until a human says whether it was done
         (:data:`~runner.agents.steps.ANSWER_SCHEMA`).
 
-        Raises what the function raises; InvalidInputError if its result is no JSON value, which is found out after the effect.
+        Raises what the function raises; InvalidInputError if its result is no JSON value, or one nested too deep
+        (:data:`~runner.nesting.MAX_NESTING`), which is found out after the effect.
         """
         self._check()
         checked(on_unknown)
@@ -285,9 +290,12 @@ class RunContext(Transcript):
         applies, ``{"fail": true}`` by default or ``{"answer": …}``. Questions of parallel tasks (a TaskGroup) are asked
         together.
 
-        Raises HitlNotAllowedError in a probe.
+        Raises HitlNotAllowedError in a probe, InvalidInputError for JSON nested too deep
+        (:data:`~runner.nesting.MAX_NESTING`).
         """
         payload: JsonObject = {"question": question} if isinstance(question, str) else question
+        check_nesting(payload, "payload")
+        check_nesting(schema, "answer_schema")
         if key is None:
             scope = self._names()
             key = f"{scope.prefix}{scope.asked}:{digest([payload, schema])}"
@@ -309,6 +317,7 @@ class RunContext(Transcript):
         and optionally ``reason`` and edited ``arguments``. ``details``: JSON shown beside the call. See :meth:`ask` for the
         rest.
         """
+        check_nesting(details, "details")
         payload: JsonObject = {"question": question or f"Allow {call.name}?", "tool_call": call.model_dump(mode="json")}
         if details is not None:
             payload["details"] = details
@@ -337,6 +346,7 @@ class RunContext(Transcript):
             if not 0 <= timeout <= LONGEST_WAIT:
                 raise InvalidInputError(f"a question waits 0 to {LONGEST_WAIT} seconds, got {timeout}", field="timeout")
             request = request.model_copy(update={"timeout": timeout, "on_deadline": on_timeout or FAIL})
+        check_requests(request)
         self._requests[request.request_id] = known or request
         if self._names() is not self._scope:
             await asyncio.sleep(0)

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 from ..errors import CancelRequestedError, InvalidInputError, RunyardError, StaleFenceError
 from ..eventwriter import EventStream
 from ..models import HitlRequest, JsonObject, Message, Run, Usage, new_id
+from ..nesting import check_nesting
 from .accounts import Accounts
 from .journal import Journal
 from .signals import AttemptLost, ControlSignal
@@ -78,6 +79,8 @@ class Transcript:
         """Send an event to whoever streams the run; it is not stored. Text is streamed text (:meth:`stream_text`).
 
         ``type``: message.delta, tool.started or tool.completed; the others are runyard's own to send.
+
+        Raises InvalidInputError for another type, and for data nested too deep (:data:`~runner.nesting.MAX_NESTING`).
         """
         if type not in EMITTED:
             raise InvalidInputError(f"an agent emits {', '.join(EMITTED)}, not {type!r}", field="type")
@@ -85,6 +88,7 @@ class Transcript:
         if isinstance(delta, str):
             await self.stream_text(delta)
         else:
+            check_nesting(delta, "delta")
             self._stream.emit(type, delta)
 
     async def stream_text(self, text: str) -> None:

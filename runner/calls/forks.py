@@ -50,10 +50,12 @@ class ForkCalls(RunCalls):
 
         ``new``: the new thread's id; None makes one. The cut: ``after_run_id``, or ``at_message_id`` or ``at_seq``
         (inclusive), or none of them for the last completed run. ``repair``: close open tool calls at the cut. ``metadata``:
-        kept as ``extra["fork"]``. ``message``: enqueue this first prompt too, as ``run_id`` (None: an id derived from ``new``,
-        so that a repetition is the same run). ``wait``: if the run of the cut has not ended yet, fork when it completes.
+        kept as ``extra["fork"]``, so it may be nested one level less than :data:`~runner.nesting.MAX_NESTING`. ``message``:
+        enqueue this first prompt too, as ``run_id`` (None: an id derived from ``new``, so that a repetition is the same run).
+        ``wait``: if the run of the cut has not ended yet, fork when it completes.
 
-        Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, ForkBoundaryError, MessageNotFoundError.
+        Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, ForkBoundaryError, MessageNotFoundError,
+        InvalidInputError.
         """
         cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
         request = fork_request(src, new, cut, metadata, title, tags, agent, reset_usage)

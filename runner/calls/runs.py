@@ -81,7 +81,8 @@ class RunCalls(ThreadCalls):
         id with the same content again is the same run. ``agent``: a name that a worker serves. ``parent_id``: branch at that
         message. ``parallel``: on a branch and lane of its own. ``run_at`` (aware) or ``delay`` (seconds): due later.
         ``timeout``: seconds per attempt. ``webhook``: a URL that is told when the run ends. ``connection``: the caller's open
-        database connection; the run exists once its transaction commits.
+        database connection; the run exists once its transaction commits. ``metadata``: JSON, nested at most
+        :data:`~runner.nesting.MAX_NESTING` levels deep.
 
         Raises InvalidInputError, RunConflictError, ThreadBusyError, NothingToRunError, MessageNotFoundError, ForkBoundaryError,
         QueueFullError, BackendUnavailableError.
@@ -152,7 +153,7 @@ class RunCalls(ThreadCalls):
         make a repetition safe.
 
         Raises ThreadNotFoundError, HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError, HitlInvalidAnswerError,
-        HitlAlreadyAnsweredError.
+        HitlAlreadyAnsweredError, InvalidInputError for an answer nested too deep (:data:`~runner.nesting.MAX_NESTING`).
         """
         if thread_id is None and request_id is None:
             raise InvalidInputError("name the thread or the request to answer", field="thread_id")

@@ -34,7 +34,8 @@ class ThreadCalls(Calls):
         """An empty thread, and whether it was made by this call. Not needed before a prompt, which makes its thread by itself.
 
         ``thread_id``: yours, or None for a uuid7; the same id with the same content again is the same thread. ``agent``: what
-        answers where a prompt names none. ``config``: what forks copy, by value.
+        answers where a prompt names none. ``config``: what forks copy, by value. It and ``extra`` are nested at most
+        :data:`~runner.nesting.MAX_NESTING` levels deep.
 
         Raises ThreadAlreadyExistsError, InvalidInputError.
         """
@@ -69,7 +70,10 @@ class ThreadCalls(Calls):
         tags: Mapping[str, str] | None = None,
         extra: JsonObject | None = None,
     ) -> Thread:
-        """Change what is given; ``extra`` is merged at its top level. Raises ThreadNotFoundError."""
+        """Change what is given; ``extra`` is merged at its top level.
+
+        Raises ThreadNotFoundError, InvalidInputError for ``extra`` nested too deep (:data:`~runner.nesting.MAX_NESTING`).
+        """
         return await self.backend.threads.update_thread(thread_id, title=title, tags=tags, extra=extra)
 
     async def messages(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ToolReturnPart
 
@@ -23,6 +24,7 @@ from runner.errors import (
     HitlInvalidAnswerError,
     HitlNoPendingRequestError,
     HitlStaleAnswerError,
+    InvalidInputError,
     ThreadBusyError,
 )
 from runner.hitl import (
@@ -539,6 +541,19 @@ class TestInMemory:
         await agent.prompt("go")
         assert till.refunds == []
         assert all(is_error for _, is_error in await results(cp))
+
+    async def test_h3_an_answer_nested_too_deep(self) -> None:
+        """H3: the question stays."""
+        channel = InMemoryChannel()
+        deep: JsonValue = None
+        for _ in range(100_000):
+            deep = [deep]
+        asking = asyncio.create_task(channel.ask(HitlRequest()))
+        await asyncio.sleep(0)
+        with pytest.raises(InvalidInputError):
+            channel.answer(None, deep)
+        channel.answer(None, "fine")
+        assert await asking == "fine"
 
     async def test_h8_abort_pending(self) -> None:
         cp = MemoryCheckpointer()

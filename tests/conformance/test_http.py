@@ -19,6 +19,7 @@ from backends.conformance import (  # noqa: F401
     TestLanes,
     TestLimits,
     TestMessageCuts,
+    TestNesting,
     TestParallel,
     TestPoison,
     TestPruning,

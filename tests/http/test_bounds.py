@@ -12,10 +12,13 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from pydantic import JsonValue
 
 from api.http.app import asgi_app
 from api.http.settings import ApiSettings
 from runner.client import Client
+from runner.models import HitlRequest, JsonObject
+from runner.nesting import MAX_NESTING
 from tests.http.conftest import Caller, transport
 from tests.http.server import serving
 
@@ -209,6 +212,33 @@ async def test_paths_and_methods(http: httpx.AsyncClient) -> None:
     problem(refused, 405, "method_not_allowed")
     assert refused.headers["allow"] == "DELETE, GET, PATCH"
     problem(await http.post("/v1/threads/"), 404, "route_not_found")
+
+
+async def test_what_is_nested_too_deep_is_refused(http: httpx.AsyncClient) -> None:
+    """As everywhere: 100 levels are taken, 101 are not."""
+    deepest: JsonObject = {}
+    for _ in range(MAX_NESTING - 1):
+        deepest = {"k": deepest}
+    for status, value in ((400, {"k": deepest}), (201, deepest)):
+        for n, field in enumerate(("extra", "config")):
+            reply = await http.post("/v1/threads", json={"thread_id": f"t{n}", field: value})
+            assert reply.status_code == status, reply.text
+    found = problem(await http.patch("/v1/threads/t0", json={"extra": {"k": deepest}}), 400, "invalid_input")
+    assert found["details"] == {"field": "extra", "most": MAX_NESTING}
+    assert (await http.patch("/v1/threads/t0", json={"extra": deepest})).status_code == 200
+    problem(await http.post(PROMPT, json={"message": "x", "metadata": {"k": deepest}}), 400, "invalid_input")
+    problem(await http.post("/v1/threads/t0/fork", json={"at_seq": 0, "metadata": deepest}), 400, "invalid_input")
+
+
+async def test_an_answer_nested_too_deep_is_refused(http: httpx.AsyncClient, client: Client) -> None:
+    """H3: the question still waits."""
+    await client.backend.checkpointer.save_pending_request("t", HitlRequest(request_id="q"))
+    answer: JsonValue = None
+    for _ in range(MAX_NESTING + 1):
+        answer = [answer]
+    for path in ("threads/t", "requests/q"):
+        problem(await http.post(f"/v1/{path}/respond", json={"answer": answer}), 400, "invalid_input")
+    assert (await client.requests()).items[0].answer is None
 
 
 async def test_message_too_large_and_full_queues(http: httpx.AsyncClient, client: Client) -> None:

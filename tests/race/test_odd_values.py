@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import AsyncIterator
@@ -13,7 +14,8 @@ import pytest
 from backends.postgres.backend import connect
 from runner.errors import InvalidInputError
 from runner.exchange import AcceptRequest, Attempt, RunRef, WorkerInfo, Write
-from runner.models import HitlRequest, Message
+from runner.models import HitlRequest, JsonObject, Message
+from runner.nesting import MAX_NESTING
 from runner.ports import Backend
 
 
@@ -74,6 +76,8 @@ async def test_what_no_index_can_hold_is_refused(backend: Backend) -> None:
     [
         "priority => 'urgent'",
         "metadata => '[]'",
+        """metadata => ('{"k": ' || repeat('[', 100) || repeat(']', 100) || '}')::jsonb""",
+        """metadata => ('{"k": ' || repeat('{"k": ', 500) || '1' || repeat('}', 500) || '}')::jsonb""",
         "options => '[]'",
         """options => '{"timeout": "x"}'""",
         """options => '{"max_attempts": 0}'""",
@@ -94,3 +98,17 @@ async def test_sql_accept_refuses_what_python_could_not_read(postgres_url: str, 
         assert await connection.fetchval("SELECT count(*) FROM runyard.runs") == 0
     finally:
         await connection.close()
+
+
+async def test_sql_accept_takes_metadata_as_deep_as_python_does(backend: Backend, postgres_url: str) -> None:
+    """The number of levels stands in the migration as well."""
+    metadata: JsonObject = {}
+    for _ in range(MAX_NESTING - 1):
+        metadata = {"k": metadata}
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        await connection.execute("SELECT runyard.accept('t', 'hello', run_id => 'r', metadata => $1)", json.dumps(metadata))
+    finally:
+        await connection.close()
+    run = await backend.runs.run("t", "r")
+    assert run is not None and run.metadata == metadata

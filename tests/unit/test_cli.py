@@ -101,6 +101,7 @@ class TestExitCodes:
             (["--url", "postgresql://localhost/x", "requests"], exits.Exit.USAGE),
             (["respond", "t"], exits.Exit.USAGE),
             (["respond", "t", "yes", "--approve"], exits.Exit.USAGE),
+            (["respond", "t", "[" * 100_000 + "]" * 100_000], exits.Exit.USAGE),
             (["runs", "list", "--status", "lost"], exits.Exit.USAGE),
             (["fork", "t", "--tag", "no-equals"], exits.Exit.USAGE),
             (["migrate"], exits.Exit.USAGE),

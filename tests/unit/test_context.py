@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
+from pydantic import JsonValue
 
 from backends.memory import connect
 from runner.agents.context import RunContext
@@ -19,7 +20,7 @@ from runner.errors import HitlInvalidAnswerError, HitlNotAllowedError, InvalidIn
 from runner.eventwriter import EventStream, EventWriter
 from runner.exchange import AcceptRequest, Attempt, Ended, RunRef, WorkerInfo, Write
 from runner.executor import Execution, Tools
-from runner.models import Event, HitlRequest, Message, RetryPolicy, RunOptions, ToolCallPart, ToolResultPart
+from runner.models import Event, HitlRequest, JsonObject, Message, RetryPolicy, RunOptions, ToolCallPart, ToolResultPart
 from runner.ports import Backend
 from runner.states import RunStatus
 
@@ -436,6 +437,45 @@ async def test_ask_suspends_and_later_returns_the_answer(lab: Lab) -> None:
     assert request.payload == {"question": "size?"}
     assert status(ended) is RunStatus.COMPLETED
     assert (await lab.texts())[-1] == "red big"
+
+
+async def test_what_is_nested_too_deep_is_refused_where_the_agent_says_it(lab: Lab) -> None:
+    """Nothing is asked or sent, and the agent goes on."""
+    deep: JsonValue = []
+    for _ in range(100_000):
+        deep = [deep]
+    value: JsonObject = {"k": deep}
+
+    async def agent(ctx: RunContext) -> None:
+        for refused in (
+            ctx.emit(value),
+            ctx.ask(value),
+            ctx.ask("ok?", value),
+            ctx.ask("ok?", timeout=1, on_timeout=value),
+            ctx.approve(CALL, details=value),
+            ctx.step(lambda: value),
+        ):
+            with pytest.raises(InvalidInputError):
+                await refused
+        await ctx.append(Message.assistant("done"))
+
+    assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    assert await lab.texts() == ["hi", "done"]
+    assert "message.delta" not in [event.type for event in await lab.events()]
+
+
+async def test_extra_nested_too_deep_fails_its_run_and_not_the_next_one(lab: Lab) -> None:
+    """R15, H11: nothing of it is kept."""
+
+    async def agent(ctx: RunContext) -> None:
+        ctx.extra["fine"] = True
+        ctx.extra["k"] = ctx.extra
+
+    ended = await lab.attempt(agent)
+    assert ended is not None and ended.error is not None
+    assert (ended.status, ended.error.code, ended.error.details["field"]) == (RunStatus.FAILED, "invalid_input", "extra")
+    thread = await lab.backend.threads.thread("t")
+    assert thread is not None and thread.extra == {}
 
 
 async def test_only_changed_keys_of_extra_are_saved(lab: Lab) -> None:

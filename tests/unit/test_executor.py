@@ -16,7 +16,7 @@ from runner.agents.context import RunContext
 from runner.agents.scripted import scripted
 from runner.app import App
 from runner.containment import contain
-from runner.errors import BackendUnavailableError, HitlNotAllowedError
+from runner.errors import BackendUnavailableError, HitlNotAllowedError, InvalidInputError
 from runner.eventwriter import EventWriter
 from runner.exchange import AcceptRequest, Claim, Cut, Ended, FanOut, ForkRequest, RunRef, WorkerInfo, Write
 from runner.executor import Execution, Stop, Tools
@@ -635,6 +635,21 @@ async def test_an_error_can_be_recorded_whatever_it_says(lab: Lab, words: object
     run = await lab.run()
     assert run.status is RunStatus.FAILED and run.error is not None
     assert "\0" not in run.error.message and run.error.message.encode("utf-8")
+
+
+async def test_an_error_can_be_recorded_however_deep_its_details_are(lab: Lab) -> None:
+    """I1, R7: what stands too deep to be stored is left out."""
+    details: dict[str, Any] = {"there": True}
+    details["again"] = details
+
+    async def agent(ctx: RunContext) -> None:
+        raise InvalidInputError("no", **details)
+
+    await lab.accept()
+    await lab.attempt(agent)
+    error = (await lab.run()).error
+    assert error is not None and (error.code, error.message) == ("invalid_input", "no")
+    assert error.details["there"] and isinstance(error.details["again"], dict)
 
 
 async def test_of_an_endless_error_the_beginning_is_recorded(lab: Lab) -> None:

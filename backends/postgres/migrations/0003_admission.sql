@@ -724,6 +724,10 @@ BEGIN
     IF priority NOT IN ('high', 'normal', 'low') OR jsonb_typeof(metadata) <> 'object' THEN
         PERFORM runyard.refuse('invalid_input', 'priority is high, normal or low, and metadata an object');
     END IF;
+    IF metadata @? 'strict $.**{100 to last} ? (@.type() == "object" || @.type() == "array")' THEN
+        PERFORM runyard.refuse('invalid_input', 'metadata is nested more than 100 levels deep; make it flatter, or a string of its JSON',
+                               '{"field": "metadata", "most": 100}');
+    END IF;
     PERFORM runyard.check_options(options);
     q.thread_id := thread_id; q.run_id := run_id; q.kind := 'prompt'; q.agent := agent; q.queue := queue; q.priority := priority;
     q.input := convert_to(jsonb_build_object('content', jsonb_build_array(jsonb_build_object('type', 'text', 'text', message)))::text, 'UTF8');
