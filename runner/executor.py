@@ -296,7 +296,10 @@ class Execution:
         """Give the run back, after committing what its agent finished saying. ``until_fewer``: to wait for what it started."""
         runs = self._tools.backend.runs
         if left is not None and left.messages:
-            await self._save(left)
+            try:
+                await self._save(left)
+            except (InvalidInputError, MessageTooLargeError) as refused:
+                return await self._fail(refused)  # it would be refused in every attempt
         reservation = self._stream.reserve(1)
         try:
             ended = await patiently(
@@ -341,8 +344,7 @@ class Execution:
             reservation.drop()
             if not (left.messages or left.extra or left.requests or write.result):
                 raise
-            # What the agent said cannot be stored, now or in another attempt.
-            return await self._fail(error)
+            return await self._fail(error)  # what the agent said would be refused in every attempt
         except BaseException:
             reservation.drop()
             raise

@@ -20,7 +20,7 @@ from runner.errors import BackendUnavailableError, HitlNotAllowedError, InvalidI
 from runner.eventwriter import EventWriter
 from runner.exchange import AcceptRequest, Claim, Cut, Ended, FanOut, ForkRequest, RunRef, WorkerInfo, Write
 from runner.executor import Execution, Stop, Tools
-from runner.models import Event, Message, RetryPolicy, Run, RunOptions, ToolCallPart
+from runner.models import Event, Message, RetryPolicy, Run, RunOptions, ToolCallPart, new_id
 from runner.outcomes import backoff
 from runner.ports import Backend
 from runner.states import RunStatus
@@ -456,6 +456,33 @@ async def test_what_cannot_be_stored_fails_its_run_and_no_other(lab: Lab) -> Non
     error = (await lab.run("bad")).error
     assert error is not None
     assert error.code == "invalid_input"
+
+
+@pytest.mark.parametrize("leaves", ["by an error", "by a hand-over"])
+async def test_last_messages_that_cannot_be_stored_fail_their_run(lab: Lab, leaves: str) -> None:
+    """I1, R9, R11: a held answer is refused only when its attempt ends; given back, the run would begin it again for ever."""
+    said = Message.assistant("said before", id=new_id())
+    held = asyncio.Event()
+
+    async def agent(ctx: RunContext) -> None:
+        await ctx.append(said)
+        if ctx.run_id == "r":
+            held.set()
+            if leaves == "by an error":
+                raise ValueError("no")
+            await asyncio.Event().wait()
+
+    await lab.accept("first")
+    assert status(await lab.attempt(agent, "first")) is RunStatus.COMPLETED
+    await lab.accept(options=RunOptions(max_attempts=3, retry=AT_ONCE))
+    execution = lab.execution(agent, await lab.claim())
+    async with under_way(execution) as task:
+        await held.wait()
+        if leaves == "by a hand-over":
+            execution.stop(Stop.HANDOVER)
+    assert status(task.result()) is RunStatus.FAILED
+    error = (await lab.run()).error
+    assert error is not None and error.code == "invalid_input"
 
 
 @pytest.mark.parametrize("extra", [None, [("k", 1)], "k"], ids=repr)
