@@ -88,6 +88,14 @@ class Usage(_Stored):
         )
 
 
+def check_usage(usage: Usage) -> Usage:
+    """Return ``usage`` if every store can keep it and add to it, else raise :class:`InvalidInputError`."""
+    for name, amount in usage.__dict__.items():
+        if not (isinstance(amount, int | float) and 0 <= amount < 2**63):
+            raise InvalidInputError(f"usage is made of numbers from 0 to 2**63; {name} is none", field=f"usage.{name}")
+    return usage
+
+
 class TextPart(_Stored):
     type: Literal["text"] = "text"
     text: str

@@ -64,11 +64,12 @@ def describe(error: BaseException) -> ErrorInfo:
     return ErrorInfo(code="agent_error", message=_message(_words(error)) or name, details={"type": name})
 
 
-def _words(error: BaseException) -> str:
+def _words(value: object) -> str:
+    """What ``value`` says, or its type's name: user code may raise, and Python writes down no number of thousands of digits."""
     try:
-        return str(error)
-    except Exception:  # user code
-        return ""
+        return str(value)
+    except Exception:
+        return type(value).__name__
 
 
 def _message(words: str) -> str:
@@ -82,18 +83,20 @@ def _storable(value: Any, levels: int = MAX_NESTING - 1) -> Any:
     match value:
         case dict() | list() | tuple() if levels == 0:
             return "…"
-        case None | bool() | int():
+        case None | bool():
+            return value
+        case int() if value.bit_length() <= 64:
             return value
         case float() if math.isfinite(value):
             return value
         case str():
             return value.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
         case dict():
-            return {_storable(str(key)): _storable(item, levels - 1) for key, item in value.items()}
+            return {_storable(_words(key)): _storable(item, levels - 1) for key, item in value.items()}
         case list() | tuple():
             return [_storable(item, levels - 1) for item in value]
         case _:
-            return _storable(str(value))
+            return _storable(_words(value))
 
 
 def backoff(policy: RetryPolicy, errors_before: int, error: BaseException | None = None) -> float:

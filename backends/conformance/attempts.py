@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
 from runner import errors
 from runner.exchange import AcceptRequest, Attempt, RunRef, Write
-from runner.models import ErrorInfo, Message, Usage, new_id
+from runner.models import ErrorInfo, HitlRequest, Message, Usage, new_id
 from runner.states import RunStatus
 
 from .world import T, World, call, result, said, texts, user
@@ -74,6 +77,44 @@ class TestAttempts:
         assert [m.seq for m in messages] == [1, 2, 3, 4]
         run = await world.run("r1")
         assert (run.completion_seq, run.result, run.usage.input_tokens) == (1, {"n": 1}, 5)
+
+    @pytest.mark.parametrize(
+        "usage",
+        [
+            Usage(cost=math.inf),
+            Usage(cost=math.nan),
+            Usage(input_tokens=2**63),
+            Usage(input_tokens=10**5000),
+            Usage(requests=-1),
+        ],
+    )
+    async def test_usage_that_is_no_amount_is_refused(self, world: World, usage: Usage) -> None:
+        """R6: nothing of the write is kept, and the attempt goes on."""
+        attempt = await world.start("r1")
+        write, error = Write(attempt=attempt, messages=[said("no")], usage=usage), ErrorInfo(code="x", message="x")
+        for refused in (
+            world.finish(attempt, said("no"), usage=usage),
+            world.runs.suspend(write, [HitlRequest()]),
+            world.runs.fail(write, error),
+            world.runs.append(attempt, [said("no", usage=usage)]),
+        ):
+            with pytest.raises(errors.InvalidInputError, match="usage"):
+                await refused
+        most = Usage(input_tokens=2**63 - 1, cost=0.5)
+        await world.finish(attempt, said("yes"), usage=most)
+        assert await world.texts() == ["hi", "yes"]
+        assert (await world.run("r1")).usage == most
+
+    @pytest.mark.parametrize("value", [math.nan, 10**5000, "\ud800", "\0"], ids=["nan", "endless", "surrogate", "nul"])
+    async def test_an_error_that_is_no_json_is_refused(self, world: World, value: Any) -> None:
+        """R7: the attempt goes on."""
+        attempt = await world.start("r1")
+        error = ErrorInfo(code="x", message="x").model_copy(update={"details": {"value": value}})
+        with pytest.raises(errors.InvalidInputError):
+            await world.runs.fail(Write(attempt=attempt), error)
+        with pytest.raises(errors.InvalidInputError):
+            await world.runs.release(attempt, error=error)
+        assert (await world.finish(attempt, said("yes"))).status is RunStatus.COMPLETED
 
     async def test_repeated_append_is_stored_once(self, world: World) -> None:
         """I3: a write whose answer got lost is repeated with the same message ids."""

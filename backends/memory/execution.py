@@ -9,7 +9,7 @@ from datetime import timedelta
 from runner.app import DEFAULT_AGENT
 from runner.errors import CancelRequestedError, InvalidInputError, RunNotFoundError, StaleFenceError
 from runner.exchange import Attempt, Claim, Effects, Ended, RunRef, WorkerInfo, Write
-from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message
+from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message, check_usage
 from runner.nesting import check_nesting, check_requests
 from runner.states import ENDED, MAX_CRASHES, RunStatus
 
@@ -272,6 +272,8 @@ def cancelled(db: Database, thread: ThreadState, run: RunState, n: int) -> Ended
 def _checked(write: Write) -> Write:
     """The write with a copy of its extra. Raises InvalidInputError, before anything of it is kept."""
     check_nesting(write.result, "result")
+    if write.usage is not None:
+        check_usage(write.usage)
     return replace(write, extra=check_json(write.extra, "extra"))
 
 

@@ -28,6 +28,7 @@ from runner.models import (
     Thread,
     Usage,
     check_id,
+    check_usage,
 )
 from runner.nesting import check_nesting
 from runner.states import LIVE, RunStatus
@@ -357,8 +358,13 @@ def outside(thread: ThreadState, run: RunState, event_id: str, data: JsonObject 
 
 
 def check_messages(messages: Iterable[Message]) -> list[Message]:
-    """The messages with ids in their canonical form."""
-    return [m.model_copy(update={"id": check_uuid(m.id, "id")}) for m in messages]
+    """The messages with ids in their canonical form; InvalidInputError for what is no id, or no usage."""
+    checked = []
+    for message in messages:
+        if message.usage is not None:
+            check_usage(message.usage)
+        checked.append(message.model_copy(update={"id": check_uuid(message.id, "id")}))
+    return checked
 
 
 def check_uuid(value: str, name: str) -> str:
@@ -387,11 +393,11 @@ def _copied(value: Any, name: str) -> Any:
 
 def check_error(error: ErrorInfo) -> ErrorInfo:
     """``error``; InvalidInputError if it says what jsonb cannot hold."""
-    words = json.dumps(check_json(error.__dict__, "error"), ensure_ascii=False)
+    said = check_json(error.__dict__, "error")
     try:
-        words.encode()
-    except UnicodeEncodeError:
-        raise InvalidInputError("error holds a lone surrogate", field="error") from None
+        json.dumps(said, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as refused:
+        raise InvalidInputError(f"error cannot be stored as JSON: {refused}", field="error") from None
     return error
 
 

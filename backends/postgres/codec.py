@@ -29,7 +29,19 @@ from runner.exchange import (
     Write,
     queued_event,
 )
-from runner.models import MESSAGES, ErrorInfo, HitlRequest, Message, Run, RunOptions, Thread, Usage, check_id, check_name
+from runner.models import (
+    MESSAGES,
+    ErrorInfo,
+    HitlRequest,
+    Message,
+    Run,
+    RunOptions,
+    Thread,
+    Usage,
+    check_id,
+    check_name,
+    check_usage,
+)
 from runner.nesting import check_nesting, check_requests
 from runner.states import RunStatus
 
@@ -93,7 +105,7 @@ def new_message(message: Message) -> NewMessage:
     if message.stop_reason is not None:
         body["stop_reason"] = message.stop_reason
     if message.usage is not None:
-        body["usage"] = message.usage.__dict__
+        body["usage"] = check_usage(message.usage).__dict__
     if message.metadata:
         body["metadata"] = message.metadata
     calls = [part.id for part in message.tool_calls] or None
@@ -396,7 +408,7 @@ def attempt_write(write: Write) -> tuple[Any, ...]:
         attempt.fence,
         [new_message(message) for message in write.messages],
         to_json(write.extra) if write.extra is not None else None,
-        to_json(write.usage.__dict__) if write.usage is not None else None,
+        to_json(check_usage(write.usage).__dict__) if write.usage is not None else None,
         pack(write.result) if write.result is not None else None,
         write.first_event,
     )

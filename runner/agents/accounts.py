@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..models import Usage
+from ..models import Usage, check_usage
 
 
 class Accounts:
@@ -20,8 +20,10 @@ class Accounts:
         self._seen: set[str] = set()
 
     def add(self, usage: Usage | None, id: str | None = None) -> None:
-        """Count what this attempt used, once for the message ``id`` that carries it."""
+        """Count what this attempt used, once for the message ``id`` that carries it. Raises InvalidInputError for what is no
+        amount."""
         if usage is not None and id not in self._seen:
+            check_usage(usage)
             self.uncounted = usage if self.uncounted is None else self.uncounted + usage
         if id is not None:
             self._seen.add(id)

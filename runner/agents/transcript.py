@@ -117,7 +117,8 @@ class Transcript:
         return await self._write(self._journal.thread_usage())
 
     def add_usage(self, usage: Usage) -> None:
-        """Count tokens and cost that no appended message carries."""
+        """Count tokens and cost that no appended message carries. Raises InvalidInputError for what is not finite, negative, or
+        too large for 64 bits."""
         self.accounts.add(usage)
 
     def _own(self, message: Message) -> Message:

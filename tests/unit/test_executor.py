@@ -20,7 +20,7 @@ from runner.errors import BackendUnavailableError, HitlNotAllowedError, InvalidI
 from runner.eventwriter import EventWriter
 from runner.exchange import AcceptRequest, Claim, Cut, Ended, FanOut, ForkRequest, RunRef, WorkerInfo, Write
 from runner.executor import Execution, Stop, Tools
-from runner.models import Event, Message, RetryPolicy, Run, RunOptions, ToolCallPart, new_id
+from runner.models import Event, Message, RetryPolicy, Run, RunOptions, ToolCallPart, Usage, new_id
 from runner.outcomes import backoff
 from runner.ports import Backend
 from runner.states import RunStatus
@@ -677,6 +677,53 @@ async def test_an_error_can_be_recorded_however_deep_its_details_are(lab: Lab) -
     error = (await lab.run()).error
     assert error is not None and (error.code, error.message) == ("invalid_input", "no")
     assert error.details["there"] and isinstance(error.details["again"], dict)
+
+
+async def test_an_error_can_be_recorded_whatever_its_details_hold(lab: Lab) -> None:
+    """I1, R7: a number of too many digits to be written down, and what raises when it is asked for its words."""
+
+    class Mute:
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    async def agent(ctx: RunContext) -> None:
+        raise InvalidInputError("no", n=10**5000, what=Mute(), names={10**5000: 2**64})
+
+    await lab.accept()
+    await lab.attempt(agent)
+    run = await lab.run()
+    assert run.status is RunStatus.FAILED and run.error is not None
+    assert run.error.details == {"n": "int", "what": "Mute", "names": {"int": str(2**64)}}
+
+
+@pytest.mark.parametrize("carried", [True, False], ids=["by a message", "by nothing"])
+@pytest.mark.parametrize(
+    "usage", [Usage(cost=math.inf), Usage(cost=math.nan), Usage(input_tokens=10**5000), Usage(requests=-1)]
+)
+async def test_usage_that_is_no_amount_is_refused_where_it_is_added(lab: Lab, usage: Usage, carried: bool) -> None:
+    """R7: the agent learns of it, and its run ends."""
+
+    async def agent(ctx: RunContext) -> None:
+        with pytest.raises(InvalidInputError, match="usage"):
+            await ctx.append(Message.assistant("no", usage=usage)) if carried else ctx.add_usage(usage)
+        ctx.add_usage(Usage(requests=1))
+
+    await lab.accept()
+    assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    assert (await lab.run()).usage == Usage(requests=1)
+
+
+async def test_usage_that_cannot_be_stored_fails_its_run(lab: Lab) -> None:
+    """I1: each amount can be stored and their sum cannot; the run would be started again for ever."""
+
+    async def agent(ctx: RunContext) -> None:
+        for _ in range(2):
+            ctx.add_usage(Usage(input_tokens=2**62))
+
+    await lab.accept()
+    assert status(await lab.attempt(agent)) is RunStatus.FAILED
+    error = (await lab.run()).error
+    assert error is not None and error.code == "invalid_input"
 
 
 async def test_of_an_endless_error_the_beginning_is_recorded(lab: Lab) -> None:
