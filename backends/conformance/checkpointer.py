@@ -10,7 +10,7 @@ import pytest
 
 from runner import errors
 from runner.exchange import Cut, ForkRequest
-from runner.models import HitlRequest, new_id
+from runner.models import HitlRequest, RunOptions, new_id
 from runner.ports import RequestStore
 from runner.states import RunStatus
 
@@ -227,6 +227,37 @@ class TestExternalRuns:
         said_by_x = [m for m in await world.messages() if m.run_id == "x"]
         assert [m.parent_id for m in said_by_x[1:]] == [m.id for m in said_by_x[:-1]]
         assert await world.cut(after_run_id="x") == ["early", "r1?", "r1!", "q", "a"]
+
+    @pytest.mark.parametrize("parallel", [False, True], ids=["the head moved", "parallel"])
+    async def test_what_was_unclaimed_follows_its_run_to_another_branch(self, world: World, parallel: bool) -> None:
+        """I5, I3, R13: it is its run's wherever that runs, said again or not, and no other context's."""
+        await world.turn("r1")
+        early = [said("early", run_id="x"), said("more", run_id="x")]
+        await world.checkpointer.append(T, early)
+        if not parallel:
+            await world.store("aside", await world.id_of("r1?"))
+        before = await world.texts()
+        attempt = await world.start("x", "q", options=RunOptions(parallel=parallel))
+        assert await world.context(attempt) == [*before, "early", "more", "q"]
+        assert texts(await world.runs.append(attempt, early[:1])) == ["early"]
+        assert (await world.finish(attempt, early[1], said("a"))).status is RunStatus.COMPLETED
+        assert await world.cut(after_run_id="x") == [*before, "early", "more", "q", "a"]
+        path = await world.messages(leaf=await world.id_of("a"))
+        assert [m.parent_id for m in path] == [None, *(m.id for m in path[:-1])]
+        assert [m.seq for m in path] == sorted({m.seq or 0 for m in path})
+        await world.store("last", await world.id_of("r1!"))
+        assert await world.context(await world.start("next")) == ["r1?", "r1!", "last", "hi"]
+
+    async def test_what_was_unclaimed_is_not_there_before_its_first_claim(self, world: World) -> None:
+        """R13, I5: until then its place may change, so that nothing may rest on it."""
+        early = said("early", run_id="x")
+        await world.checkpointer.append(T, [early])
+        await world.accept("x")
+        for verb in (world.fork("c", at_message_id=early.id), world.store("s", early.id), world.messages(leaf=early.id)):
+            with pytest.raises(errors.MessageNotFoundError):
+                await verb
+        await world.finish(await world.take("x"))
+        assert await world.texts(leaf=early.id) == ["early"]
 
     async def test_a_worker_answers_for_what_was_unclaimed(self, world: World) -> None:
         """I7, R5, R10: a call that was said before the claim counts as the run's own, whether it completes or is kept."""

@@ -139,10 +139,26 @@ def _first_claim(db: Database, thread: ThreadState, run: RunState) -> None:
     """Choose the branch, freeze what the run sees, and insert its input."""
     run.branch = _branch_for(db, thread, run)
     freeze(thread, run)
+    _gather(thread, run, run.branch)
     if run.run.input is not None:
         before = run.own() or run.context  # its own: stored before anybody claimed it
         last = before[-1].id if before else None
         db.store(thread, run.branch, run.run.input, parent=last, run_id=run.id, event=f"{run.run.fence}-{INPUT_EVENT}")
+
+
+def _gather(thread: ThreadState, run: RunState, branch: Branch) -> None:
+    """What was stored before anybody claimed the run follows it to its branch; nobody has seen it where it was."""
+    for other in thread.branches:
+        early = [entry for entry in other.own if entry.run_id == run.id]
+        if not early or other is branch:
+            continue
+        other.own = [entry for entry in other.own if entry.run_id != run.id]
+        shift, parent = thread.next_seq - early[0].seq, run.context[-1].id if run.context else None
+        for entry in early:
+            update = {"seq": entry.seq + shift, "parent_id": parent}
+            branch.own.append(replace(entry, branch=branch.number, message=entry.message.model_copy(update=update)))
+            parent = entry.id
+        thread.next_seq = branch.own[-1].seq + 1
 
 
 def _branch_for(db: Database, thread: ThreadState, run: RunState) -> Branch:

@@ -53,7 +53,8 @@ def find(thread: ThreadState, *, message_id: str | None = None, seq: int | None 
     for branch in thread.branches:
         for entry in branch.own:
             if message_id == entry.id or seq == entry.seq:
-                if entry.run_id is not None and entry.run_id not in thread.runs:
+                run = thread.runs.get(entry.run_id or "")
+                if entry.run_id is not None and (run is None or run.branch is None):
                     break
                 return branch, entry
     for entry in thread.root.prefix:

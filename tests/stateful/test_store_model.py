@@ -302,7 +302,7 @@ class StoreMachine(Choices, RuleBasedStateMachine):
         message = self.message(data.draw(st.sampled_from(["user", "user", "call"])))
         self.both(lambda side: side.backends[key[0]].threads.store_message(key[1], message, parent, expected_leaf=leaf), key)
 
-    @rule(data=st.data(), kinds=st.lists(st.sampled_from([None, None, *EXTERNALS, RUNS[0]]), min_size=1, max_size=4))
+    @rule(data=st.data(), kinds=st.lists(st.sampled_from([None, None, *EXTERNALS, *RUNS[-4:]]), min_size=1, max_size=4))
     def append_plain(self, data: st.DataObject, kinds: list[str | None]) -> None:
         key = self.thread(data)
         messages = [self.message().model_copy(update={"run_id": run_id}) for run_id in kinds]

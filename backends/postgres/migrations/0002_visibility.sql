@@ -182,7 +182,7 @@ BEGIN
         SELECT s.* INTO got FROM runyard.seen_through(t.thread_key, id) s;
         IF FOUND THEN l := got.level; message := got.message; run := got.run; END IF;
     END IF;
-    IF message.seq IS NULL OR (message.run_id IS NOT NULL AND run.run_id IS NULL) THEN
+    IF message.seq IS NULL OR (message.run_id IS NOT NULL AND run.branch_id IS NULL) THEN
         PERFORM runyard.refuse('message_not_found', format('thread %s has no message %s', t.thread_id, id),
                                jsonb_build_object('thread_id', t.thread_id, 'message_id', id));
     END IF;

@@ -251,15 +251,23 @@ BEGIN
         r.snapshot_tip := t.next_seq - 1;
         r.snapshot_cutoff := t.next_completion_seq - 1;
         DELETE FROM runyard.unclaimed v WHERE v.thread_key = t.thread_key AND v.run_id = id RETURNING v.* INTO u;
-        IF u.branch_id = r.branch_id THEN
+        IF FOUND THEN
+            IF u.branch_id <> r.branch_id THEN -- they follow their run; nobody has seen them where they were
+                UPDATE runyard.messages m SET branch_id = r.branch_id, seq = m.seq - u.first_seq + t.next_seq,
+                       parent_id = CASE m.seq WHEN u.first_seq THEN r.base_id ELSE m.parent_id END
+                WHERE m.branch_id = u.branch_id AND m.seq BETWEEN u.first_seq AND u.last_seq AND m.run_id = id;
+                u.last_seq := u.last_seq - u.first_seq + t.next_seq;
+                u.first_seq := t.next_seq;
+                t.next_seq := u.last_seq + 1;
+            END IF;
             r.first_seq := u.first_seq; r.last_seq := u.last_seq; r.last_message_id := u.last_message_id; r.has_tools := u.has_tools;
         END IF;
         IF r.input_id IS NOT NULL THEN
             got := runyard.put_messages(t, r,
                 ARRAY[(r.input_id, r.input_role, r.input, r.input_calls, r.input_results)::runyard.new_message], 2);
             t := got.t; r := got.r;
-            UPDATE runyard.threads SET next_seq = t.next_seq, updated_at = now() WHERE thread_key = t.thread_key;
         END IF;
+        UPDATE runyard.threads SET next_seq = t.next_seq, updated_at = now() WHERE thread_key = t.thread_key AND next_seq < t.next_seq;
     END IF;
     UPDATE runyard.runs SET fence = r.fence, attempt = r.attempt, worker_id = worker, status = 'running', started_at = now(),
         suspended_at = NULL, not_before = NULL, progressed = false, isolated = false, crash_count = r.crash_count,
