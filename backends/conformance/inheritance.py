@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner import errors
+from runner.exchange import AcceptRequest
 from runner.models import RunOptions
 
 from .world import World, said, user
@@ -106,6 +107,45 @@ class TestInheritance:
         assert await world.texts("e") == ["q", "one", "own?", "own!"]
         with pytest.raises(errors.ForkBoundaryError):
             await world.fork("x", src="e", after_run_id="r1")
+
+    async def test_inherited_message_id_is_taken(self, world: World) -> None:
+        """B2: an id names one message of its thread, also one that it inherited, by whatever way another comes."""
+        plain = await world.threads.store_message("t", user("plain"))
+        attempt = await world.start("r1")
+        (old,) = await world.runs.append(attempt, [said("old")])
+        await world.finish(attempt)
+        await world.fork("c", after_run_id="r1")
+        await world.fork("d", src="c", at_message_id=old.id)
+        await world.store("branch", old.id, thread="d")
+        for thread in ("c", "d"):
+            before = await world.texts(thread)
+            claims = [(f"{n}", user("new", id=taken.id)) for n, taken in enumerate((plain, old))]
+            for run_id, message in claims:
+                await world.runs.accept(AcceptRequest(thread_id=thread, run_id=run_id, input=message))
+                assert (await world.claim(run_id, thread=thread)).outcome == "ended"
+                error = (await world.run(run_id, thread)).error
+                assert error is not None and error.code == "invalid_input"
+                with pytest.raises(errors.InvalidInputError):
+                    await world.threads.store_message(thread, message)
+                with pytest.raises(errors.InvalidInputError):
+                    await world.checkpointer.append(thread, [message.model_copy(update={"run_id": "x"})])
+            attempt = await world.start("live", thread=thread)
+            with pytest.raises(errors.InvalidInputError):
+                await world.runs.append(attempt, [said("new", id=plain.id)])
+            with pytest.raises(errors.InvalidInputError):
+                await world.finish(attempt, said("new", id=old.id))
+            await world.finish(attempt, said("fresh"))
+            assert await world.texts(thread) == [*before, "hi", "fresh"]
+
+    async def test_inherited_message_said_again(self, world: World) -> None:
+        """B1, I3: the same message is there already; one that was not inherited is not."""
+        plain = await world.threads.store_message("t", user("plain"))
+        await world.turn("r1")
+        later = await world.threads.store_message("t", user("later"))
+        await world.fork("c", after_run_id="r1")
+        assert await world.threads.store_message("c", user("plain", id=plain.id)) == plain
+        await world.checkpointer.append("c", [user("plain", id=plain.id), user("later", id=later.id)])
+        assert await world.texts("c") == ["plain", "r1?", "r1!", "later"]
 
     async def test_open_run_id_is_taken(self, world: World) -> None:
         """A child that was cut inside a failed run shows it, so its id cannot mean another run there."""

@@ -46,7 +46,7 @@ class MemoryCheckpointer:
                 tree.check_id_free(known, message.id, message.run_id)
         thread = self.db.ensure(self.tenant, thread_id)
         for message in messages:
-            if any(tree.own_entries(thread, message.id)):
+            if tree.holder_of(thread, message.id) is not None:
                 continue
             run_id = message.run_id
             branch = _branch_of(thread, run_id)

@@ -104,7 +104,7 @@ def _start(
     if r.kind != "fork" and not serves(worker, r.agent):
         return Claim(ref, "unserved", effects=limits.leave_line(db, run))
     first = run.branch is None and r.kind == "prompt"
-    if first and r.input is not None and any(tree.own_entries(thread, r.input.id)):
+    if first and r.input is not None and tree.holder_of(thread, r.input.id) is not None:
         error = tree.id_taken(thread, r.input.id)
         info = ErrorInfo(code=error.code, message=error.message)
         return Claim(ref, "ended", effects=lanes.end_outside(db, thread, run, RunStatus.FAILED, info))

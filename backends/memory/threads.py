@@ -251,7 +251,7 @@ class MemoryThreadStore:
 
 def _known(thread: ThreadState, message: Message, parent_id: str | None) -> Entry | None:
     """The message, if it was stored before under its id."""
-    if (known := next(tree.own_entries(thread, message.id), None)) is None:
+    if (known := tree.holder_of(thread, message.id)) is None:
         return None
     told = {"role", "content", "stop_reason", "usage", "metadata"}
     same = known.message.model_dump(include=told) == message.model_dump(include=told)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from runner.errors import ForkBoundaryError, InvalidInputError, MessageNotFoundError, RunNotCompletedError
 from runner.exchange import Cut
@@ -64,14 +65,16 @@ def find(thread: ThreadState, *, message_id: str | None = None, seq: int | None 
     raise MessageNotFoundError(f"thread {thread.id!r} has no {named}", thread_id=thread.id, message_id=message_id, seq=seq)
 
 
-def own_entries(thread: ThreadState, message_id: str) -> Iterator[Entry]:
-    """What the thread itself, none of its ancestors, stored under a message id."""
-    return (entry for branch in thread.branches for entry in branch.own if entry.id == message_id)
+def holder_of(thread: ThreadState, message_id: str) -> Entry | None:
+    """The message that has this id on the thread, its own or inherited."""
+    own = (entry for branch in thread.branches for entry in branch.own)
+    return next((entry for entry in chain(own, thread.root.prefix) if entry.id == message_id), None)
 
 
 def check_id_free(thread: ThreadState, message_id: str, run_id: str | None) -> None:
     """A message id may be said again by the run that stored it, or by none if none did, and by nobody else."""
-    if any(entry.run_id != run_id for entry in own_entries(thread, message_id)):
+    holder = holder_of(thread, message_id)
+    if holder is not None and holder.run_id != run_id:
         raise id_taken(thread, message_id)
 
 

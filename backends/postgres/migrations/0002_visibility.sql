@@ -144,21 +144,22 @@ BEGIN
     RETURN runyard.inherited(r.branch_id) || (r.branch_id, r.snapshot_tip, r.snapshot_cutoff, NULL)::runyard.level;
 END $$;
 
--- The level through which thread `key` sees message `id` of an ancestor, the widest first; no row if it does not.
+-- The level through which thread `key` sees message `id` of an ancestor; no row if it does not. Its first branch sees all that any of them does.
 CREATE FUNCTION runyard.seen_through(key bigint, id uuid)
 RETURNS TABLE (level runyard.level, message runyard.messages, run runyard.runs)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    SELECT (l.ancestor_id, l.high_water_seq, l.cutoff, l.open_run_id)::runyard.level, m, r
-    FROM runyard.messages m
-    JOIN runyard.levels l ON l.ancestor_id = m.branch_id AND m.seq <= l.high_water_seq
-    JOIN runyard.branches child ON child.branch_id = l.branch_id AND child.thread_key = key
-    JOIN runyard.branches b ON b.branch_id = m.branch_id AND b.thread_key <> key
+    SELECT (l.ancestor_id, l.high_water_seq, l.cutoff, l.open_run_id)::runyard.level, m.message, r
+    FROM runyard.levels l
+    JOIN runyard.branches b ON b.branch_id = l.ancestor_id
+    CROSS JOIN LATERAL (SELECT x AS message, x.seq, x.run_id FROM runyard.messages x
+                        WHERE x.message_id = id AND x.branch_id = l.ancestor_id LIMIT 1) m
     LEFT JOIN runyard.runs r ON r.thread_key = b.thread_key AND r.run_id = m.run_id
-    WHERE m.message_id = id AND (m.run_id IS NULL OR m.run_id = l.open_run_id OR r.completion_seq <= l.cutoff)
-    ORDER BY l.high_water_seq DESC, l.cutoff DESC LIMIT 1;
+    WHERE l.branch_id = (SELECT min(own.branch_id) FROM runyard.branches own WHERE own.thread_key = key) AND m.seq <= l.high_water_seq
+      AND (m.run_id IS NULL OR m.run_id = l.open_run_id OR r.completion_seq <= l.cutoff)
+    LIMIT 1;
 END $$;
 
 -- The cut at a message, inclusive: `view` sees exactly its path; `whole` the branch it is on, as the thread sees it.

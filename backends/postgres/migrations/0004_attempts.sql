@@ -49,17 +49,18 @@ BEGIN
     END IF;
 END $$;
 
--- Is there a message with this id on the thread, and under which run? Almost every id is new; one that many threads have (the same words for
--- all of them) is looked up branch by branch.
-CREATE FUNCTION runyard.holder_of(key bigint, id uuid, OUT taken boolean, OUT run_id text)
+-- The message that has this id on the thread, its own or inherited; a NULL row if there is none. Almost every id is new; one that many threads
+-- have (the same words for all of them) is looked up branch by branch.
+CREATE FUNCTION runyard.holder_of(key bigint, id uuid, OUT holder runyard.messages)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    taken := EXISTS (SELECT 1 FROM runyard.messages m WHERE m.message_id = id);
-    IF NOT taken THEN RETURN; END IF;
-    SELECT h.run_id INTO run_id FROM runyard.branches b
-    CROSS JOIN LATERAL (SELECT m.run_id FROM runyard.messages m WHERE m.message_id = id AND m.branch_id = b.branch_id LIMIT 1) h
+    IF NOT EXISTS (SELECT 1 FROM runyard.messages m WHERE m.message_id = id) THEN RETURN; END IF;
+    SELECT h.* INTO holder FROM runyard.branches b
+    CROSS JOIN LATERAL (SELECT m.* FROM runyard.messages m WHERE m.message_id = id AND m.branch_id = b.branch_id LIMIT 1) h
     WHERE b.thread_key = key LIMIT 1;
-    taken := FOUND;
+    IF NOT FOUND THEN
+        SELECT (s.message).* INTO holder FROM runyard.seen_through(key, id) s;
+    END IF;
 END $$;
 
 CREATE FUNCTION runyard.id_taken(t runyard.threads, id uuid) RETURNS jsonb
@@ -78,7 +79,7 @@ CREATE FUNCTION runyard.put_messages(
 DECLARE
     many integer := coalesce(cardinality(messages), 0);
     m runyard.new_message;
-    holder record;
+    holder runyard.messages;
 BEGIN
     IF many = 0 THEN RETURN; END IF;
     IF r.branch_id IS NULL THEN
@@ -89,7 +90,7 @@ BEGIN
         m := messages[n];
         holder := runyard.holder_of(t.thread_key, m.message_id);
         CONTINUE WHEN holder.run_id = r.run_id;
-        IF holder.taken THEN PERFORM runyard.raise(runyard.id_taken(t, m.message_id)); END IF;
+        IF holder.message_id IS NOT NULL THEN PERFORM runyard.raise(runyard.id_taken(t, m.message_id)); END IF;
         INSERT INTO runyard.messages (branch_id, seq, message_id, parent_id, run_id, role, payload, calls, results, event_id)
         VALUES (r.branch_id, t.next_seq, m.message_id, r.last_message_id, r.run_id, m.role, m.payload, m.calls, m.results,
                 r.fence || '-' || (first_event + n - 1));
@@ -218,7 +219,7 @@ BEGIN
         c.outcome := 'unserved'; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
     END IF;
     first := r.kind = 'prompt' AND r.snapshot_tip IS NULL;
-    IF first AND (runyard.holder_of(t.thread_key, r.input_id)).taken THEN
+    IF first AND (runyard.holder_of(t.thread_key, r.input_id)).message_id IS NOT NULL THEN
         c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r));
         why := runyard.id_taken(t, r.input_id);
         event := nextval('runyard.fences') || '-1';

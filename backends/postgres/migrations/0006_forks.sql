@@ -170,9 +170,8 @@ BEGIN
     got := runyard.admit_thread(runyard.ensure_thread(for_tenant, in_thread));
     t := got.t;
     PERFORM runyard.tell(got.effects);
-    SELECT s.* INTO known FROM runyard.messages s JOIN runyard.branches b USING (branch_id)
-    WHERE s.message_id = m.message_id AND b.thread_key = t.thread_key LIMIT 1;
-    IF FOUND THEN
+    known := runyard.holder_of(t.thread_key, m.message_id);
+    IF known.message_id IS NOT NULL THEN
         IF known.run_id IS NOT NULL OR (known.role, known.payload) IS DISTINCT FROM (m.role, m.payload)
            OR coalesce(parent <> known.parent_id, parent IS NOT NULL) THEN
             PERFORM runyard.raise(runyard.id_taken(t, m.message_id));
@@ -229,7 +228,7 @@ DECLARE
     r runyard.runs;
     u runyard.unclaimed;
     head runyard.branches;
-    holder record;
+    holder runyard.messages;
     m record;
 BEGIN
     got := runyard.admit_thread(runyard.ensure_thread(for_tenant, in_thread));
@@ -241,8 +240,8 @@ BEGIN
              JOIN unnest(run_ids) WITH ORDINALITY b(run_id, n) USING (n) ORDER BY n LOOP
         r := CASE WHEN m.run_id IS NOT NULL THEN runyard.open_external(t, m.run_id) END;
         holder := runyard.holder_of(t.thread_key, m.message_id);
-        CONTINUE WHEN holder.taken AND holder.run_id IS NOT DISTINCT FROM m.run_id;
-        IF holder.taken THEN PERFORM runyard.raise(runyard.id_taken(t, m.message_id)); END IF;
+        CONTINUE WHEN holder.message_id IS NOT NULL AND holder.run_id IS NOT DISTINCT FROM m.run_id;
+        IF holder.message_id IS NOT NULL THEN PERFORM runyard.raise(runyard.id_taken(t, m.message_id)); END IF;
         IF m.run_id IS NULL THEN
             SELECT b.* INTO head FROM runyard.branches b WHERE b.branch_id = t.head_branch;
             got := runyard.put_plain(t, head, (m.message_id, m.role, m.payload, m.calls, m.results)::runyard.new_message);
