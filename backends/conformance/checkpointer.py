@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from runner import errors
-from runner.exchange import Cut, ForkRequest
+from runner.exchange import AcceptRequest, Cut, ForkRequest
 from runner.models import HitlRequest, RunOptions, new_id
 from runner.ports import RequestStore
 from runner.states import RunStatus
@@ -247,6 +247,19 @@ class TestExternalRuns:
         assert [m.seq for m in path] == sorted({m.seq or 0 for m in path})
         await world.store("last", await world.id_of("r1!"))
         assert await world.context(await world.start("next")) == ["r1?", "r1!", "last", "hi"]
+
+    @pytest.mark.parametrize("parallel", [False, True], ids=["one branch", "parallel"])
+    async def test_a_prompt_that_was_stored_under_its_run_before(self, world: World, parallel: bool) -> None:
+        """R1, I3: the message is there once, as the run's own."""
+        question = user("q")
+        await world.turn("r1")
+        await world.checkpointer.append(T, [question.model_copy(update={"run_id": "x"}), said("early", run_id="x")])
+        options = RunOptions(parallel=parallel)
+        await world.runs.accept(AcceptRequest(thread_id=T, run_id="x", input=question, options=options))
+        attempt = await world.take("x")
+        assert await world.context(attempt) == ["r1?", "r1!", "q", "early"]
+        await world.finish(attempt, said("a"))
+        assert await world.cut(after_run_id="x") == ["r1?", "r1!", "q", "early", "a"]
 
     async def test_what_was_unclaimed_is_not_there_before_its_first_claim(self, world: World) -> None:
         """R13, I5: until then its place may change, so that nothing may rest on it."""

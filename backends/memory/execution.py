@@ -104,8 +104,7 @@ def _start(
     if r.kind != "fork" and not serves(worker, r.agent):
         return Claim(ref, "unserved", effects=limits.leave_line(db, run))
     first = run.branch is None and r.kind == "prompt"
-    if first and r.input is not None and tree.holder_of(thread, r.input.id) is not None:
-        error = tree.id_taken(thread, r.input.id)
+    if first and r.input is not None and (error := tree.id_error(thread, r.input.id, run.id)) is not None:
         info = ErrorInfo(code=error.code, message=error.message)
         return Claim(ref, "ended", effects=lanes.end_outside(db, thread, run, RunStatus.FAILED, info))
     if not takeover and (slot := limits.missing_slot(db, thread, run)) is not None:
@@ -141,9 +140,7 @@ def _first_claim(db: Database, thread: ThreadState, run: RunState) -> None:
     freeze(thread, run)
     _gather(thread, run, run.branch)
     if run.run.input is not None:
-        before = run.own() or run.context  # its own: stored before anybody claimed it
-        last = before[-1].id if before else None
-        db.store(thread, run.branch, run.run.input, parent=last, run_id=run.id, event=f"{run.run.fence}-{INPUT_EVENT}")
+        _say(db, thread, run, run.run.input, INPUT_EVENT)
 
 
 def _gather(thread: ThreadState, run: RunState, branch: Branch) -> None:
@@ -236,16 +233,20 @@ def append(db: Database, thread: ThreadState, run: RunState, messages: Sequence[
     messages = check_messages(messages)
     for message in messages:
         tree.check_id_free(thread, message.id, run.id)
-    stored = []
-    for n, message in enumerate(messages, first_event):
-        entry = next((entry for entry in run.own() if entry.id == message.id), None)
-        if entry is None:
-            own = run.own()
-            parent = own[-1].id if own else run.context[-1].id if run.context else None
-            entry = db.store(thread, run.branch, message, parent=parent, run_id=run.id, event=f"{run.run.fence}-{n}")
-            run.progress = True
-        stored.append(entry)
+    before = thread.next_seq
+    stored = [_say(db, thread, run, message, n) for n, message in enumerate(messages, first_event)]
+    run.progress |= thread.next_seq > before
     return stored
+
+
+def _say(db: Database, thread: ThreadState, run: RunState, message: Message, event: int) -> Entry:
+    """Store a message after the run's last one, unless the run holds it already."""
+    if (known := tree.holder_of(thread, message.id)) is not None:
+        return known
+    assert run.branch is not None
+    before = run.own() or run.context
+    last = before[-1].id if before else None
+    return db.store(thread, run.branch, message, parent=last, run_id=run.id, event=f"{run.run.fence}-{event}")
 
 
 def finish(db: Database, write: Write, status: RunStatus, error: ErrorInfo | None = None) -> Ended:

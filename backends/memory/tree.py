@@ -73,9 +73,13 @@ def holder_of(thread: ThreadState, message_id: str) -> Entry | None:
 
 def check_id_free(thread: ThreadState, message_id: str, run_id: str | None) -> None:
     """A message id may be said again by the run that stored it, or by none if none did, and by nobody else."""
+    if (error := id_error(thread, message_id, run_id)) is not None:
+        raise error
+
+
+def id_error(thread: ThreadState, message_id: str, run_id: str | None) -> InvalidInputError | None:
     holder = holder_of(thread, message_id)
-    if holder is not None and holder.run_id != run_id:
-        raise id_taken(thread, message_id)
+    return id_taken(thread, message_id) if holder is not None and holder.run_id != run_id else None
 
 
 def id_taken(thread: ThreadState, message_id: str) -> InvalidInputError:

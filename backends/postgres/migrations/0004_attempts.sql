@@ -157,6 +157,7 @@ DECLARE
     r runyard.runs;
     got record;
     u runyard.unclaimed;
+    holder runyard.messages;
     first boolean;
     slot text;
     why jsonb;
@@ -219,7 +220,8 @@ BEGIN
         c.outcome := 'unserved'; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
     END IF;
     first := r.kind = 'prompt' AND r.snapshot_tip IS NULL;
-    IF first AND (runyard.holder_of(t.thread_key, r.input_id)).message_id IS NOT NULL THEN
+    holder := CASE WHEN first THEN runyard.holder_of(t.thread_key, r.input_id) END;
+    IF holder.message_id IS NOT NULL AND holder.run_id IS DISTINCT FROM r.run_id THEN
         c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r));
         why := runyard.id_taken(t, r.input_id);
         event := nextval('runyard.fences') || '-1';
