@@ -147,6 +147,16 @@ class TestInheritance:
         await world.checkpointer.append("c", [user("plain", id=plain.id), user("later", id=later.id)])
         assert await world.texts("c") == ["plain", "r1?", "r1!", "later"]
 
+    async def test_message_that_its_ancestor_stored_after_the_fork(self, world: World) -> None:
+        """B2, B3: the same words on both sides are a message of each, and a leaf of each."""
+        await world.turn("r1")
+        await world.fork("c", after_run_id="r1")
+        message = user("same")
+        for thread in ("t", "c"):
+            stored = await world.threads.store_message(thread, message)
+            assert [(leaf.message_id, leaf.depth) for leaf in await world.leaves(thread)] == [(stored.id, 3)]
+            assert await world.texts(thread, leaf=stored.id) == ["r1?", "r1!", "same"]
+
     async def test_open_run_id_is_taken(self, world: World) -> None:
         """A child that was cut inside a failed run shows it, so its id cannot mean another run there."""
         await world.turn("r1")

@@ -23,6 +23,7 @@ class Choices(TwoStores):
     tenants: list[str]
     made: Iterator[int]
     texts: Iterator[int]
+    spoken: list[Message]
 
     def id(self) -> str:
         made = str(uuid.UUID(int=next(self.made)))
@@ -30,6 +31,17 @@ class Choices(TwoStores):
         return made
 
     def message(self, kind: str = "user", calls: list[str] | None = None) -> Message:
+        """A new message."""
+        self.spoken.append(self.words(kind, calls))
+        return self.spoken[-1]
+
+    def said(self, data: st.DataObject, kind: str = "user", calls: list[str] | None = None) -> Message:
+        """A new message, or one of the latest again, whoever said it on whatever thread."""
+        if data.draw(st.integers(0, 4)):
+            return self.message(kind, calls)
+        return data.draw(st.sampled_from(self.spoken[-12:]))
+
+    def words(self, kind: str, calls: list[str] | None) -> Message:
         text = f"m{next(self.texts)}"
         if kind == "call":
             return Message(id=self.id(), role="assistant", content=[ToolCallPart(id=f"{text}{n}", name="f") for n in "ab"])
@@ -85,8 +97,8 @@ class Choices(TwoStores):
         calls = self.open_calls(key, run_id)
         if calls:
             some = data.draw(st.sampled_from([calls, calls[:1]]))
-            return [self.message(data.draw(st.sampled_from(["result", "result", "assistant"])), some)]
+            return [self.said(data, data.draw(st.sampled_from(["result", "result", "assistant"])), some)]
         return [
-            self.message(kind)
+            self.said(data, kind)
             for kind in data.draw(st.sampled_from([[], ["assistant"], ["assistant"], ["assistant", "assistant"], ["call"]]))
         ]

@@ -42,7 +42,7 @@ class StoreMachine(Choices, RuleBasedStateMachine):
         number = next(examples)
         self.tenants = [f"{number}", f"{number}x"]
         self.made = itertools.count(number << 64)
-        self.chosen = set()
+        self.chosen, self.spoken = set(), []
         self.workers = itertools.count()
         self.steps = 0
 
@@ -115,7 +115,7 @@ class StoreMachine(Choices, RuleBasedStateMachine):
     def accept(self, data: st.DataObject, strategy: Any) -> None:
         key = self.thread(data)
         parent = self.known_message(data, key) if data.draw(st.integers(0, 2)) == 0 else None
-        message = self.message() if data.draw(st.integers(0, 4)) else None
+        message = self.said(data) if data.draw(st.integers(0, 4)) else None
         options = RunOptions(parallel=data.draw(st.integers(0, 4)) == 0, multitask_strategy=strategy)
         delay = data.draw(st.sampled_from([None] * 15 + [3600.0]))
         run_id = data.draw(st.sampled_from(RUNS))
@@ -132,7 +132,7 @@ class StoreMachine(Choices, RuleBasedStateMachine):
         run_id = data.draw(st.sampled_from([run for run in RUNS if run not in taken] or RUNS))
         parent = self.known_message(data, key) if data.draw(st.integers(0, 3)) == 0 else None
         request = AcceptRequest(
-            thread_id=key[1], run_id=run_id, input=self.message(), parent_id=parent, options=RunOptions(parallel=parallel)
+            thread_id=key[1], run_id=run_id, input=self.said(data), parent_id=parent, options=RunOptions(parallel=parallel)
         )
         self.turn(key, request, finish=finish)
 
@@ -299,13 +299,13 @@ class StoreMachine(Choices, RuleBasedStateMachine):
         key = self.thread(data)
         parent = self.known_message(data, key) if data.draw(st.booleans()) else None
         leaf = self.known_message(data, key) if data.draw(st.integers(0, 4)) == 0 else None
-        message = self.message(data.draw(st.sampled_from(["user", "user", "call"])))
+        message = self.said(data, data.draw(st.sampled_from(["user", "user", "call"])))
         self.both(lambda side: side.backends[key[0]].threads.store_message(key[1], message, parent, expected_leaf=leaf), key)
 
     @rule(data=st.data(), kinds=st.lists(st.sampled_from([None, None, *EXTERNALS, *RUNS[-4:]]), min_size=1, max_size=4))
     def append_plain(self, data: st.DataObject, kinds: list[str | None]) -> None:
         key = self.thread(data)
-        messages = [self.message().model_copy(update={"run_id": run_id}) for run_id in kinds]
+        messages = [self.said(data).model_copy(update={"run_id": run_id}) for run_id in kinds]
         self.both(lambda side: side.backends[key[0]].checkpointer.append(key[1], messages), key)
 
     @rule(data=st.data(), run_id=st.sampled_from([*EXTERNALS, *EXTERNALS, RUNS[0]]), complete=st.booleans())

@@ -141,7 +141,7 @@ class TwoStores:
             "leaves": sorted(
                 [self.name(b.message_id) or "", b.depth, b.run_id, b.run_status if b.run_id in own else None] for b in leaves
             ),
-            "paths": sorted(self.plain([path.items for path in paths])),
+            "paths": sorted(self.plain([path.items for path in paths]), key=str),
             "runs": {run.run_id: self.plain(run) for run in runs},
             "requests": sorted(self.plain((await backend.runs.requests(thread_id=thread_id, pending=False, limit=999)).items)),
             "pending": self.plain(await backend.checkpointer.load_pending(thread_id)),

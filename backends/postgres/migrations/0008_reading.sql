@@ -68,7 +68,7 @@ BEGIN
                r.status AS run_status
         FROM runyard.branches b
         JOIN runyard.messages m ON m.message_id = b.leaf_id AND (m.branch_id = b.branch_id OR (b.branch_id = root AND m.branch_id IN (
-            SELECT l.ancestor_id FROM runyard.levels l WHERE l.branch_id = root)))
+            SELECT l.ancestor_id FROM runyard.levels l WHERE l.branch_id = root AND b.leaf_seq <= l.high_water_seq)))
         JOIN runyard.branches o ON o.branch_id = m.branch_id
         LEFT JOIN runyard.runs r ON r.thread_key = o.thread_key AND r.run_id = m.run_id
         WHERE b.thread_key = t.thread_key AND b.leaf_id IS NOT NULL AND b.leaf_id <> ALL (continued)
