@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -134,13 +133,10 @@ class Intake:
                 await self._until_told(asyncio.sleep(jittered(min(0.1 * 2**trouble, 2.0))))
         await asyncio.gather(*self._rousing)
 
-    async def finished(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is executed any more. False if that took longer than ``timeout`` seconds."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                while self._tasks:
-                    await asyncio.wait(self._tasks)
-        return not self._tasks
+    async def finished(self) -> None:
+        """Wait until nothing is executed any more."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def _take(self, queues: Sequence[str], limit: int, wait: float) -> int:
         worker_id = self.worker_id

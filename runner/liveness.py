@@ -7,6 +7,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -163,12 +164,14 @@ class LivenessThread:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    async def stop(self) -> None:
-        """End the thread and close its connections."""
+    async def stop(self, timeout: float) -> None:
+        """End the thread and close its connections. One that its servers keep for ``timeout`` seconds is left to itself."""
         self._stopping = True
         if self._loop is not None and self._task is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._task.cancel)
-        await self._ended.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._ended.wait()
 
     def _main(self) -> None:
         try:
@@ -178,7 +181,8 @@ class LivenessThread:
         except BaseException:
             log.exception("liveness ended; this worker will be declared dead")
         finally:
-            self._owner.call_soon_threadsafe(self._ended.set)
+            with suppress(RuntimeError):  # nobody waited, and the owner's loop is closed
+                self._owner.call_soon_threadsafe(self._ended.set)
 
     async def _run(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()

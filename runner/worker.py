@@ -34,7 +34,11 @@ from .webhooks.models import WebhookPolicy
 INSPECT: Final = 2.0
 """Seconds between two comparisons of this worker's rows in the store with its tasks."""
 ANNOUNCE: Final = 2.0
-"""Seconds that a worker which is leaving waits for the store to hear of it."""
+"""Seconds that a worker which is leaving waits for a server, each time that it has to."""
+HANDOVER: Final = UNWIND + 5.0
+"""Seconds after the grace time within which runs are released."""
+LEAVE: Final = HANDOVER + 5 * ANNOUNCE
+"""Seconds after the grace time within which :meth:`Worker.run` ends, whatever becomes of the servers."""
 TURN: Final = 0.5
 """Seconds between two signs of life of the main loop."""
 
@@ -154,18 +158,20 @@ class Worker:
                 self.started.set()
                 log.info("worker started", worker_id=self.worker_id, queues=self.queues, agents=list(self.app.agents))
                 try:
-                    await taking
-                    await self._drain()
+                    await _first(asyncio.wait((taking,)), self._stop.wait())
+                    await asyncio.gather(_announce("drain", self.backend.workers.drain(self.worker_id)), self._drain(taking))
+                    if taking.done():
+                        taking.result()
                 finally:
-                    taking.cancel()
-                    await asyncio.gather(taking, return_exceptions=True)
-            await self._leave()
+                    await _cancelled(taking)
+            await _announce("leave", self._leave())
         finally:
             if self._isolation is not None:
                 await self._isolation.close()
             metrics.SLOTS.dec(self.slots.size)
             self.writer.close()
-            await writing
+            await asyncio.wait((writing,), timeout=ANNOUNCE)
+            writing.cancel()
         log.info("worker stopped", worker_id=self.worker_id)
 
     async def _register(self) -> None:
@@ -221,14 +227,13 @@ class Worker:
             try:
                 yield
             finally:
-                await self._liveness_thread.stop()
+                await self._liveness_thread.stop(ANNOUNCE)
         else:
             task = asyncio.create_task(keep_alive(self.backend, self._pulse))
             try:
                 yield
             finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await _cancelled(task)
 
     @asynccontextmanager
     async def _background(self) -> AsyncIterator[None]:
@@ -237,9 +242,7 @@ class Worker:
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _cancelled(*tasks)
 
     async def _turn(self) -> None:
         while True:
@@ -288,33 +291,44 @@ class Worker:
         else:
             self.courier.carry_out(ended.effects)
 
-    async def _drain(self) -> None:
-        await _announce("drain", self.backend.workers.drain(self.worker_id))
-        await _first(self.intake.finished(), self._stop.wait())
-        await _first(self.intake.finished(self.grace), self._hurry.wait())
+    async def _drain(self, taking: asyncio.Task[None]) -> None:
+        """Let runs finish, then release them. ``taking`` ends at a stop, but for a claim that a server still holds on to."""
+        await _first(self._finished(taking), self._stop.wait())
+        await _first(self._finished(taking), asyncio.sleep(self.grace), self._hurry.wait())
         for execution in self.slots.executions():
             execution.stop(Stop.HANDOVER)
-        if not await self.intake.finished(UNWIND + 5.0):
+        await _first(self._finished(taking), asyncio.sleep(HANDOVER))
+        if len(self.slots):
             log.error("runs are left behind", runs=len(self.slots))
+
+    async def _finished(self, taking: asyncio.Task[None]) -> None:
+        await asyncio.wait((taking,))
+        await self.intake.finished()
         await self.courier.drained()
 
     async def _leave(self) -> None:
         if self._births:
-            await asyncio.wait(self._births, timeout=5.0)
+            await asyncio.wait(self._births)
         self._pulse.worker_id = None
-        await _announce("leave", self.backend.workers.leave(self.worker_id))
+        await self.backend.workers.leave(self.worker_id)
 
 
 async def _announce(what: str, call: Coroutine[Any, Any, object]) -> None:
-    """Tell the store; one that does not answer does not keep a worker that is leaving."""
+    """Tell the store; one that does not answer, or refuses, does not keep a worker that is leaving."""
     task = asyncio.create_task(call, name=f"announce {what}")
     await asyncio.wait((task,), timeout=ANNOUNCE)
     error = task.exception() if task.done() else BackendUnavailableError(f"no answer within {ANNOUNCE:g} s")
-    if isinstance(error, BackendUnavailableError | WorkerDeadError):
+    if error is not None:
         task.cancel()
-        log.warning("unannounced", what=what, error=str(error))
-    elif error is not None:
-        raise error
+        expected = isinstance(error, BackendUnavailableError | WorkerDeadError)
+        log.warning("unannounced", what=what, error=str(error), exc_info=None if expected else error)
+
+
+async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel ``tasks`` and wait for them, but not for the server that one of them may go on waiting for."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=ANNOUNCE)
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:

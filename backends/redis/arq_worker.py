@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import arq.worker
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 CONNECT_BOUND: Final = 60.0
 """Seconds that a starting worker waits for its servers."""
 LINGER: Final = 2.0
-"""Seconds that what a worker's agents left behind may take to end, when nothing else is left to do."""
+"""Seconds that connections, and what a worker's agents left behind, may take to end when nothing else is left to do."""
 OUT_OF_THE_WAY: Final = 10 * 365 * 86400
 """arq's own job timeout, in seconds; a run's timeout is the executor's."""
 
@@ -180,7 +180,8 @@ async def serve(app: App, backend: Backend, **options: Any) -> AsyncIterator[Wor
         await serving
 
 
-async def _run(app: App, settings: Settings, watched: Watched) -> None:
+async def _run(app: App, settings: Settings, watched: Watched, soon: Callable[[int], None]) -> None:
+    status = 1
     connect, second = connectors(settings)
     backend = await patiently(connect, bound=CONNECT_BOUND)
     sender = HttpSender(settings.webhook_allow_private)
@@ -205,7 +206,9 @@ async def _run(app: App, settings: Settings, watched: Watched) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.host.stop)
         await worker.async_run()
+        status = 0
     finally:
+        soon(status)
         await sender.close()
         await backend.close()
 
@@ -270,25 +273,27 @@ def run_worker(app: App, settings: Settings) -> None:
     """
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     with _own_port(settings) as watched, _ending_soon() as soon, asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_run(app, settings, watched))
-        soon()
+        runner.run(_run(app, settings, watched, soon))
 
 
 @contextmanager
-def _ending_soon() -> Iterator[Callable[[], None]]:
-    """Gives a function after whose call the block ends in LINGER seconds, if need be with the process: an event loop waits for
-    every task and thread, and user code may hold on to its own for as long as it likes."""
+def _ending_soon() -> Iterator[Callable[[int], None]]:
+    """Gives a function after whose call the block ends in LINGER seconds, if need be with the process, whose exit status it
+    takes: an event loop waits for every task and thread, and user code may hold on to its own for as long as it likes."""
 
-    def leave() -> None:
-        log.error("user code does not end; the process ends without it")
-        os._exit(0)
+    def leave(status: int) -> None:
+        log.error("user code or a server does not end; the process ends without it")
+        os._exit(status)
 
-    timer = threading.Timer(LINGER, leave)
-    timer.daemon = True
-    try:
-        yield timer.start
-    finally:
-        timer.cancel()
+    with ExitStack() as stack:
+
+        def soon(status: int) -> None:
+            timer = threading.Timer(LINGER, leave, (status,))
+            timer.daemon = True
+            timer.start()
+            stack.callback(timer.cancel)
+
+        yield soon
 
 
 def _own_port(settings: Settings) -> AbstractContextManager[Watched]:

@@ -4,11 +4,14 @@ import asyncio
 import os
 import time
 
+import asyncpg
 import pytest
 
+from backends.embedded import EmbeddedPostgres
 from backends.redis.arq_worker import LINGER
 from runner.executor import UNWIND
 from runner.states import RunStatus
+from runner.worker import LEAVE
 from tests.fleet import SLACK, Fleet, until
 
 GRACE = float(os.environ.get("RUNYARD_TEST_GRACE", "2"))
@@ -56,3 +59,41 @@ async def test_sigterm_does_not_wait_for_what_ignores_it(fleet: Fleet, keeps: st
     assert time.monotonic() - began <= UNWIND + 2 + LINGER + SLACK
     await fleet.start(app="tests.agents:app")
     assert (await handle.result(20)).run.crash_count == 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("keeps", [None, "task"], ids=["idle", "busy"])
+async def test_sigterm_does_not_wait_for_a_server_that_does_not_answer(
+    fleet: Fleet, postgres_server: EmbeddedPostgres, keeps: str | None
+) -> None:
+    """Design §7: what cannot be told is left to the others."""
+    leaver = await fleet.start(grace=0, app="tests.agents:app")
+    if keeps is not None:
+        handle = await fleet.client.enqueue("t", keeps, agent="stubborn")
+        await fleet.holder("t", handle.id, messages=0)
+    postgres_server.pause()
+    try:
+        began = time.monotonic()
+        fleet.processes[leaver].terminate()
+        assert await asyncio.wait_for(fleet.processes[leaver].wait(), LEAVE + 20) == 0
+        assert time.monotonic() - began <= LEAVE + LINGER + SLACK
+    finally:
+        postgres_server.resume()
+
+
+@pytest.mark.timeout(90)
+async def test_sigterm_does_not_wait_for_a_store_that_refuses(fleet: Fleet, postgres_url: str) -> None:
+    """R9: a worker that cannot say that it leaves hands its runs over all the same, and no thread keeps its process."""
+    leaver = await fleet.start(grace=0, app="tests.agents:app")
+    handle = await fleet.client.enqueue("t", "thread", agent="stubborn")
+    await fleet.holder("t", handle.id, messages=0)
+    connection = await asyncpg.connect(postgres_url)
+    await connection.execute("ALTER TABLE runyard.workers RENAME TO gone")
+    began = time.monotonic()
+    fleet.processes[leaver].terminate()
+    assert await asyncio.wait_for(fleet.processes[leaver].wait(), LEAVE + 20) == 0
+    assert time.monotonic() - began <= LEAVE + LINGER + SLACK
+    await connection.execute("ALTER TABLE runyard.gone RENAME TO workers")
+    await connection.close()
+    run = await handle.run()
+    assert (run.status, run.crash_count) == (RunStatus.QUEUED, 0)

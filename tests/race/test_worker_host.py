@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -516,6 +516,65 @@ async def test_a_store_that_does_not_answer_does_not_keep_a_worker_that_leaves(
 
             await until(started)
         assert (await handle.result(0)).ok
+
+
+async def test_a_store_that_refuses_the_announcement_changes_nothing(
+    backend: Backend, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R9: runs finish in the grace time, and the rest are released."""
+
+    async def refuse(worker_id: str) -> None:
+        raise KeyError("a table is gone")
+
+    monkeypatch.setattr(backend.workers, "drain", refuse)
+    monkeypatch.setattr(backend.workers, "leave", refuse)
+    async with serving(APP, backend, grace=0.3):
+        quick = await client.enqueue("quick", "sleep 0.1 | say done")
+        slow = await client.enqueue("slow", "say half | sleep 60 | say end")
+        await until(lambda: is_status(client, "slow", slow.id, RunStatus.RUNNING))
+        await until(lambda: is_status(client, "quick", quick.id, RunStatus.RUNNING))
+    assert (await quick.result(1)).ok
+    assert await slow.status() is RunStatus.QUEUED
+
+
+async def test_calls_that_cannot_be_cancelled_do_not_keep_a_worker_that_leaves(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Design §7: a driver may wait for its server before it gives a cancelled call up."""
+    answered = asyncio.Event()
+    kept: set[asyncio.Task[Any]] = set()
+
+    async def deaf(*_: Any) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        kept.add(task)
+        while not answered.is_set():
+            with suppress(asyncio.CancelledError):
+                await answered.wait()
+        raise asyncio.CancelledError
+
+    async def hints() -> AsyncIterator[RunRef]:
+        yield await deaf()
+
+    async def claiming_beating_and_listening() -> bool:
+        return len(kept) == 3
+
+    monkeypatch.setattr("runner.worker.ANNOUNCE", 0.05)
+    monkeypatch.setattr(backend.scheduler, "cancel_hints", hints)
+    monkeypatch.setattr(backend.scheduler, "claim", deaf)
+    monkeypatch.setattr(backend.workers, "beat", deaf)
+    monkeypatch.setattr(backend.workers, "leave", deaf)
+    worker = Worker(APP, backend, grace=0)
+    monkeypatch.setattr("runner.worker.HANDOVER", 0.05)
+    serving = asyncio.create_task(worker.run())
+    try:
+        await until(claiming_beating_and_listening)
+        worker.stop()
+        done, _ = await asyncio.wait((serving,), timeout=5)
+    finally:
+        answered.set()
+        await asyncio.wait((*kept, serving))
+    assert done
 
 
 @pytest.mark.parametrize("name", ["on_job_start", "on_job_end", "after_job_end"])
