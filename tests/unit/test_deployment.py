@@ -1,4 +1,4 @@
-"""What kills a worker's process waits until the worker cannot be leaving any more (R9): killed earlier, its runs have crashed."""
+"""What kills a worker waits until it must have left by itself (R9): killed earlier, its runs have crashed."""
 
 import re
 from pathlib import Path
