@@ -1,7 +1,8 @@
 """What ends a process, raised in a task of an agent, ends that task only.
 
 asyncio lets a SystemExit or KeyboardInterrupt of any task out of the event loop: it would take down the worker and all its
-other runs.
+other runs. So it does from callbacks, and from coroutines that a thread outside the agent's context submits: those are nobody's
+tasks.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Coroutine
 from contextvars import Context
 from typing import Any, TypeVar
 
+from .agents.context import RunContext
 from .agents.steps import current_context
 
 T = TypeVar("T")
@@ -28,14 +30,15 @@ def contain(loop: asyncio.AbstractEventLoop) -> None:
         agent = current_context.get() or (context.get(current_context) if context is not None else None)
         if agent is None or not isinstance(work, Coroutine):
             return asyncio.Task(work, loop=loop, context=context, **options)
-        task = asyncio.Task(_contained(work), loop=loop, context=context, **options)
+        task = asyncio.Task(_contained(work, agent), loop=loop, context=context, **options)
         task.add_done_callback(lambda _: work.close())  # it was never begun if the task was cancelled before it started
         return task
 
     loop.set_task_factory(task_of)
 
 
-async def _contained(work: Coroutine[Any, Any, T]) -> T:
+async def _contained(work: Coroutine[Any, Any, T], agent: RunContext) -> T:
+    current_context.set(agent)  # an empty context would hide from the tasks that it starts whose they are
     try:
         return await work
     except (SystemExit, KeyboardInterrupt) as error:

@@ -239,17 +239,22 @@ def test_what_ends_a_process_is_an_error_of_the_agents_task_where_tasks_are_cont
     async def leave() -> None:
         raise error
 
+    async def beget() -> None:
+        await asyncio.create_task(leave())
+
     async def agent(ctx: RunContext) -> None:
         if ctx.attempt == 1:
             await asyncio.create_task(leave(), context=contextvars.Context())
+        if ctx.attempt == 2:
+            await asyncio.create_task(beget(), context=contextvars.Context())
         await leave()
 
     with asyncio.Runner() as runner:
         contain(runner.get_loop())
         lab = runner.run(_lab())
-        runner.run(lab.accept(options=RunOptions(max_attempts=2, retry=AT_ONCE)))
-        outcomes = [status(runner.run(lab.attempt(agent))) for _ in range(2)]
-        assert outcomes == [RunStatus.QUEUED, RunStatus.FAILED]
+        runner.run(lab.accept(options=RunOptions(max_attempts=3, retry=AT_ONCE)))
+        outcomes = [status(runner.run(lab.attempt(agent))) for _ in range(3)]
+        assert outcomes == [RunStatus.QUEUED, RunStatus.QUEUED, RunStatus.FAILED]
 
 
 def test_a_contained_task_may_be_cancelled_before_it_starts(recwarn: pytest.WarningsRecorder) -> None:
