@@ -126,6 +126,18 @@ class TestAttempts:
         await world.finish(attempt)
         assert await world.texts() == ["hi", "once"]
 
+    async def test_said_again_in_other_words(self, world: World) -> None:
+        """I3: an append answers what is stored, so that no event says anything else."""
+        message = said("one", metadata={"k": 1})
+        (stored,) = await world.runs.append(await world.start("r1"), [message])
+        await world.bury()
+        attempt = await world.take("r1", worker="w2")
+        fresh = said("fresh")
+        again, new = await world.runs.append(attempt, [said("other", id=message.id), fresh])
+        assert again == stored and (again.text, again.metadata) == ("one", {"k": 1})
+        assert (new.text, new.parent_id) == ("fresh", message.id)
+        assert await world.runs.context(attempt) == [*(await world.runs.context(attempt))[:1], stored, new]
+
     async def test_new_messages_beside_repeated_ones_are_stored(self, world: World) -> None:
         """I3, R6: a later attempt says again what an earlier one committed, under the same ids, and goes on from there."""
         one, two, three = said("one"), said("two"), said("three")

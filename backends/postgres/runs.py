@@ -117,13 +117,11 @@ class PostgresRunStore(RunTrail):
         )
 
     async def append(self, attempt: Attempt, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
-        """Append under the fence. Raises StaleFenceError, CancelRequestedError."""
+        """Append under the fence; answers what is stored (I3). Raises StaleFenceError, CancelRequestedError."""
         rows = await self.db.rows(
             "append", attempt.thread_key, attempt.run_id, attempt.fence, codec.many(list(messages)), first_event
         )
-        return [
-            message.model_copy(update={"run_id": attempt.run_id, **row}) for message, row in zip(messages, rows, strict=True)
-        ]
+        return codec.messages(rows)
 
     async def start_step(self, attempt: Attempt, key: str) -> Step | None:
         """Note that a step starts; the step as it was before if it is done or another attempt started it, else None."""

@@ -36,10 +36,11 @@ class Choices(TwoStores):
         return self.spoken[-1]
 
     def said(self, data: st.DataObject, kind: str = "user", calls: list[str] | None = None) -> Message:
-        """A new message, or one of the latest again, whoever said it on whatever thread."""
+        """A new message, or one of the latest again, whoever said it on whatever thread; or its id with other words."""
         if data.draw(st.integers(0, 4)):
             return self.message(kind, calls)
-        return data.draw(st.sampled_from(self.spoken[-12:]))
+        again = data.draw(st.sampled_from(self.spoken[-12:]))
+        return again if data.draw(st.booleans()) else self.words(kind, calls).model_copy(update={"id": again.id})
 
     def words(self, kind: str, calls: list[str] | None) -> Message:
         text = f"m{next(self.texts)}"

@@ -353,8 +353,9 @@ BEGIN
     SELECT y.* INTO r FROM runyard.runs y WHERE y.thread_key = key AND y.run_id = id;
 END $$;
 
+-- What is stored under the ids of the messages: of one that the run said before, what it said then.
 CREATE FUNCTION runyard.append(key bigint, id text, with_fence bigint, messages runyard.new_message[], first_event integer)
-RETURNS TABLE (seq bigint, parent_id uuid, created_at timestamptz)
+RETURNS SETOF runyard.messages
 LANGUAGE plpgsql AS $$
 DECLARE
     seen bigint;
@@ -375,8 +376,7 @@ BEGIN
                has_tools = r.has_tools, progressed = true, changed_at = now()
         WHERE accept_no = r.accept_no;
     END IF;
-    RETURN QUERY SELECT m.seq, m.parent_id, m.created_at
-        FROM unnest(messages) WITH ORDINALITY n(message_id, role, payload, calls, results, place)
+    RETURN QUERY SELECT m.* FROM unnest(messages) WITH ORDINALITY n(message_id, role, payload, calls, results, place)
         JOIN runyard.messages m ON m.message_id = n.message_id AND m.branch_id = r.branch_id ORDER BY n.place;
 END $$;
 

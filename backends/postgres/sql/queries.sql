@@ -24,7 +24,8 @@ SELECT s.step_key, s.done, s.result, s.fence FROM runyard.steps s JOIN runyard.r
 SELECT q.* FROM runyard.requests q WHERE q.thread_key = $1 AND q.run_id = $2
 
 -- name: append
-SELECT seq, parent_id::text AS parent_id, created_at FROM runyard.append($1, $2, $3, $4::runyard.new_message[], $5)
+SELECT seq, message_id::text AS id, parent_id::text AS parent_id, run_id, role, payload, note, calls, results, created_at
+FROM runyard.append($1, $2, $3, $4::runyard.new_message[], $5)
 
 -- name: start_step
 SELECT step_key, done, result, fence FROM runyard.start_step($1, $2, $3, $4)
