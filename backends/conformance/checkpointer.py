@@ -149,6 +149,17 @@ class TestExternalRuns:
         await cp.mark_run_complete(T, "y")
         assert await world.texts() == ["plain", "q", "unclaimed", "a"]
 
+    async def test_one_id_for_two_runs_in_one_append(self, world: World) -> None:
+        """B2: an id names one message, and nothing of the call is stored."""
+        message = user("a")
+        for other in ("x", None):
+            again = message.model_copy(update={"run_id": other})
+            with pytest.raises(errors.InvalidInputError):
+                await world.checkpointer.append(T, [user("before"), again, message.model_copy(update={"run_id": "y"})])
+        assert await world.checkpointer.load(T) is None
+        await world.checkpointer.append(T, [message, message])
+        assert await world.texts() == ["a"]
+
     async def test_a_failed_one_is_not_redriven(self, world: World) -> None:
         """design 3.4: an external run is never scheduled, whatever becomes of it."""
         await world.checkpointer.claim_run(T, "x")

@@ -38,6 +38,10 @@ class MemoryCheckpointer:
         check_id(thread_id, "thread_id")
         messages = check_messages(messages)
         limits.check_size(self.db, messages)
+        run_ids = {message.id: message.run_id for message in messages}
+        for message in messages:
+            if message.run_id != run_ids[message.id]:
+                raise tree.id_taken(thread_id, message.id)
         known = self.db.find(self.tenant, thread_id)
         if known is not None:
             self.db.tell(lanes.admit_thread(self.db, known))

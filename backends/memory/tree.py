@@ -79,12 +79,12 @@ def check_id_free(thread: ThreadState, message_id: str, run_id: str | None) -> N
 
 def id_error(thread: ThreadState, message_id: str, run_id: str | None) -> InvalidInputError | None:
     holder = holder_of(thread, message_id)
-    return id_taken(thread, message_id) if holder is not None and holder.run_id != run_id else None
+    return id_taken(thread.id, message_id) if holder is not None and holder.run_id != run_id else None
 
 
-def id_taken(thread: ThreadState, message_id: str) -> InvalidInputError:
-    message = f"message id {message_id} is taken on thread {thread.id} by another message; use a fresh one"
-    return InvalidInputError(message, thread_id=thread.id, message_id=message_id)
+def id_taken(thread_id: str, message_id: str) -> InvalidInputError:
+    message = f"message id {message_id} is taken on thread {thread_id} by another message; use a fresh one"
+    return InvalidInputError(message, thread_id=thread_id, message_id=message_id)
 
 
 def path(thread: ThreadState, branch: Branch, entry: Entry) -> list[Entry]:
