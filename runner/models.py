@@ -176,6 +176,11 @@ class Message(_Stored):
         """The results of tool calls, in one message."""
         return cls(role="tool", content=list(results), **fields)
 
+    def says(self, other: Message) -> bool:
+        """Whether all but what the store sets is the same."""
+        told = {"role", "content", "stop_reason", "usage", "metadata"}
+        return self.model_dump(include=told) == other.model_dump(include=told)
+
     @property
     def text(self) -> str:
         """The text parts, joined."""

@@ -52,16 +52,17 @@ class TestTree:
 
     async def test_a_message_is_stored_once(self, world: World) -> None:
         """B1: the same message again is the one that is stored, whatever came after it; its id is no other message's."""
-        first = await world.threads.store_message(T, message := user("a", metadata={"k": 1}))
+        first = await world.threads.store_message(T, message := user("a", metadata={"k": 1, "l": {}}))
         second = await world.threads.store_message(T, other := user("b"), first.id)
         attempt = await world.start("r1", "live")
         again = await world.threads.store_message(T, message, expected_leaf=None)
         assert (again.id, again.seq, again.parent_id) == (first.id, 1, None)
+        assert await world.threads.store_message(T, user("a", id=first.id, metadata={"l": {}, "k": 1})) == first
         assert await world.threads.store_message(T, other, first.id) == second
         for wrong, parent in (
             (user("a", id=message.id), None),
-            (user("c", id=message.id, metadata={"k": 1}), None),
-            (said("a", id=message.id, metadata={"k": 1}), None),
+            (user("c", id=message.id, metadata=message.metadata), None),
+            (said("a", id=message.id, metadata=message.metadata), None),
             (message, first.id),
             (other, second.id),
         ):

@@ -253,9 +253,7 @@ def _known(thread: ThreadState, message: Message, parent_id: str | None) -> Entr
     """The message, if it was stored before under its id."""
     if (known := tree.holder_of(thread, message.id)) is None:
         return None
-    told = {"role", "content", "stop_reason", "usage", "metadata"}
-    same = known.message.model_dump(include=told) == message.model_dump(include=told)
-    if known.run_id is not None or not same or parent_id not in (None, known.message.parent_id):
+    if known.run_id is not None or not known.message.says(message) or parent_id not in (None, known.message.parent_id):
         raise tree.id_taken(thread.id, message.id)
     return known
 

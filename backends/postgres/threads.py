@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from backends import cursors
+from runner.errors import InvalidInputError
 from runner.exchange import Created, Cut, Effects, Forked, ForkRequest, Page, ThreadRequest
 from runner.models import Branch, JsonObject, Message, Thread, check_id, check_name, check_tags, open_tool_calls
 from runner.nesting import check_nesting
@@ -130,7 +131,11 @@ class PostgresThreadStore:
                 codec.check_uuid(value, name)
         new = codec.new_message(message)
         row = await self.db.one("store_message", self.tenant, thread_id, new, parent_id, expected_leaf)
-        return message.model_copy(update={"run_id": None, **row})
+        (stored,) = codec.messages([row])
+        if (row["role"], row["payload"]) != new[1:3] and not stored.says(message):
+            text = f"message id {stored.id} is taken on thread {thread_id} by another message; use a fresh one"
+            raise InvalidInputError(text, thread_id=thread_id, message_id=stored.id)
+        return stored
 
     async def fork(self, request: ForkRequest) -> Forked:
         """Fork in constant time (semantics: F1 to F8)."""

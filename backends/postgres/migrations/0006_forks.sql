@@ -155,9 +155,9 @@ BEGIN
     END IF;
 END $$;
 
--- Store a message outside any run.
+-- Store a message outside any run. What is stored under its id already is the answer; whether it says the same is the caller's to judge.
 CREATE FUNCTION runyard.store_message(for_tenant text, in_thread text, m runyard.new_message, parent uuid, expected uuid)
-RETURNS TABLE (seq bigint, parent_id uuid, created_at timestamptz)
+RETURNS SETOF runyard.messages
 LANGUAGE plpgsql AS $$
 DECLARE
     got record;
@@ -172,11 +172,10 @@ BEGIN
     PERFORM runyard.tell(got.effects);
     known := runyard.holder_of(t.thread_key, m.message_id);
     IF known.message_id IS NOT NULL THEN
-        IF known.run_id IS NOT NULL OR (known.role, known.payload) IS DISTINCT FROM (m.role, m.payload)
-           OR coalesce(parent <> known.parent_id, parent IS NOT NULL) THEN
+        IF known.run_id IS NOT NULL OR coalesce(parent <> known.parent_id, parent IS NOT NULL) THEN
             PERFORM runyard.raise(runyard.id_taken(t, m.message_id));
         END IF;
-        RETURN QUERY SELECT known.seq, known.parent_id, known.created_at;
+        RETURN NEXT known;
         RETURN;
     END IF;
     IF parent IS NOT NULL THEN
@@ -202,8 +201,7 @@ BEGIN
     got := runyard.branch_for(t, in_lane, parent, false);
     t := got.t; branch := got.branch;
     got := runyard.put_plain(t, branch, m);
-    RETURN QUERY SELECT s.seq, s.parent_id, s.created_at FROM runyard.messages s
-        WHERE s.branch_id = branch.branch_id AND s.seq = got.number;
+    RETURN QUERY SELECT s.* FROM runyard.messages s WHERE s.branch_id = branch.branch_id AND s.seq = got.number;
 END $$;
 
 CREATE FUNCTION runyard.put_plain(INOUT t runyard.threads, branch runyard.branches, m runyard.new_message, OUT number bigint)

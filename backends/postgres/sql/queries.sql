@@ -136,7 +136,8 @@ SELECT l.message_id::text AS message_id, l.depth, l.created_at, l.run_id, l.run_
 FROM runyard.known_snapshot($1, $2) t, runyard.leaves(t) l
 
 -- name: store_message
-SELECT seq, parent_id::text AS parent_id, created_at FROM runyard.store_message($1, $2, $3::runyard.new_message, $4, $5)
+SELECT seq, message_id::text AS id, parent_id::text AS parent_id, run_id, role, payload, note, calls, results, created_at
+FROM runyard.store_message($1, $2, $3::runyard.new_message, $4, $5)
 
 -- name: fork
 SELECT (f.thread).*, f.created FROM runyard.fork($1, $2::jsonb, $3) f
