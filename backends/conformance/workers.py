@@ -134,6 +134,23 @@ class TestWorkers:
         assert await heads() == {"dead": True, "queued": False, "alive": True}
         assert await world.workers.heads(unchanged=timedelta(hours=1)) == []
 
+    async def test_an_orphan_that_nobody_may_take_over(self, world: World) -> None:
+        """R12: its attempt is lost once somebody takes it over, and only then; explain says who is missing."""
+        await world.hire("one", agents={"x": "default"})
+        await world.accept("r", agent="x")
+        assert (await world.claim("r", worker="one")).outcome == "claimed"
+        await world.bury("one")
+        assert await world.runs.explain(T, "r") == "lost its worker one; no live worker serves queue default"
+        await world.hire("two", agents={"y": "default"})
+        for _ in range(2):
+            assert (await world.claim("r", worker="two")).outcome == "unserved"
+            assert [attempt.outcome for attempt in await world.runs.attempts(T, "r")] == ["running"]
+        assert await world.runs.explain(T, "r") == "lost its worker one; no live worker of queue default serves agent x"
+        await world.hire("three", agents={"x": "default"})
+        assert await world.runs.explain(T, "r") == "lost its worker one; another is to take it over"
+        assert (await world.claim("r", worker="three")).takeover
+        assert [attempt.outcome for attempt in await world.runs.attempts(T, "r")] == ["lost", "running"]
+
     @pytest.mark.parametrize("dies", ["first", "last"])
     async def test_heads_say_which_orphans_wait_for_their_cancel(self, world: World, dies: str) -> None:
         """R10: whoever claims one of these ends it, also one of a paused queue, whether the cancel or the death came first."""

@@ -66,7 +66,6 @@ def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str,
     crashes = _crashes(run, crashed=crashed)
     if (effects := _end_crashed(db, thread, run, crashes, "its worker died while it ran alone")) is not None:
         return Claim(ref, "ended", effects=effects)
-    run.attempt_ends(db.now(), "lost")
     return _start(db, thread, run, worker_id, ref, crashes=crashes, takeover=True)
 
 
@@ -109,6 +108,8 @@ def _start(
         return Claim(ref, "ended", effects=lanes.end_outside(db, thread, run, RunStatus.FAILED, info))
     if not takeover and (slot := limits.missing_slot(db, thread, run)) is not None:
         return Claim(ref, "limited", effects=limits.wait_for(db, thread, run, slot))
+    if takeover:
+        run.attempt_ends(db.now(), "lost")
     r.app_version = worker.app_version or r.app_version
     r.status, r.worker_id, r.fence = RunStatus.RUNNING, worker_id, db.next_fence()
     r.attempt += 1

@@ -19,7 +19,8 @@ def explain(db: Database, thread: ThreadState, run: RunState) -> str:
         worker = db.workers.get(r.worker_id or "")
         if worker is None or worker.dead_at is not None:
             paused = f"; {_paused(db, r.queue)}" if r.queue in db.paused else ""
-            return f"lost its worker {r.worker_id}; another is to take it over{paused}{_versions(db, run)}"
+            who = _nobody(db, run) or "another is to take it over"
+            return f"lost its worker {r.worker_id}; {who}{paused}{_versions(db, run)}"
         alone = "" if r.crash_count < MAX_CRASHES - 1 else ", alone" if run.isolated else ", waiting there to run alone"
         asked = "; a cancel was requested" if r.cancel_requested_at else ""
         return f"running on worker {r.worker_id}, attempt {r.attempt}{alone}{asked}"
@@ -52,6 +53,12 @@ def _queued(db: Database, thread: ThreadState, run: RunState) -> str:
         return (
             f"waiting for a slot of {name.removeprefix('running_per_')} {subject} (limit {limits.limit_of(db, name, subject)})"
         )
+    return _nobody(db, run) or "waiting for a free worker"
+
+
+def _nobody(db: Database, run: RunState) -> str | None:
+    """Says so if no worker could take the run."""
+    r = run.run
     serving = [w for w in db.workers.values() if w.dead_at is None and not w.draining and r.queue in w.queues]
     if not serving:
         return f"no live worker serves queue {r.queue}"
@@ -59,7 +66,7 @@ def _queued(db: Database, thread: ThreadState, run: RunState) -> str:
     for agent in (r.agent if r.kind != "fork" else None, judge):
         if not any(serves(w, agent) for w in serving):
             return f"no live worker of queue {r.queue} serves agent {agent}"
-    return "waiting for a free worker"
+    return None
 
 
 def _paused(db: Database, queue: str) -> str:

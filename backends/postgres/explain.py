@@ -22,7 +22,7 @@ _SENTENCES = {
     "next": "waiting for a free worker",
     "running": "running on worker {worker_id}",
     "external": "running outside any worker",
-    "orphaned": "lost its worker {worker_id}; another is to take it over",
+    "orphaned": "lost its worker {worker_id}",
 }
 
 
@@ -37,8 +37,10 @@ def sentence(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
         text += f", after {run.crash_count} crashes without progress"
     if reason == "running" and run.cancel_requested_at:
         text += "; a cancel was requested"
-    if reason == "orphaned" and "since" in facts:
-        text += "; " + _SENTENCES["paused"].format(**facts)
+    if reason == "orphaned":
+        text += "; " + _SENTENCES.get(facts["nobody"], "another is to take it over").format(**facts)
+        if "since" in facts:
+            text += "; " + _SENTENCES["paused"].format(**facts)
     workers = [version for version in facts.get("workers") or () if version]
     if (run.status == "queued" or reason == "orphaned") and run.app_version and workers and run.app_version not in workers:
         text += f"; accepted by version {run.app_version}, workers run {', '.join(workers)}"

@@ -188,7 +188,6 @@ BEGIN
             c.effects := runyard.merge_effects((got.e).effects, runyard.free(CASE WHEN limited THEN runyard.slots_of(r) ELSE '{}' END));
             RETURN c;
         END IF;
-        PERFORM runyard.note_attempt(r, 'lost', NULL);
     ELSE
         IF r.lane_seq IS NULL AND coalesce(r.run_at, r.accepted_at) <= clock_timestamp() THEN
             got := runyard.admit_thread(t);
@@ -235,6 +234,7 @@ BEGIN
     IF slot IS NOT NULL THEN
         c.outcome := 'limited'; c.effects := runyard.merge_effects(c.effects, runyard.wait_for_slot(r, slot)); RETURN c;
     END IF;
+    IF c.takeover THEN PERFORM runyard.note_attempt(r, 'lost', NULL); END IF;
     r.app_version := coalesce(claimant.app_version, r.app_version);
     r.fence := nextval('runyard.fences');
     r.attempt := r.attempt + 1;

@@ -260,13 +260,20 @@ DECLARE
     asked runyard.hitl_requests;
     paused jsonb;
     serving runyard.workers[];
-    missing text;
+    unserved text;
+    missing jsonb;
+    nobody text;
 BEGIN
     SELECT x.* INTO run FROM runyard.runs x
     WHERE x.tenant = for_tenant AND x.thread_id = in_thread AND x.run_id = id AND NOT x.deleted;
     facts := '{}';
     IF NOT FOUND THEN PERFORM runyard.known_run(runyard.known_snapshot(for_tenant, in_thread), id); END IF;
     paused := (SELECT jsonb_build_object('queue', q.queue, 'since', q.paused_at) FROM runyard.paused_queues q WHERE q.queue = run.queue);
+    serving := ARRAY(SELECT w FROM runyard.workers w WHERE w.dead_at IS NULL AND NOT w.draining AND run.queue = ANY (w.queues));
+    unserved := (SELECT a.name FROM unnest(ARRAY[CASE WHEN run.kind <> 'fork' THEN run.agent END, run.fork->'fan'->>'judge']) a(name)
+        WHERE NOT EXISTS (SELECT 1 FROM unnest(serving) w WHERE runyard.serves(w, a.name)) LIMIT 1);
+    nobody := CASE WHEN serving = '{}' THEN 'no_worker' WHEN unserved IS NOT NULL THEN 'no_agent' END;
+    missing := jsonb_build_object('queue', run.queue, 'agent', unserved);
     IF run.status = 'suspended' THEN
         SELECT h.* INTO asked FROM runyard.hitl_requests h
         WHERE h.thread_key = run.thread_key AND h.run_id = id AND h.answered_at IS NULL AND h.closed_at IS NULL
@@ -277,7 +284,8 @@ BEGIN
                        WHEN run.status = 'running' AND NOT EXISTS (
                            SELECT 1 FROM runyard.workers w WHERE w.worker_id = run.worker_id AND w.dead_at IS NULL) THEN 'orphaned'
                        ELSE run.status END;
-        facts := jsonb_build_object('worker_id', run.worker_id, 'error', run.error, 'isolated', run.isolated) || coalesce(paused, '{}');
+        facts := jsonb_build_object('worker_id', run.worker_id, 'error', run.error, 'isolated', run.isolated, 'nobody', nobody)
+            || missing || coalesce(paused, '{}');
     ELSIF run.lane_seq IS NULL THEN
         reason := 'not_due'; facts := jsonb_build_object('due_at', coalesce(run.run_at, run.accepted_at));
     ELSIF run.error IS NOT NULL AND run.not_before > clock_timestamp() THEN
@@ -289,9 +297,6 @@ BEGIN
     ELSIF paused IS NOT NULL THEN
         reason := 'paused'; facts := paused;
     ELSE
-        serving := ARRAY(SELECT w FROM runyard.workers w WHERE w.dead_at IS NULL AND NOT w.draining AND run.queue = ANY (w.queues));
-        missing := (SELECT a.name FROM unnest(ARRAY[CASE WHEN run.kind <> 'fork' THEN run.agent END, run.fork->'fan'->>'judge']) a(name)
-            WHERE NOT EXISTS (SELECT 1 FROM unnest(serving) w WHERE runyard.serves(w, a.name)) LIMIT 1);
         SELECT x.* INTO ahead FROM runyard.runs x
         WHERE x.thread_key = run.thread_key AND x.lane = run.lane AND x.finished_at IS NULL
           AND x.lane_seq < run.lane_seq ORDER BY x.lane_seq LIMIT 1;
@@ -299,12 +304,8 @@ BEGIN
             reason := 'behind'; facts := jsonb_build_object('run_id', ahead.run_id, 'status', ahead.status);
         ELSIF run.waits_for_slot IS NOT NULL THEN
             reason := 'limited'; facts := jsonb_build_object('slot', run.waits_for_slot, 'most', runyard.limit_of_slot(run.waits_for_slot));
-        ELSIF serving = '{}' THEN
-            reason := 'no_worker'; facts := jsonb_build_object('queue', run.queue);
-        ELSIF missing IS NOT NULL THEN
-            reason := 'no_agent'; facts := jsonb_build_object('agent', missing, 'queue', run.queue);
         ELSE
-            reason := 'next';
+            reason := coalesce(nobody, 'next'); facts := missing;
         END IF;
     END IF;
     facts := facts || jsonb_build_object('app_version', run.app_version, 'workers', (
