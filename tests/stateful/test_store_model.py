@@ -126,11 +126,14 @@ class StoreMachine(Choices, RuleBasedStateMachine):
 
     @rule(data=st.data(), parallel=st.sampled_from([False, False, True]), finish=st.booleans())
     def begin(self, data: st.DataObject, parallel: bool, finish: bool) -> None:
-        """Accept and claim; perhaps complete. Most of what a thread goes through."""
+        """Accept and claim; perhaps complete. Most of what a thread goes through. Some runs have said something before."""
         key = self.thread(data)
         taken = self.seen.get(key, {}).get("runs", {})
         run_id = data.draw(st.sampled_from([run for run in RUNS if run not in taken] or RUNS))
         parent = self.known_message(data, key) if data.draw(st.integers(0, 3)) == 0 else None
+        if data.draw(st.integers(0, 3)) == 0:
+            early = self.said(data).model_copy(update={"run_id": run_id})
+            self.both(lambda side: side.backends[key[0]].checkpointer.append(key[1], [early]), key)
         request = AcceptRequest(
             thread_id=key[1], run_id=run_id, input=self.said(data), parent_id=parent, options=RunOptions(parallel=parallel)
         )
