@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from itertools import pairwise
 
 import httpx
@@ -99,7 +99,9 @@ class Tenant:
         handle = self.two.handle("t", f"p{STUCK[self.name]}")
 
         async def accepted() -> bool:
-            return handle.id in [run.run_id for run in (await self.two.runs("t")).items]
+            with suppress(errors.ThreadNotFoundError):
+                return handle.id in [run.run_id for run in (await self.two.runs("t")).items]
+            return False
 
         await until(accepted, BOUND)
         async with aclosing(handle.stream()) as events:
