@@ -50,13 +50,14 @@ READS: Final = {
     "threads.thread", "threads.thread_key", "threads.messages", "threads.branches", "threads.cut_messages",
     "runs.run", "runs.run_events", "runs.requests", "runs.context", "runs.ledger",
     "workers.workers", "workers.running", "workers.cancelling", "workers.heads",
-    "scheduler.unknown", "events.read", "events.holds",
+    "scheduler.unknown", "events.read",
 }  # fmt: skip
 """Verbs that change nothing: a process that dies at one dies between two others. Their answers are lost all the same."""
 
 CHANCE: Final = {
     "scheduler.ping": "asked while a worker holds nothing",
     "scheduler.rouse": "said to a worker that waits for a job when it has to stop",
+    "events.holds": "asked for a reader who waits for a run that has events already and goes on",
 }
 """Verbs that a scenario reaches or not, and that nothing is lost with."""
 
