@@ -17,6 +17,7 @@ RunyardError
     │                                   CancelRequestedError, IncompleteToolCycleError, RunEndedError, ResultExpiredError,
     │                                   AgentNotFoundError, StepUnknownError, QueueFullError, BudgetExceededError,
     │                                   RunTimeoutError, AgentCancelledError, VersionMismatchError
+    ├── DataCorruptedError
     ├── ForkBoundaryError
     ├── CursorExpiredError
     └── HitlError                       HitlAmbiguousError, HitlNoPendingRequestError, HitlStaleAnswerError,
@@ -383,6 +384,13 @@ class QueueFullError(RunError):
 
     code = "queue_full"
     http_status = 429
+
+
+class DataCorruptedError(CheckpointerError):
+    """A stored row cannot be decoded; ``details`` name the thread and the row. Something else wrote to the database."""
+
+    code = "data_corrupted"
+    http_status = 500
 
 
 class ForkBoundaryError(CheckpointerError):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, TypeVar
 
+from .errors import ThreadAlreadyExistsError
 from .models import (
     ErrorInfo,
     Event,
@@ -382,6 +383,12 @@ class Forked:
 
     thread: Thread
     created: bool
+
+    def require_new(self) -> None:
+        """Raise ThreadAlreadyExistsError if the fork was made before: a checkpointer's cannot be repeated (semantics: F4)."""
+        if not self.created:
+            thread_id = self.thread.thread_id
+            raise ThreadAlreadyExistsError(f"thread {thread_id!r} exists already; choose another id", thread_id=thread_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -197,6 +197,26 @@ class Message(_Stored):
         return [part for part in self.content if isinstance(part, ToolResultPart)]
 
 
+def check_message(value: Any) -> Message:
+    """Return ``value`` if it is a :class:`Message`, else raise :class:`InvalidInputError`: other libraries have such, too."""
+    if not isinstance(value, Message):
+        kind = type(value)
+        raise InvalidInputError(
+            f"a message is a runyard Message, got {kind.__module__}.{kind.__qualname__}; convert it first", field="message"
+        )
+    return value
+
+
+def check_named_once(messages: Iterable[Message]) -> None:
+    """Raise :class:`InvalidInputError` if two of ``messages`` have one id and different runs; the same twice is one message."""
+    runs: dict[str, str | None] = {}
+    for message in messages:
+        if runs.setdefault(check_message(message).id, message.run_id) != message.run_id:
+            raise InvalidInputError(
+                f"message id {message.id} is given to two messages; use a fresh one for each", message_id=message.id
+            )
+
+
 MESSAGES: Final = TypeAdapter(list[Message])
 """Validates many messages in one call, which is several times faster than one by one."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -111,9 +112,41 @@ class TestCheckpointer:
             await cp.snapshot(T, after_run_id="r1")
         assert issubclass(errors.RunNotCompletedError, errors.CheckpointerError)
 
+    async def test_fork_to_a_thread_that_exists(self, world: World) -> None:
+        """F4: the document's fork makes a brand-new thread, so the same fork again is refused; the client's is repeatable."""
+        await world.turn("r1")
+        await world.checkpointer.fork(T, "c", after_run_id="r1", metadata={"k": 1})
+        with pytest.raises(errors.ThreadAlreadyExistsError):
+            await world.checkpointer.fork(T, "c", after_run_id="r1", metadata={"k": 1})
+        with pytest.raises(errors.ThreadAlreadyExistsError):
+            await world.checkpointer.fork(T, T, after_run_id="r1")
+        again = await world.fork("c", after_run_id="r1", metadata={"k": 1})
+        assert not again.created
+        raced = await asyncio.gather(
+            *(world.checkpointer.fork(T, "d", after_run_id="r1") for _ in range(5)), return_exceptions=True
+        )
+        assert raced.count(None) == 1
+        assert sum(isinstance(refused, errors.ThreadAlreadyExistsError) for refused in raced) == 4
+
+    async def test_append_of_nothing(self, world: World) -> None:
+        """R1: append creates the thread, whatever there is to append."""
+        await world.checkpointer.append(T, [])
+        data = await world.checkpointer.load(T)
+        assert data is not None and data.messages == []
+        with pytest.raises(errors.InvalidInputError):
+            await world.checkpointer.append("", [])
+
     async def test_bad_messages(self, world: World) -> None:
         with pytest.raises(errors.InvalidInputError):
             await world.checkpointer.append(T, [user("x"), user("y", id="nope")])
+        assert await world.checkpointer.load(T) is None
+
+    @pytest.mark.parametrize("foreign", [SimpleNamespace(role="user", content="y"), {"role": "user"}, "y", 42, None])
+    async def test_messages_of_a_foreign_class(self, world: World, foreign: Any) -> None:
+        """R15: nothing of a call is stored that brings what is no message of ours; the error says what is taken."""
+        for verb in (world.checkpointer.append(T, [user("x"), foreign]), world.threads.store_message(T, foreign)):
+            with pytest.raises(errors.InvalidInputError, match=type(foreign).__name__):
+                await verb
         assert await world.checkpointer.load(T) is None
 
 
@@ -217,6 +250,7 @@ class TestExternalRuns:
         await cp.append(T, [user("plain"), said("early", run_id="x")])
         await world.turn("r1")
         assert await world.texts() == ["plain", "r1?", "r1!"]
+        assert await loaded(world) == ["plain", "early", "r1?", "r1!"]
         assert await world.cut(after_run_id="r1") == ["plain", "r1?", "r1!"]
         assert len(await world.leaves()) == 1
         await cp.claim_run(T, "x")
@@ -226,6 +260,41 @@ class TestExternalRuns:
         assert await world.texts() == ["plain", "early", "r1?", "r1!", "late"]
         assert await world.cut(after_run_id="r1") == ["plain", "r1?", "r1!"]
         assert await world.cut(after_run_id="x") == ["plain", "early", "r1?", "r1!", "late"]
+
+    async def test_load_shows_what_nobody_claimed_yet(self, world: World) -> None:
+        """R13: as long as no worker has its run; a fork has none of it."""
+        cp = world.checkpointer
+        await cp.append(T, [user("one", run_id="x"), user("two", run_id="y"), said("more", run_id="x")])
+        assert await loaded(world) == ["one", "two", "more"]
+        await world.turn("r1")
+        await cp.fork(T, "c", after_run_id="r1")
+        assert await loaded(world, "c") == ["r1?", "r1!"]
+        await world.accept("x", "q")
+        assert await loaded(world) == ["one", "two", "more", "r1?", "r1!"]
+        attempt = await world.take("x")
+        assert await loaded(world) == ["two", "r1?", "r1!"]
+        await world.finish(attempt)
+        await cp.claim_run(T, "y")
+        assert await loaded(world) == ["one", "two", "more", "r1?", "r1!", "q"]
+
+    async def test_a_run_without_messages_keeps_what_it_saw(self, world: World) -> None:
+        """F10, F1: its high water is at least the last message that its claim saw, and no later one counts."""
+        cp = world.checkpointer
+        await cp.append(T, [user("old"), said("older")])
+        for run_id in ("a", "b"):
+            await cp.claim_run(T, run_id)
+        await cp.append(T, [user("later")])
+        await cp.claim_run(T, "c")
+        await cp.append(T, [user("last")])
+        for run_id in ("c", "a", "b"):
+            await cp.mark_run_complete(T, run_id)
+        assert await world.cut(after_run_id="c") == ["old", "older", "later"]
+        assert await world.cut(after_run_id="b") == ["old", "older", "later"]
+        await cp.fork(T, "f", after_run_id="c")
+        assert await loaded(world, "f") == ["old", "older", "later"]
+        assert await world.cut("f", after_run_id="c") == ["old", "older", "later"]
+        with pytest.raises(errors.RunAlreadyCompletedError):
+            await cp.claim_run("f", "c")
 
     async def test_a_worker_claims_what_was_unclaimed(self, world: World) -> None:
         """R13, R1: by its first claim the messages are its run's; its context ends with them and its input."""
@@ -435,3 +504,9 @@ class TestRequests:
 
 def keeper(world: World) -> RequestStore:
     return cast(RequestStore, world.checkpointer)
+
+
+async def loaded(world: World, thread: str = T) -> list[str]:
+    data = await world.checkpointer.load(thread)
+    assert data is not None
+    return texts(data.messages)

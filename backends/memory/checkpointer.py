@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.errors import InvalidInputError, RunAlreadyClaimedError, RunAlreadyCompletedError, RunNotClaimedError
 from runner.exchange import Aborted, Cut, ForkRequest, Responded
-from runner.models import CheckpointData, HitlRequest, JsonObject, Message, Run, check_id
+from runner.models import CheckpointData, HitlRequest, JsonObject, Message, Run, check_id, check_named_once
 from runner.nesting import check_requests
 from runner.states import RunStatus
 
@@ -25,7 +25,7 @@ class MemoryCheckpointer:
         self._threads = MemoryThreadStore(db, tenant)
 
     async def load(self, thread_id: str) -> CheckpointData | None:
-        """What counts on the head's path, and what its unfinished external runs have said so far."""
+        """What counts on the head's path, and what was said so far in runs that no worker has: external, or not claimed."""
         thread = self.db.find(self.tenant, thread_id)
         if thread is None:
             return None
@@ -38,10 +38,7 @@ class MemoryCheckpointer:
         check_id(thread_id, "thread_id")
         messages = check_messages(messages)
         limits.check_size(self.db, messages)
-        run_ids = {message.id: message.run_id for message in messages}
-        for message in messages:
-            if message.run_id != run_ids[message.id]:
-                raise tree.id_taken(thread_id, message.id)
+        check_named_once(messages)
         known = self.db.find(self.tenant, thread_id)
         if known is not None:
             self.db.tell(lanes.admit_thread(self.db, known))
@@ -190,14 +187,16 @@ class MemoryCheckpointer:
         self, src_thread_id: str, new_thread_id: str, *, after_run_id: str, metadata: JsonObject | None = None
     ) -> None:
         cut = Cut(after_run_id=after_run_id)
-        await self._threads.fork(ForkRequest(src=src_thread_id, new=new_thread_id, cut=cut, metadata=metadata))
+        request = ForkRequest(src=src_thread_id, new=new_thread_id, cut=cut, metadata=metadata)
+        (await self._threads.fork(request)).require_new()
 
 
 def _loads(thread: ThreadState, entry: Entry) -> bool:
-    if entry.run_id is None:
+    """What has no run, or one that completed, is open and external, or was not claimed."""
+    run = thread.runs.get(entry.run_id or "")
+    if run is None or run.branch is None:
         return True
-    run = thread.runs.get(entry.run_id)
-    return run is not None and (run.run.completion_seq is not None or (run.external and run.live))
+    return run.run.completion_seq is not None or (run.external and run.live)
 
 
 def _taken(run: RunState) -> RunAlreadyClaimedError | RunAlreadyCompletedError:

@@ -28,6 +28,7 @@ from runner.models import (
     Thread,
     Usage,
     check_id,
+    check_message,
     check_usage,
 )
 from runner.nesting import check_nesting
@@ -358,9 +359,10 @@ def outside(thread: ThreadState, run: RunState, event_id: str, data: JsonObject 
 
 
 def check_messages(messages: Iterable[Message]) -> list[Message]:
-    """The messages with ids in their canonical form; InvalidInputError for what is no id, or no usage."""
+    """The messages with ids in their canonical form; InvalidInputError for what is no message, no id, or no usage."""
     checked = []
     for message in messages:
+        check_message(message)
         if message.usage is not None:
             check_usage(message.usage)
         checked.append(message.model_copy(update={"id": check_uuid(message.id, "id")}))

@@ -112,10 +112,12 @@ def cutoff_of(thread: ThreadState, entry: Entry) -> int:
 
 
 def snapshot_after(thread: ThreadState, run: RunState) -> tuple[Entry, ...]:
-    """What is visible after a run that has just got its completion number: up to the last message of any completed run."""
+    """What is visible after a run that has just got its completion number: up to the last message that a completed run of the
+    branch stored, or saw when it was claimed (semantics: F1, F10)."""
     assert run.branch is not None
-    done = [e.seq for e in run.branch.own if e.run_id is not None and completion(thread, e) is not None]
-    return tuple(e for e in view(thread, run.branch) if e.seq <= max([*done, *(p.seq for p in run.branch.prefix)], default=0))
+    done = [r for r in thread.runs.values() if r.branch is run.branch and r.run.completion_seq is not None]
+    high_water = max((e.seq for r in done for e in (*r.context, *r.own())), default=0)
+    return tuple(e for e in view(thread, run.branch) if e.seq <= high_water)
 
 
 def frozen(thread: ThreadState, entries: Iterable[Entry], limit: int) -> tuple[Entry, ...]:

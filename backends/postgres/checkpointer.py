@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from runner.exchange import Aborted, Cut, ForkRequest, Responded
-from runner.models import CheckpointData, HitlRequest, JsonObject, Message, check_id
+from runner.models import CheckpointData, HitlRequest, JsonObject, Message, check_id, check_named_once
 from runner.nesting import check_nesting
 from runner.repair import aborted
 
@@ -24,7 +24,9 @@ class PostgresCheckpointer:
         self._threads = PostgresThreadStore(db, tenant)
 
     async def load(self, thread_id: str) -> CheckpointData | None:
-        """Everything that counts on the head's path, and what open external runs wrote; None for an unknown thread."""
+        """What counts on the head's path, and what was said so far in runs that no worker has: external, or not claimed.
+
+        None for an unknown thread."""
         async with self.db.snapshot() as db:
             row = await db.row("thread", self.tenant, thread_id)
             if row is None:
@@ -32,16 +34,17 @@ class PostgresCheckpointer:
             rows = await db.rows("load", self.tenant, thread_id)
         # Here and not in SQL: rows are read while Postgres makes the next ones, and they come in nearly the right order.
         rows.sort(key=itemgetter("seq"))
-        messages = codec.messages(rows)
+        messages = codec.messages(rows, thread_id=thread_id)
         thread = codec.thread(row)
         return CheckpointData(messages, thread.extra, thread.parent_thread_id)
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
         """Append each message under its own run id, or none. Raises RunAlreadyCompletedError, RunAlreadyClaimedError."""
         check_id(thread_id, "thread_id")
-        if messages:
-            run_ids = [message.run_id for message in messages]
-            await self.db.row("checkpoint_append", self.tenant, thread_id, codec.many(list(messages)), run_ids)
+        check_named_once(messages)
+        new = codec.many(messages)
+        run_ids = [message.run_id for message in messages]
+        await self.db.row("checkpoint_append", self.tenant, thread_id, new, run_ids)
 
     async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
         """Merge into the thread's extra at the top level."""
@@ -119,6 +122,7 @@ class PostgresCheckpointer:
     async def fork(
         self, src_thread_id: str, new_thread_id: str, *, after_run_id: str, metadata: JsonObject | None = None
     ) -> None:
-        """Fork after a completed run (semantics: F1, F4)."""
+        """Fork after a completed run to a thread that is not there yet (semantics: F1, F4)."""
         cut = Cut(after_run_id=after_run_id)
-        await self._threads.fork(ForkRequest(src=src_thread_id, new=new_thread_id, cut=cut, metadata=metadata))
+        request = ForkRequest(src=src_thread_id, new=new_thread_id, cut=cut, metadata=metadata)
+        (await self._threads.fork(request)).require_new()

@@ -6,14 +6,15 @@ A message's payload is msgpack of what is not a column; one that starts with ``{
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import asyncpg
 import msgpack
 
-from runner.errors import InvalidInputError
+from runner.errors import DataCorruptedError, InvalidInputError
 from runner.exchange import (
     AcceptRequest,
     Attempt,
@@ -39,6 +40,7 @@ from runner.models import (
     Thread,
     Usage,
     check_id,
+    check_message,
     check_name,
     check_usage,
 )
@@ -48,6 +50,12 @@ from runner.states import RunStatus
 from .collector import held_back
 
 Row = asyncpg.Record
+Decoded = TypeVar("Decoded")
+
+_UNDECODABLE: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError, msgpack.UnpackException)
+"""What decoding a row raises that holds something else than we store; pydantic's errors are ValueErrors."""
+_NAMES: Final = ("thread_id", "run_id", "request_id", "step_key")
+"""Columns by which a row is found again."""
 
 
 def pack(value: Any) -> bytes:
@@ -100,7 +108,8 @@ NewMessage = tuple[str, str, bytes, list[str] | None, list[str] | None]
 
 
 def new_message(message: Message) -> NewMessage:
-    """A ``runyard.new_message``."""
+    """A ``runyard.new_message``. Raises InvalidInputError for what no message is, or cannot be stored."""
+    check_message(message)
     body: dict[str, Any] = {"content": [_without_none(part.__dict__) for part in message.content]}
     if message.stop_reason is not None:
         body["stop_reason"] = message.stop_reason
@@ -122,10 +131,32 @@ def _noted(note: str, calls: Sequence[str] | None, results: Sequence[str] | None
     return {"content": content or [{"type": "text", "text": note}]}
 
 
-def messages(rows: Sequence[Row]) -> list[Message]:
-    """Messages from rows that begin with the columns of a message in the order of sql/queries.sql."""
-    with held_back(len(rows)):
-        return MESSAGES.validate_python(_fields(rows))
+def messages(rows: Sequence[Row], **thread: str | int) -> list[Message]:
+    """Messages from rows that begin with the columns of a message in the order of sql/queries.sql.
+
+    ``thread``: its ``thread_id``, or else its ``thread_key``. Raises DataCorruptedError, which names it and the message.
+    """
+    try:
+        with held_back(len(rows)):
+            return MESSAGES.validate_python(_fields(rows))
+    except _UNDECODABLE as error:
+        raise _corrupted(rows, thread) from error
+
+
+def _corrupted(rows: Sequence[Row], thread: Mapping[str, str | int]) -> DataCorruptedError:
+    """What is wrong with the first of ``rows`` that is no message."""
+    for row in rows:
+        try:
+            MESSAGES.validate_python(_fields([row]))
+        except _UNDECODABLE as error:
+            where = " ".join(f"{name} {value}" for name, value in thread.items())
+            return DataCorruptedError(
+                f"message {row[1]} of {where} cannot be decoded ({type(error).__name__}); did something else write the row?",
+                message_id=row[1],
+                seq=row[0],
+                **thread,
+            )
+    raise AssertionError("each of the messages can be decoded")
 
 
 def _fields(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
@@ -140,6 +171,28 @@ def _fields(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
         yield fields
 
 
+def _named(what: str) -> Callable[[Callable[[Row], Decoded]], Callable[[Row], Decoded]]:
+    """Have a decoder of rows raise DataCorruptedError, which names the row, where it cannot decode one."""
+
+    def decorate(decode: Callable[[Row], Decoded]) -> Callable[[Row], Decoded]:
+        @wraps(decode)
+        def decoder(row: Row) -> Decoded:
+            try:
+                return decode(row)
+            except _UNDECODABLE as error:
+                names = {name: row[name] for name in _NAMES if row.get(name) is not None}
+                where = ", ".join(f"{name} {value}" for name, value in names.items())
+                message = (
+                    f"the {what} with {where} cannot be decoded ({type(error).__name__}); did something else write the row?"
+                )
+                raise DataCorruptedError(message, **names) from error
+
+        return decoder
+
+    return decorate
+
+
+@_named("run")
 def run(row: Row) -> Run:
     """A run from its row."""
     return Run(
@@ -270,12 +323,14 @@ def error_info(text: str | None) -> ErrorInfo | None:
     return None if text is None else ErrorInfo.model_validate_json(text)
 
 
+@_named("step")
 def step(row: Row) -> Step:
     """A step of the ledger from its row."""
     result = unpack(row["result"]) if row["result"] is not None else None
     return Step(row["step_key"], row["done"], result, row["fence"])
 
 
+@_named("thread")
 def thread(row: Row) -> Thread:
     """A thread from its row."""
     return Thread(
@@ -331,6 +386,7 @@ def _candidate(message: Message) -> bytes:
     return pack(message.model_dump(exclude={"run_id", "parent_id", "seq", "created_at"}))
 
 
+@_named("fork request")
 def fork_request(row: Row) -> ForkRequest | None:
     """The request of a fork job, as its run kept it; None for a run of another kind."""
     if row["fork"] is None:
@@ -355,6 +411,7 @@ def new_request(request: HitlRequest) -> NewRequest:
     return request.request_id, request.kind, pack(_without_none(body)), request.deadline_at, request.timeout, otherwise
 
 
+@_named("HITL request")
 def request(row: Row) -> HitlRequest:
     """A HITL request from its row, joined with its thread's id and its run's agent."""
     return HitlRequest(

@@ -105,7 +105,7 @@ class PostgresRunStore(RunTrail):
     async def context(self, attempt: Attempt) -> list[Message]:
         """What the run sees (design: its snapshot and its own messages). Raises StaleFenceError."""
         rows = await self.db.rows("context", attempt.thread_key, attempt.run_id, attempt.fence)
-        return by_run(codec.messages(rows))
+        return by_run(codec.messages(rows, thread_key=attempt.thread_key))
 
     async def ledger(self, attempt: Attempt) -> Ledger:
         """Steps and requests of the run so far."""
@@ -121,7 +121,7 @@ class PostgresRunStore(RunTrail):
         rows = await self.db.rows(
             "append", attempt.thread_key, attempt.run_id, attempt.fence, codec.many(list(messages)), first_event
         )
-        return codec.messages(rows)
+        return codec.messages(rows, thread_key=attempt.thread_key)
 
     async def start_step(self, attempt: Attempt, key: str) -> Step | None:
         """Note that a step starts; the step as it was before if it is done or another attempt started it, else None."""

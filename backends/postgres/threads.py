@@ -95,14 +95,14 @@ class PostgresThreadStore:
         rows = await self.db.rows("page", self.tenant, thread_id, leaf_id, after, before, most, newest_first, branch)
         shown = rows if limit is None else rows[:limit]
         more = cursors.encode([shown[-1]["branch"], shown[-1]["seq"]]) if len(shown) < len(rows) else None
-        return Page(codec.messages(shown), more)
+        return Page(codec.messages(shown, thread_id=thread_id), more)
 
     async def cut_messages(self, thread_id: str, cut: Cut) -> tuple[list[Message], JsonObject]:
         """What a fork at ``cut`` would see, and its extra."""
         asked = codec.to_json(codec.cut_json(cut))
         async with self.db.snapshot() as db:
             extra = (await db.one("cut", self.tenant, thread_id, asked))["extra"]
-            messages = codec.messages(await db.rows("cut_messages", self.tenant, thread_id, asked))
+            messages = codec.messages(await db.rows("cut_messages", self.tenant, thread_id, asked), thread_id=thread_id)
         if cut.repair and (calls := open_tool_calls(messages)):
             messages += closing(calls, FORKED)
         return messages, codec.from_json(extra)
@@ -131,7 +131,7 @@ class PostgresThreadStore:
                 codec.check_uuid(value, name)
         new = codec.new_message(message)
         row = await self.db.one("store_message", self.tenant, thread_id, new, parent_id, expected_leaf)
-        (stored,) = codec.messages([row])
+        (stored,) = codec.messages([row], thread_id=thread_id)
         if (row["role"], row["payload"]) != new[1:3] and not stored.says(message):
             text = f"message id {stored.id} is taken on thread {thread_id} by another message; use a fresh one"
             raise InvalidInputError(text, thread_id=thread_id, message_id=stored.id)

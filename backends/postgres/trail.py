@@ -28,7 +28,7 @@ class RunTrail:
         rows = await self.db.rows("run_messages", ref.thread_key, ref.run_id)
         found = [
             event(row["event_id"], "message.completed", {"message": message.model_dump(mode="json")})
-            for row, message in zip(rows, codec.messages(rows), strict=True)
+            for row, message in zip(rows, codec.messages(rows, thread_key=ref.thread_key), strict=True)
             if row["event_id"]
         ]
         for row in await self.db.rows("run_requests", ref.thread_key, ref.run_id):

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from ..errors import CancelRequestedError, InvalidInputError, RunyardError, StaleFenceError
 from ..eventwriter import EventStream
-from ..models import HitlRequest, JsonObject, Message, Run, Usage, new_id
+from ..models import HitlRequest, JsonObject, Message, Run, Usage, check_message, new_id
 from ..nesting import check_nesting
 from .accounts import Accounts
 from .journal import Journal
@@ -123,7 +123,7 @@ class Transcript:
 
     def _own(self, message: Message) -> Message:
         fields: dict[str, Any] = {"run_id": self.run_id}
-        if message.role == "assistant" and self._open_message is not None:
+        if check_message(message).role == "assistant" and self._open_message is not None:
             fields["id"], self._open_message = self._open_message, None
         own = message.model_copy(update=fields)
         self.accounts.add(own.usage, own.id)

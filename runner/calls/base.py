@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from ..effects import apply
 from ..errors import InvalidInputError
 from ..exchange import Effects
-from ..models import PRIORITIES, Message, Priority, RunOptions
+from ..models import PRIORITIES, Message, Priority, RunOptions, check_message
 from ..ports import Backend
 from ..webhooks.models import check_url
 
@@ -26,8 +26,10 @@ class Calls:
 
 
 def as_message(message: str | Message | None) -> Message | None:
-    """A string is the words of the user."""
-    return Message.user(message) if isinstance(message, str) else message
+    """A string is the words of the user. Raises InvalidInputError for what is neither text nor a message."""
+    if message is None:
+        return None
+    return Message.user(message) if isinstance(message, str) else check_message(message)
 
 
 def options(**fields: Any) -> RunOptions:

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from ..errors import InvalidInputError, TooManyCandidatesError
 from ..exchange import AcceptRequest, Cut, FanOut, ForkRequest
 from ..handle import RunHandle
-from ..models import ForkManyResult, Message, StopAt, check_id, new_id
+from ..models import ForkManyResult, Message, StopAt, check_id, check_message, new_id
 from .base import options, told
 from .runs import RunCalls
 
@@ -124,7 +124,7 @@ def _checked(messages: Sequence[str | Message]) -> list[Message]:
             most=MAX_CANDIDATES,
             given=len(messages),
         )
-    return [Message.user(message) if isinstance(message, str) else message for message in messages]
+    return [Message.user(message) if isinstance(message, str) else check_message(message) for message in messages]
 
 
 def _check(fan: FanOut) -> None:

@@ -139,7 +139,7 @@ BEGIN
             r.branch_id := t.head_branch;
         END IF;
         UPDATE runyard.branches b SET
-            high_water_seq = greatest(b.high_water_seq, coalesce(r.last_seq, 0)),
+            high_water_seq = greatest(b.high_water_seq, r.last_seq, r.snapshot_tip),
             leaf_id = CASE WHEN r.last_seq > b.leaf_seq THEN r.last_message_id ELSE b.leaf_id END,
             leaf_seq = greatest(b.leaf_seq, coalesce(r.last_seq, 0))
         WHERE b.branch_id = r.branch_id RETURNING b.high_water_seq INTO r.high_water_seq;

@@ -72,7 +72,7 @@ BEGIN
 END $$;
 
 -- Insert messages of a run after its last one; what it holds already was stored by a call whose answer got lost. Rows of thread and run are
--- the caller's to save.
+-- the caller's to save. first_event: number of the event that tells of the first; NULL for a run that has no events.
 CREATE FUNCTION runyard.put_messages(
     INOUT t runyard.threads, INOUT r runyard.runs, messages runyard.new_message[], first_event integer
 ) LANGUAGE plpgsql AS $$

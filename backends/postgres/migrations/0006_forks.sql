@@ -198,23 +198,70 @@ BEGIN
                                    jsonb_build_object('thread_id', in_thread, 'leaf_id', got.leaf, 'expected_leaf', expected));
         END IF;
     END IF;
+    PERFORM runyard.check_size(ARRAY[m], runyard.limit_of('message_bytes'));
     got := runyard.branch_for(t, in_lane, parent, false);
     t := got.t; branch := got.branch;
-    got := runyard.put_plain(t, branch, m);
-    RETURN QUERY SELECT s.* FROM runyard.messages s WHERE s.branch_id = branch.branch_id AND s.seq = got.number;
+    PERFORM runyard.put_plain(t, branch, ARRAY[m]);
+    RETURN QUERY SELECT s.* FROM runyard.messages s WHERE s.branch_id = branch.branch_id AND s.seq = t.next_seq;
 END $$;
 
-CREATE FUNCTION runyard.put_plain(INOUT t runyard.threads, branch runyard.branches, m runyard.new_message, OUT number bigint)
+-- Insert messages without a run at the end of a branch, each the child of the one before. The caller has checked their ids and sizes.
+CREATE FUNCTION runyard.put_plain(INOUT t runyard.threads, branch runyard.branches, messages runyard.new_message[])
 LANGUAGE plpgsql AS $$
+DECLARE
+    many integer := cardinality(messages);
+    last uuid := (messages[many]).message_id;
 BEGIN
-    PERFORM runyard.check_size(ARRAY[m], runyard.limit_of('message_bytes'));
-    number := t.next_seq;
     INSERT INTO runyard.messages (branch_id, seq, message_id, parent_id, role, payload, calls, results)
-    VALUES (branch.branch_id, number, m.message_id, branch.leaf_id, m.role, m.payload, m.calls, m.results);
-    t.next_seq := number + 1;
+    SELECT branch.branch_id, t.next_seq + n - 1, m.message_id, lag(m.message_id, 1, branch.leaf_id) OVER (ORDER BY n),
+           m.role, m.payload, m.calls, m.results
+    FROM unnest(messages) WITH ORDINALITY m(message_id, role, payload, calls, results, n);
+    UPDATE runyard.branches SET leaf_id = last, leaf_seq = t.next_seq + many - 1 WHERE branch_id = branch.branch_id;
+    t.next_seq := t.next_seq + many;
     UPDATE runyard.threads SET next_seq = t.next_seq, updated_at = now() WHERE thread_key = t.thread_key;
-    UPDATE runyard.branches SET leaf_id = m.message_id, leaf_seq = number WHERE branch_id = branch.branch_id;
-    INSERT INTO runyard.outbox (tenant, thread_key, thread_id, type) VALUES (t.tenant, t.thread_key, t.thread_id, 'message.stored');
+    INSERT INTO runyard.outbox (tenant, thread_key, thread_id, type)
+    SELECT t.tenant, t.thread_key, t.thread_id, 'message.stored' FROM generate_series(1, many);
+END $$;
+
+-- Insert messages of a run that nobody has claimed, after those that it has. The caller has checked their ids and sizes.
+CREATE FUNCTION runyard.put_unclaimed(INOUT t runyard.threads, run text, messages runyard.new_message[])
+LANGUAGE plpgsql AS $$
+DECLARE
+    many integer := cardinality(messages);
+    u runyard.unclaimed;
+    head runyard.branches;
+BEGIN
+    SELECT v.* INTO u FROM runyard.unclaimed v WHERE v.thread_key = t.thread_key AND v.run_id = run;
+    SELECT b.* INTO head FROM runyard.branches b WHERE b.branch_id = coalesce(u.branch_id, t.head_branch);
+    INSERT INTO runyard.messages (branch_id, seq, message_id, parent_id, run_id, role, payload, calls, results)
+    SELECT head.branch_id, t.next_seq + n - 1, m.message_id,
+           lag(m.message_id, 1, coalesce(u.last_message_id, head.leaf_id)) OVER (ORDER BY n), run, m.role, m.payload, m.calls, m.results
+    FROM unnest(messages) WITH ORDINALITY m(message_id, role, payload, calls, results, n);
+    INSERT INTO runyard.unclaimed AS v (thread_key, run_id, branch_id, first_seq, last_seq, last_message_id, has_tools)
+    VALUES (t.thread_key, run, head.branch_id, t.next_seq, t.next_seq + many - 1, (messages[many]).message_id,
+            EXISTS (SELECT 1 FROM unnest(messages) m WHERE m.calls IS NOT NULL OR m.results IS NOT NULL))
+    ON CONFLICT (thread_key, run_id) DO UPDATE SET last_seq = excluded.last_seq, last_message_id = excluded.last_message_id,
+        has_tools = v.has_tools OR excluded.has_tools;
+    t.next_seq := t.next_seq + many;
+END $$;
+
+-- Those of `messages` that the thread does not hold yet. An id that another run's message has, or one without a run, is refused.
+CREATE FUNCTION runyard.not_held(t runyard.threads, run text, messages runyard.new_message[]) RETURNS runyard.new_message[]
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    m runyard.new_message;
+    holder runyard.messages;
+    missing runyard.new_message[] := '{}';
+BEGIN
+    FOREACH m IN ARRAY messages LOOP
+        holder := runyard.holder_of(t.thread_key, m.message_id);
+        IF holder.message_id IS NULL THEN
+            missing := missing || m;
+        ELSIF holder.run_id IS DISTINCT FROM run THEN
+            PERFORM runyard.raise(runyard.id_taken(t, m.message_id));
+        END IF;
+    END LOOP;
+    RETURN missing;
 END $$;
 
 -- A checkpointer's append: each message under its own run id, or none; once under its message id, however often it is sent.
@@ -224,44 +271,40 @@ DECLARE
     got record;
     t runyard.threads;
     r runyard.runs;
-    u runyard.unclaimed;
     head runyard.branches;
-    holder runyard.messages;
-    m record;
+    part record;
+    missing runyard.new_message[];
 BEGIN
     got := runyard.admit_thread(runyard.ensure_thread(for_tenant, in_thread));
     t := got.t;
     PERFORM runyard.tell(got.effects);
     PERFORM runyard.check_size(messages, runyard.limit_of('message_bytes'));
-    FOR m IN SELECT a.message_id, a.role, a.payload, a.calls, a.results, b.run_id
-             FROM unnest(messages) WITH ORDINALITY a(message_id, role, payload, calls, results, n)
-             JOIN unnest(run_ids) WITH ORDINALITY b(run_id, n) USING (n) ORDER BY n LOOP
-        r := CASE WHEN m.run_id IS NOT NULL THEN runyard.open_external(t, m.run_id) END;
-        holder := runyard.holder_of(t.thread_key, m.message_id);
-        CONTINUE WHEN holder.message_id IS NOT NULL AND holder.run_id IS NOT DISTINCT FROM m.run_id;
-        IF holder.message_id IS NOT NULL THEN PERFORM runyard.raise(runyard.id_taken(t, m.message_id)); END IF;
-        IF m.run_id IS NULL THEN
-            SELECT b.* INTO head FROM runyard.branches b WHERE b.branch_id = t.head_branch;
-            got := runyard.put_plain(t, head, (m.message_id, m.role, m.payload, m.calls, m.results)::runyard.new_message);
-            t := got.t;
-            CONTINUE;
-        END IF;
+    -- What stands together under one run id is written together.
+    FOR part IN
+        SELECT p.run_id, array_agg(p.m ORDER BY p.n) AS messages
+        FROM (SELECT s.*, count(*) FILTER (WHERE s.begins) OVER (ORDER BY s.n) AS number
+              FROM (SELECT d.*, d.run_id IS DISTINCT FROM lag(d.run_id) OVER (ORDER BY d.n) AS begins
+                    FROM (SELECT DISTINCT ON (a.message_id, b.run_id) a.message_id, b.run_id, n,
+                                 (a.message_id, a.role, a.payload, a.calls, a.results)::runyard.new_message AS m
+                          FROM unnest(messages) WITH ORDINALITY a(message_id, role, payload, calls, results, n)
+                          JOIN unnest(run_ids) WITH ORDINALITY b(run_id, n) USING (n) ORDER BY a.message_id, b.run_id, n) d) s) p
+        GROUP BY p.number, p.run_id ORDER BY p.number
+    LOOP
+        r := CASE WHEN part.run_id IS NOT NULL THEN runyard.open_external(t, part.run_id) END;
         IF r.run_id IS NOT NULL THEN
-            got := runyard.put_messages(t, r, ARRAY[(m.message_id, m.role, m.payload, m.calls, m.results)::runyard.new_message], 1);
+            got := runyard.put_messages(t, r, part.messages, NULL);
             t := got.t; r := got.r;
-            UPDATE runyard.messages SET event_id = NULL WHERE branch_id = r.branch_id AND seq = r.last_seq;
             UPDATE runyard.runs SET first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id, has_tools = r.has_tools
             WHERE accept_no = r.accept_no;
+            CONTINUE;
+        END IF;
+        missing := runyard.not_held(t, part.run_id, part.messages);
+        CONTINUE WHEN missing = '{}';
+        IF part.run_id IS NULL THEN
+            SELECT b.* INTO head FROM runyard.branches b WHERE b.branch_id = t.head_branch;
+            t := runyard.put_plain(t, head, missing);
         ELSE
-            SELECT v.* INTO u FROM runyard.unclaimed v WHERE v.thread_key = t.thread_key AND v.run_id = m.run_id;
-            SELECT b.* INTO head FROM runyard.branches b WHERE b.branch_id = coalesce(u.branch_id, t.head_branch);
-            INSERT INTO runyard.messages (branch_id, seq, message_id, parent_id, run_id, role, payload, calls, results)
-            VALUES (head.branch_id, t.next_seq, m.message_id, coalesce(u.last_message_id, head.leaf_id), m.run_id, m.role, m.payload, m.calls, m.results);
-            INSERT INTO runyard.unclaimed AS v (thread_key, run_id, branch_id, first_seq, last_seq, last_message_id, has_tools)
-            VALUES (t.thread_key, m.run_id, head.branch_id, t.next_seq, t.next_seq, m.message_id, m.calls IS NOT NULL OR m.results IS NOT NULL)
-            ON CONFLICT (thread_key, run_id) DO UPDATE SET last_seq = excluded.last_seq, last_message_id = excluded.last_message_id,
-                has_tools = v.has_tools OR excluded.has_tools;
-            t.next_seq := t.next_seq + 1;
+            t := runyard.put_unclaimed(t, part.run_id, missing);
         END IF;
     END LOOP;
     UPDATE runyard.threads SET next_seq = t.next_seq, updated_at = now() WHERE thread_key = t.thread_key;

@@ -159,6 +159,11 @@ FROM (
         AND r.kind = 'external' AND r.finished_at IS NULL AND r.last_seq IS NOT NULL
     JOIN runyard.messages o ON o.branch_id = r.branch_id AND o.run_id = r.run_id AND o.seq >= r.first_seq
     WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
+    UNION ALL
+    SELECT o.* FROM runyard.threads t
+    JOIN runyard.unclaimed u ON u.thread_key = t.thread_key AND u.branch_id = t.head_branch
+    JOIN runyard.messages o ON o.branch_id = u.branch_id AND o.run_id = u.run_id AND o.seq BETWEEN u.first_seq AND u.last_seq
+    WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
 ) m
 
 -- name: checkpoint_append
