@@ -39,8 +39,9 @@ def api(
     if owned:
         threading.Thread(target=stop_with_owner, name="runyard-owner", daemon=True).start()
     configure(general.log_level, general.log_format)
+    app = asgi_app(postgres=url, redis=redis, tenant=target.tenant, settings=settings)
     listening = listen(settings)
     address, number = listening.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
     output.notes().print(f"the API listens on http://{shown}:{number}")
-    serve(asgi_app(postgres=url, redis=redis, tenant=target.tenant, settings=settings), listening)
+    serve(app, listening)

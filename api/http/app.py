@@ -23,13 +23,13 @@ from .document import document
 from .limits import Bounds
 from .observe import Observe
 from .paths import KeepSlashes
-from .routes import deployment, forks, messages, probes, requests, runs, streams, threads
+from .routes import deployment, forks, messages, probes, requests, runs, streams, threads, whoami
 from .service import Guard, Service
 from .settings import ApiSettings
 
 CONNECTION: Final = "runyard-api"
 """What the servers list the connections of an API process under."""
-ROUTERS: Final = (threads, runs, streams, messages, requests, forks, deployment, probes)
+ROUTERS: Final = (threads, runs, streams, messages, requests, forks, deployment, whoami, probes)
 TAGS: Final = [
     {"name": "threads", "description": "Conversations."},
     {"name": "runs", "description": "Prompts and what becomes of them."},
@@ -38,20 +38,21 @@ TAGS: Final = [
     {"name": "forks", "description": "Threads and probes that start from a snapshot."},
     {"name": "feed", "description": "What was committed, in one order."},
     {"name": "deployment", "description": "Who serves what."},
+    {"name": "access", "description": "Who asks."},
     {"name": "probes", "description": "For the platform."},
 ]
 ASKED: Final = (
     *("Authorization", "Content-Type", "If-None-Match", "Last-Event-ID"),
     *("X-Api-Key", "X-Request-Id", "traceparent"),
 )
-TOLD: Final = ("ETag", "Location", "Retry-After", "X-Request-Id")
+TOLD: Final = ("ETag", "Location", "RateLimit", "RateLimit-Policy", "Retry-After", "X-Request-Id")
 """Headers that pages of other origins may send and see."""
 DESCRIPTION: Final = """\
 Agent conversations as durable, distributed, forkable runs.
 
 A request that creates something carries an id of yours; the same request under the same id is answered alike, so repeat it
 after any failure. Errors are problem documents (RFC 9457) whose `code` is stable. Lists are pages: `next` is the `cursor` of
-the one that follows.
+the one that follows. `RateLimit` and `RateLimit-Policy` say how many requests a key may make at once, and when there are more.
 """
 
 
@@ -72,18 +73,14 @@ def asgi_app(
     ``auth``: ``"keys"`` (API keys), ``"off"`` (programs of this machine only), or a coroutine function that takes the request
     and returns a :class:`~api.http.auth.Principal`, or None for 401. It connects with the first request, and so can be
     mounted: ``host.mount("/agents", asgi_app(client, auth=…))``. A host ends the streams with ``app.state.service.close()``.
+    Raises InvalidInputError where ``settings`` have no secret that signs stream tokens, unless ``auth`` is off.
     """
     found = settings or ApiSettings()
     backend = backend_or_client.backend if isinstance(backend_or_client, Client) else backend_or_client
     if backend is not None and (postgres is not None or redis is not None):
         raise InvalidInputError("give a backend or URLs, not both", field="postgres")
     general = Settings() if tenant is None else Settings(tenant=tenant)
-    gate = Gate(
-        auth or found.auth,
-        tenant=backend.tenant if backend is not None else general.tenant,
-        secret=found.token_secret,
-        origins=tuple(found.cors_origins),
-    )
+    gate = Gate(auth or found.auth, found, tenant=backend.tenant if backend is not None else general.tenant)
     connect = _existing(backend) if backend is not None else _connecting(general, postgres, redis, options)
     service = Service(connect, owned=backend is None, gate=gate, settings=found)
 

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-import json
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from pydantic import ValidationError
 from starlette.requests import HTTPConnection
 
-from runner.errors import ForbiddenError, UnauthenticatedError
-from runner.keys import SCOPES, Scope, Secret
+from runner.errors import ForbiddenError, InvalidInputError, UnauthenticatedError
+from runner.keys import SCOPES, Scope
 from runner.ports import KeyStore
 
-REMEMBERED: Final = 5.0
-"""Seconds for which a key that was found is not looked up again; a revoked one passes for that long."""
-FORGOTTEN: Final = 10_000
-"""Keys that are remembered at most."""
+from .keyring import Held, Keyring
+from .settings import ApiSettings
+from .tokens import ByAnyone, ByHost, ByKey, Claims, Tokens
+
+READ: Final[frozenset[Scope]] = frozenset({"read"})
 
 
 @dataclass(frozen=True)
 class Principal:
     """Who asks, for which tenant, with which scopes. ``id`` is what limits count by; ``name`` is noted with answers.
 
+    ``expires`` (Unix time): streams that are open then end, and no stream token lasts longer. A host's own scheme sets it where
+    it knows; without it a stream lasts as long as the settings let it.
     ``only``: a stream token's (thread id, run id or None); nothing else may be read with it. ``key``: the digest of the API key
     that was shown, or that asked for the token.
     """
@@ -41,10 +40,15 @@ class Principal:
     name: str | None = None
     only: tuple[str, str | None] | None = None
     key: bytes | None = field(default=None, repr=False)
+    expires: float | None = None
+
+    def has(self, scope: Scope) -> bool:
+        """``admin`` includes all."""
+        return scope in self.scopes or "admin" in self.scopes
 
     def require(self, scope: Scope) -> None:
-        """Raises ForbiddenError without ``scope``; ``admin`` includes all."""
-        if scope not in self.scopes and "admin" not in self.scopes:
+        """Raises ForbiddenError without ``scope``."""
+        if not self.has(scope):
             has = ", ".join(sorted(self.scopes)) or "none"
             raise ForbiddenError(f"this needs the scope {scope}, the key has {has}", scope=scope)
 
@@ -57,63 +61,61 @@ ANYONE: Final = Principal("", frozenset(SCOPES), "anyone")
 
 
 class Gate:
-    """Authenticates requests. ``keys``: where API keys are; ``secret``: signs stream tokens of callers without one."""
+    """Authenticates requests. ``tenant``: of callers where no keys are taken.
 
-    def __init__(self, auth: Auth, *, tenant: str, secret: str | None, origins: tuple[str, ...] = ()) -> None:
+    Raises InvalidInputError where there is somebody to tell apart and ``settings`` have no secret for stream tokens: one that a
+    process makes up is unknown to the others.
+    """
+
+    def __init__(self, auth: Auth, settings: ApiSettings, *, tenant: str) -> None:
         self.auth = auth
-        self._nobody = Principal(tenant, ANYONE.scopes, ANYONE.id)
-        self._secret = secret.encode() if secret else secrets.token_bytes(32)
-        self._origins = origins
-        self._known: OrderedDict[str, tuple[float, Principal]] = OrderedDict()
+        self._nobody = replace(ANYONE, tenant=tenant)
+        self._origins = settings.cors_origins
+        self._keyring = Keyring(settings.failures_per_second, settings.failure_burst)
+        found = settings.token_secrets()
+        if not found and auth != "off":
+            raise InvalidInputError(
+                "RUNYARD_API_TOKEN_SECRET is not set: it signs stream tokens, the same in every API process; "
+                "`openssl rand -hex 32` makes one",
+                field="token_secret",
+            )
+        self._tokens = Tokens(found or [secrets.token_hex(32)], settings.token_lifetime)
 
     async def admit(self, request: HTTPConnection, keys: KeyStore) -> Principal:
-        """Who asks. Raises UnauthenticatedError, ForbiddenError."""
-        if token := request.query_params.get("token"):
-            return await self._of_token(token, keys)
+        """Who asks. Raises UnauthenticatedError, ForbiddenError, RateLimitedError."""
         if self.auth == "off":
             self._check_local(request)
+        if token := request.query_params.get("token"):
+            return await self._of_token(token, keys, request)
+        if self.auth == "off":
             return self._nobody
         if self.auth == "keys":
-            return await self._of_key(_bearer(request), keys)
+            text = _bearer(request)
+            if text is None:
+                raise UnauthenticatedError("send an API key: Authorization: Bearer ry_…; `runyard keys create` makes one")
+            return _holder(await self._keyring.open(text, keys, request))
         found = await self.auth(request)
         if found is None:
             raise UnauthenticatedError("the request does not say who asks, or that is not valid")
         return found
 
-    async def _of_key(self, text: str | None, keys: KeyStore) -> Principal:
-        if text is None:
-            raise UnauthenticatedError("send an API key: Authorization: Bearer ry_…; `runyard keys create` makes one")
-        secret = Secret.parse(text)
-        principal = await self._lookup(secret.key_id, keys) if secret else None
-        if secret is None or principal is None or not hmac.compare_digest(principal.key or b"", secret.digest):
-            raise UnauthenticatedError("the API key is not valid: unknown, expired or revoked")
-        return principal
-
-    async def _lookup(self, key_id: str, keys: KeyStore) -> Principal | None:
-        now = time.monotonic()
-        if (known := self._known.get(key_id)) and now - known[0] < REMEMBERED:
-            return known[1]
-        self._known.pop(key_id, None)
-        found = await keys.find_key(key_id)
-        if found is None:
-            return None
-        key, digest = found
-        principal = Principal(key.tenant, frozenset(key.scopes), key.key_id, key.name, key=digest)
-        self._known[key_id] = (now, principal)
-        if len(self._known) > FORGOTTEN:
-            self._known.popitem(last=False)
-        return principal
-
     async def still_admits(self, principal: Principal, keys: KeyStore) -> bool:
-        """False once the API key is revoked or expired by which ``principal`` was admitted."""
+        """False once ``principal`` expired, or the API key by which it was admitted is revoked, expired or has lost a scope."""
+        if principal.expires is not None and principal.expires <= time.time():
+            return False
         if principal.key is None:
             return True
-        found = await self._lookup(principal.id, keys)
-        return found is not None and found.key == principal.key
+        found = await self._keyring.find(principal.id, keys)
+        holder = _holder(found) if found is not None else None
+        return (
+            holder is not None
+            and (holder.key, holder.tenant) == (principal.key, principal.tenant)
+            and all(holder.has(scope) for scope in principal.scopes)
+        )
 
     def forget(self) -> None:
         """Look every key up again."""
-        self._known.clear()
+        self._keyring.forget()
 
     def _check_local(self, request: HTTPConnection) -> None:
         """Without keys only programs of this machine may ask, and no page that a browser here shows."""
@@ -127,30 +129,54 @@ class Gate:
 
     def issue(self, principal: Principal, thread_id: str, run_id: str | None, lifetime: float) -> tuple[str, float]:
         """A token with which the streams of one run, or of one thread, can be read for ``lifetime`` seconds, and when it
-        expires. It is signed with what the server knows of the caller's key, so that it ends with the key."""
+        expires. Raises ForbiddenError, InvalidInputError."""
+        principal.require("read")
         expires = time.time() + lifetime
-        own = principal.id if principal.key else None
-        claims = [own, principal.tenant, principal.id, thread_id, run_id, int(expires)]
-        payload = json.dumps(claims).encode()
-        return f"{_text(payload)}.{_text(self._sign(payload, principal.key))}", expires
-
-    def _sign(self, payload: bytes, key: bytes | None) -> bytes:
-        return hmac.new(b"stream token " + (key or self._secret), payload, hashlib.sha256).digest()
-
-    async def _of_token(self, token: str, keys: KeyStore) -> Principal:
-        refused = UnauthenticatedError("the stream token is not valid, or has expired; ask for another one")
+        if principal.expires is not None:
+            expires = min(expires, principal.expires)
+        opens: dict[str, object] = {"thread_id": thread_id, "run_id": run_id, "expires": int(expires * 1000)}
         try:
-            payload, signature = (_bytes(part) for part in token.split("."))
-            key_id, tenant, id, thread_id, run_id, expires = json.loads(payload)
-        except (ValueError, TypeError, RecursionError):
-            raise refused from None
-        known = isinstance(key_id, str) and key_id.isascii() and key_id.isalnum()
-        owner = await self._lookup(key_id, keys) if known else None
-        if key_id is not None and owner is None:
-            raise refused
-        if not hmac.compare_digest(signature, self._sign(payload, owner.key if owner else None)) or expires < time.time():
-            raise refused
-        return Principal(tenant, frozenset({"read"}), id, only=(thread_id, run_id), key=owner.key if owner else None)
+            return self._tokens.issue(self._claims(principal, opens)), expires
+        except ValidationError as error:
+            what = error.errors()[0]
+            where = what["loc"][0] if what["loc"] else "principal"
+            raise InvalidInputError(f"{where} cannot be put into a stream token: {what['msg']}", field=str(where)) from None
+
+    def _claims(self, principal: Principal, opens: dict[str, object]) -> Claims:
+        if self.auth == "keys":
+            return ByKey.model_validate({"key_id": principal.id, **opens})
+        if self.auth == "off":
+            return ByAnyone.model_validate(opens)
+        return ByHost.model_validate({"tenant": principal.tenant, "id": principal.id, "name": principal.name, **opens})
+
+    async def _of_token(self, text: str, keys: KeyStore, request: HTTPConnection) -> Principal:
+        claims = self._tokens.read(text)
+        if claims is None:
+            self._keyring.refuse(request)
+        owner = await self._owner(claims, keys) if claims is not None and self._tokens.is_current(claims) else None
+        if claims is None or owner is None:
+            raise UnauthenticatedError("the stream token is not valid, or has expired; ask for another one")
+        owner.require("read")
+        return replace(owner, scopes=READ, only=(claims.thread_id, claims.run_id), expires=claims.expires / 1000)
+
+    async def _owner(self, claims: Claims, keys: KeyStore) -> Principal | None:
+        """Who asked for a token, as far as that is known; None for a token of another scheme than this server's."""
+        match claims:
+            case ByKey() if self.auth == "keys":
+                found = await self._keyring.find(claims.key_id, keys)
+                return _holder(found) if found is not None else None
+            case ByHost() if callable(self.auth):
+                return Principal(claims.tenant, READ, claims.id, claims.name)
+            case ByAnyone() if self.auth == "off":
+                return self._nobody
+        return None
+
+
+def _holder(held: Held) -> Principal:
+    """Who shows a key."""
+    key = held.key
+    expires = key.expires_at.timestamp() if key.expires_at is not None else None
+    return Principal(key.tenant, frozenset(key.scopes), key.key_id, key.name, key=held.digest, expires=expires)
 
 
 def _bearer(request: HTTPConnection) -> str | None:
@@ -170,11 +196,3 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _text(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-
-def _bytes(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))

@@ -15,12 +15,15 @@ from runner.models import EVENT_TYPES, Event
 
 from . import problems
 
-TOKEN: Final = {
-    "name": "token",
-    "in": "query",
-    "required": False,
-    "description": "A stream token, instead of an API key.",
-    "schema": {"type": "string"},
+SECURITY: Final = {
+    "apiKey": {"type": "http", "scheme": "bearer", "description": "An API key, `ry_…`, with the scope of the operation."},
+    "apiKeyHeader": {"type": "apiKey", "in": "header", "name": "X-Api-Key", "description": "The same key in another header."},
+    "streamToken": {
+        "type": "apiKey",
+        "in": "query",
+        "name": "token",
+        "description": "A token of `POST /v1/stream_tokens`, for a browser's EventSource, which cannot send headers.",
+    },
 }
 EVENTS: Final = {
     "schema": {
@@ -53,13 +56,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
         schemas |= _schemas(problems.Problem) | _schemas(Event)
-        components["securitySchemes"] = {
-            "apiKey": {
-                "type": "http",
-                "scheme": "bearer",
-                "description": "An API key, `ry_…`, with the scope of the operation.",
-            }
-        }
+        components["securitySchemes"] = SECURITY
         _describe_streams(made)
         components["responses"] = _shared(made)
         app.openapi_schema = made
@@ -79,11 +76,9 @@ def _schemas(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _describe_streams(made: dict[str, Any]) -> None:
-    for method, path, described in operations(made):
+    for _, path, described in operations(made):
         if path.endswith("/stream"):
             described["responses"]["200"]["content"] = {"text/event-stream": EVENTS}
-            if method == "get":
-                described.setdefault("parameters", []).append(TOKEN)
         elif path == "/metrics":
             described["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
 

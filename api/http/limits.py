@@ -1,57 +1,15 @@
-"""Bounds on what comes in (semantics: A2): headers, bodies and how long they take, requests per second, open streams."""
+"""Bounds on what comes in (semantics: A2): headers, bodies and how long they take."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import Counter, OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.errors import RateLimitedError, RequestTimeoutError, RequestTooLargeError, RunyardError
+from runner.errors import RequestTimeoutError, RequestTooLargeError, RunyardError
 
 from . import problems
 from .settings import ApiSettings
-
-TRACKED: Final = 10_000
-"""Keys whose rate is known at most; the one that was silent longest is forgotten first."""
-
-
-class Rates:
-    """A token bucket per key, and the number of its open streams. One process counts for itself."""
-
-    def __init__(self, settings: ApiSettings) -> None:
-        self._rate, self._burst, self._most = settings.requests_per_second, settings.burst, settings.streams_per_key
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        self._streams: Counter[str] = Counter()
-
-    def take(self, key: str) -> None:
-        """Count a request of ``key``. Raises RateLimitedError."""
-        now = time.monotonic()
-        left, since = self._buckets.pop(key, (float(self._burst), now))
-        left = min(left + (now - since) * self._rate, self._burst)
-        self._buckets[key] = (max(left - 1, 0.0) if left >= 1 else left, now)
-        if len(self._buckets) > TRACKED:
-            self._buckets.popitem(last=False)
-        if left < 1:
-            wait = (1 - left) / self._rate
-            raise RateLimitedError(f"more than {self._rate:g} requests per second; wait", retry_after=wait)
-
-    @contextmanager
-    def stream(self, key: str) -> Iterator[None]:
-        """Count an open stream of ``key``, or a request that waits for a run. Raises RateLimitedError."""
-        if self._streams[key] >= self._most:
-            raise RateLimitedError(f"{self._most} streams and waits are open with this key already; end one", retry_after=1)
-        self._streams[key] += 1
-        try:
-            yield
-        finally:
-            self._streams[key] -= 1
-            if not self._streams[key]:
-                del self._streams[key]
 
 
 class Bounds:

@@ -46,6 +46,7 @@ class Observe:
             if message["type"] == "http.response.start":
                 out = MutableHeaders(scope=message)
                 out["X-Request-Id"] = request_id
+                out.update(scope["state"].get("headers", {}))
                 for name, value in CAREFUL.items():
                     out.setdefault(name, value)
                 if scope.get("scheme") == "https":

@@ -23,6 +23,7 @@ from pydantic import (
 from runner.calls.fanout import MAX_CANDIDATES, MAX_PARALLEL
 from runner.exchange import WorkerInfo
 from runner.handle import RunResult
+from runner.keys import Scope
 from runner.models import (
     MAX_ID_LENGTH,
     MAX_TAG_LENGTH,
@@ -329,6 +330,25 @@ class StreamToken(BaseModel):
 
     token: str
     expires_at: datetime
+
+
+class StreamOf(BaseModel):
+    """Which streams a token opens: one run's, or with ``run_id`` null all of the thread."""
+
+    thread_id: str
+    run_id: str | None
+
+
+class WhoAmI(BaseModel):
+    """Who asks. ``id`` is what limits count by."""
+
+    tenant: str
+    id: str
+    name: str | None = None
+    key_id: str | None = Field(None, description="Of the API key, or of the key that asked for the token.")
+    scopes: list[Scope]
+    expires_at: datetime | None = Field(None, description="Of the key or the token.")
+    reads: StreamOf | None = Field(None, description="What a stream token opens; it opens nothing else.")
 
 
 class ForkMade(BaseModel):

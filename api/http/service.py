@@ -17,8 +17,8 @@ from runner.ports import Backend
 
 from . import problems
 from .auth import Gate, Principal
-from .limits import Rates
 from .paths import location, route_path
+from .rates import Rates
 from .settings import ApiSettings
 from .sse import Seat, Streams
 
@@ -38,8 +38,9 @@ class Caller:
     root: str
 
     def seat(self) -> Seat:
-        """For a stream. Its permit raises RateLimitedError on entry; it ends with the key that it was opened with."""
-        return Seat(self.service.streams, self.service.rates.stream(self.principal.id), self._admitted)
+        """For a stream. Its permit raises RateLimitedError on entry; it ends with the key or token that it was opened with."""
+        permit = self.service.rates.stream(self.principal.id)
+        return Seat(self.service.streams, permit, self._admitted, self.principal.expires)
 
     async def _admitted(self) -> bool:
         return await self.service.gate.still_admits(self.principal, self.client.backend.keys)
@@ -112,7 +113,7 @@ class Guard:
             try:
                 request = HTTPConnection(scope)
                 principal = await self.service.gate.admit(request, (await self.service.backend()).keys)
-                self.service.rates.take(principal.id)
+                self._count(principal.id, scope)
                 if principal.only is not None and scope["method"] != "GET":
                     raise ForbiddenError("a stream token reads streams and nothing else")
             except RunyardError as error:
@@ -120,3 +121,9 @@ class Guard:
                 return
             scope["state"]["principal"] = principal
         await self.app(scope, receive, send)
+
+    def _count(self, key: str, scope: Scope) -> None:
+        try:
+            self.service.rates.take(key)
+        finally:
+            scope["state"]["headers"] = self.service.rates.headers(key)

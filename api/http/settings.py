@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from runner.errors import InvalidInputError
+
+SHORTEST: Final = 32
+"""Characters of a secret."""
 
 
 class ApiSettings(BaseSettings):
@@ -18,8 +23,9 @@ class ApiSettings(BaseSettings):
     requests that wait for a run included. ``heartbeat``: silence after which a stream sends a comment. ``max_stream``: how long
     one lasts; its reader comes back, to whichever process.
     ``max_wait``: how long a request may wait for a run. ``max_page``: entries of one page.
-    ``token_lifetime``: of stream tokens at most. ``token_secret``: signs stream tokens of callers without an API key; the same
-    in every process.
+    ``failures_per_second`` and ``failure_burst``: keys and tokens that are not valid, from one address in one process.
+    ``token_lifetime``: of stream tokens at most. ``token_secret``: signs stream tokens, the same in every process; needed unless
+    ``auth`` is off. Several (comma-separated) while one takes the place of another: the first signs, all verify.
     """
 
     model_config = SettingsConfigDict(env_prefix="RUNYARD_API_", env_file=".env", env_file_encoding="utf-8", extra="ignore")
@@ -35,12 +41,25 @@ class ApiSettings(BaseSettings):
     requests_per_second: float = Field(200.0, gt=0)
     burst: int = Field(400, ge=1)
     streams_per_key: int = Field(2000, ge=1)
+    failures_per_second: float = Field(10.0, gt=0)
+    failure_burst: int = Field(200, ge=1)
     heartbeat: float = Field(15.0, gt=0)
     max_stream: float = Field(3600.0, gt=0)
     max_wait: float = Field(60.0, ge=0)
     max_page: int = Field(1000, ge=1, le=1000)
     token_lifetime: float = Field(3600.0, gt=0)
-    token_secret: str | None = None
+    token_secret: SecretStr | None = None
+
+    def token_secrets(self) -> list[str]:
+        """Those of ``token_secret``, the one that signs first. Raises InvalidInputError for one that is too short."""
+        given = self.token_secret.get_secret_value() if self.token_secret else ""
+        found = [secret.strip() for secret in given.split(",") if secret.strip()]
+        if any(len(secret) < SHORTEST for secret in found):
+            raise InvalidInputError(
+                f"RUNYARD_API_TOKEN_SECRET has fewer than {SHORTEST} characters; `openssl rand -hex 32` makes one",
+                field="token_secret",
+            )
+        return found
 
     @field_validator("cors_origins", mode="before")
     @classmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
@@ -77,11 +78,17 @@ class Streams:
 
 
 class Seat(NamedTuple):
-    """What a reader has while its stream is open: ``permit`` is held, and ``admitted`` asked now and then if it may read on."""
+    """What a reader has while its stream is open: ``permit`` is held, and ``admitted`` asked now and then if it may read on.
+    ``expires`` (Unix time): when it may not."""
 
     streams: Streams
     permit: AbstractContextManager[object]
     admitted: Callable[[], Awaitable[bool]]
+    expires: float | None = None
+
+    def lasts(self) -> float:
+        """Seconds that are left."""
+        return self.streams.most if self.expires is None else min(self.streams.most, self.expires - time.time())
 
 
 class EventStream(Response):
@@ -109,7 +116,7 @@ class EventStream(Response):
         with self.seat.permit:
             streams = self.seat.streams
             end = streams.join()
-            expiry = asyncio.get_running_loop().call_later(streams.most, _expire, end)
+            expiry = asyncio.get_running_loop().call_later(self.seat.lasts(), _expire, end)
             leaving = asyncio.create_task(_left(receive, end))
             try:
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -28,13 +28,16 @@ from .server import serving
 BOUND: Final = 20.0
 """Seconds that anything may take."""
 
+SECRET: Final = "0123456789abcdef" * 2
+"""Signs stream tokens."""
+
 Caller: TypeAlias = Callable[..., Awaitable[httpx.AsyncClient]]
 
 
 @pytest.fixture
 def settings() -> ApiSettings:
     """No limits that a test could meet by accident; tests replace what they are about."""
-    return ApiSettings(_env_file=None, requests_per_second=1e6, burst=10**6, max_wait=5.0)
+    return ApiSettings(_env_file=None, requests_per_second=1e6, burst=10**6, max_wait=5.0, token_secret=SECRET)
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from api.http.settings import ApiSettings
 from runner.client import Client
 from runner.errors import BackendUnavailableError
 from runner.ports import Backend
-from tests.http.conftest import Caller, transport
+from tests.http.conftest import SECRET, Caller, transport
 
-SETTINGS = ApiSettings(_env_file=None, cors_origins=["https://app.example"])
+SETTINGS = ApiSettings(_env_file=None, cors_origins=["https://app.example"], token_secret=SECRET)
 
 
 def from_(app: Any, host: str, base: str, **headers: str) -> httpx.AsyncClient:
@@ -146,7 +146,7 @@ async def test_who_comes_while_it_connects_shares_the_outcome(settings: ApiSetti
             raise BackendUnavailableError("away")
         return client.backend
 
-    service = Service(connect, owned=False, gate=Gate("off", tenant="", secret=None), settings=settings)
+    service = Service(connect, owned=False, gate=Gate("off", settings, tenant=""), settings=settings)
     asking = [asyncio.create_task(service.backend()) for _ in range(5)]
     await asyncio.sleep(0)
     asking[0].cancel()

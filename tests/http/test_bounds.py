@@ -19,7 +19,7 @@ from api.http.settings import ApiSettings
 from runner.client import Client
 from runner.models import HitlRequest, JsonObject
 from runner.nesting import MAX_NESTING
-from tests.http.conftest import Caller, transport
+from tests.http.conftest import SECRET, Caller, transport
 from tests.http.server import serving
 
 PROMPT = "/v1/threads/t/runs"
@@ -138,7 +138,7 @@ async def test_fifty_megabytes_over_a_connection(client: Client) -> None:
 
 async def test_requests_per_second_of_a_key(client: Client) -> None:
     """429 and Retry-After; another key is not concerned."""
-    app = asgi_app(client, settings=ApiSettings(_env_file=None, requests_per_second=0.5, burst=3))
+    app = asgi_app(client, settings=ApiSettings(_env_file=None, requests_per_second=0.5, burst=3, token_secret=SECRET))
     for _ in range(2):
         _, key = await client.create_key("k")
         headers = {"Authorization": f"Bearer {key}"}

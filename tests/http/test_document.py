@@ -19,6 +19,7 @@ from api.http.app import asgi_app
 from api.http.document import operations
 from api.http.settings import ApiSettings
 from runner.client import Client
+from tests.http.conftest import SECRET
 from tests.http.server import serving
 
 HERE = Path(__file__).parent
@@ -70,10 +71,11 @@ def test_references_lead_somewhere(document: dict[str, Any]) -> None:
 
 
 def test_every_path_of_the_rules_is_there(document: dict[str, Any]) -> None:
-    """A: exactly those paths, and the one that makes stream tokens."""
+    """A: exactly those paths, those that make stream tokens and say who asks."""
     t, r = "/v1/threads/{thread_id}", "/v1/threads/{thread_id}/runs/{run_id}"
     expected = {
-        *(f"/v1/{name}" for name in ("threads", "runs", "requests", "agents", "workers", "feed", "stream_tokens")),
+        *(f"/v1/{name}" for name in ("threads", "runs", "requests", "agents", "workers", "feed")),
+        *("/v1/stream_tokens", "/v1/whoami"),
         *(t, r, "/v1/requests/{request_id}/respond", "/livez", "/readyz", "/metrics"),
         *(f"{t}/{name}" for name in ("runs", "runs/stream", "runs/wait", "respond", "abort", "regenerate", "stream")),
         *(f"{t}/{name}" for name in ("fork", "fork_once", "fork_many", "messages", "branches", "lineage", "diff")),
@@ -86,7 +88,13 @@ def test_every_path_of_the_rules_is_there(document: dict[str, Any]) -> None:
 async def test_the_api_does_what_its_document_says(client: Client, tmp_path: Path) -> None:
     """A2: no 5xx, no status and no content that is not documented, whatever is sent; every check of schemathesis."""
     settings = ApiSettings(
-        _env_file=None, max_wait=0.01, max_stream=0.05, requests_per_second=1e6, burst=10**6, streams_per_key=10**6
+        _env_file=None,
+        max_wait=0.01,
+        max_stream=0.05,
+        requests_per_second=1e6,
+        burst=10**6,
+        streams_per_key=10**6,
+        token_secret=SECRET,
     )
     app = asgi_app(client, settings=settings)
     _, key = await client.create_key("schemathesis", scopes=("read", "write", "respond", "admin"))

@@ -23,6 +23,7 @@ from runner.models import Event
 from runner.states import RunStatus
 from runner.worker import Worker
 from tests.fleet import until
+from tests.http.conftest import SECRET
 from tests.http.server import Frame, frames, serving
 
 BOUND = 20.0
@@ -30,7 +31,9 @@ BOUND = 20.0
 
 @pytest.fixture
 def settings() -> ApiSettings:
-    return ApiSettings(_env_file=None, heartbeat=0.1, requests_per_second=1e6, burst=10**6, streams_per_key=3)
+    return ApiSettings(
+        _env_file=None, heartbeat=0.1, requests_per_second=1e6, burst=10**6, streams_per_key=3, token_secret=SECRET
+    )
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from runner.errors import ForbiddenError, InvalidInputError, InvalidRequestError
 from runner.keys import Scope
 from runner.models import MAX_ID_LENGTH, check_id
 
+from ..auth import Principal
 from ..paths import decoded
 from ..problems import Refusal, documented
 from ..schemas import ID_SCHEMA
@@ -100,9 +101,15 @@ def service_of(request: Request) -> Service:
     return service
 
 
+async def _anyone(request: Request) -> Principal:
+    principal = request.scope["state"]["principal"]
+    assert isinstance(principal, Principal)
+    return principal
+
+
 def _caller(scope: Scope, *, stream: bool = False) -> Callable[[Request], Coroutine[Any, Any, Caller]]:
     async def caller(request: Request) -> Caller:
-        principal = request.scope["state"]["principal"]
+        principal = await _anyone(request)
         principal.require(scope)
         if principal.only is not None:
             if not stream:
@@ -116,6 +123,7 @@ def _caller(scope: Scope, *, stream: bool = False) -> Callable[[Request], Corout
     return caller
 
 
+Anyone = Annotated[Principal, Depends(_anyone)]
 Reads = Annotated[Caller, Depends(_caller("read"))]
 Writes = Annotated[Caller, Depends(_caller("write"))]
 Responds = Annotated[Caller, Depends(_caller("respond"))]
@@ -164,13 +172,16 @@ def to_bytes(content: BaseModel) -> bytes:
         return json.dumps(to_jsonable_python(content)).encode()
 
 
-def operation(scope: Scope, *refusals: type[RunyardError], **answers: Any) -> dict[str, Any]:
-    """What a route's decorator says besides its path: the scope, the errors, and answers by status (``s201=(Model, words)``;
-    None for an answer without content)."""
+def operation(scope: Scope | None, *refusals: type[RunyardError], token: bool = False, **answers: Any) -> dict[str, Any]:
+    """What a route's decorator says besides its path: the scope (None: any), the errors, and answers by status
+    (``s201=(Model, words)``; None for an answer without content). ``token``: a stream token will do."""
     responses = documented(*refusals)
     for name, (model, words) in answers.items():
         responses[int(name.removeprefix("s"))] = {"description": words, **({"model": model} if model is not None else {})}
-    return {"responses": dict(sorted(responses.items())), "openapi_extra": {"security": [{"apiKey": [scope]}]}}
+    scopes = [scope] if scope is not None else []
+    schemes: list[dict[str, list[Scope]]] = [{"apiKey": scopes}, {"apiKeyHeader": scopes}]
+    security = [*schemes, {"streamToken": []}] if token else schemes
+    return {"responses": dict(sorted(responses.items())), "openapi_extra": {"security": security}}
 
 
 Wait = Annotated[float, Query(ge=0, le=3600, description="Seconds to wait at most; the server has an upper bound of its own.")]

@@ -235,6 +235,7 @@ async def get_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response
     **operation(
         "read",
         RunNotFoundError,
+        token=True,
         s200=EVENTS,
         s204=(None, "The run stopped, and `Last-Event-ID` is its last event: there is nothing more."),
     ),

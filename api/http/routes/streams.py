@@ -25,7 +25,7 @@ async def _entries(client: Client, thread_id: str, after: str | None) -> AsyncGe
             yield Entry(cursor, event)
 
 
-@router.get("/v1/threads/{thread_id}/stream", **operation("read", ThreadNotFoundError, s200=EVENTS))
+@router.get("/v1/threads/{thread_id}/stream", **operation("read", ThreadNotFoundError, token=True, s200=EVENTS))
 async def stream_thread(caller: Streams, thread_id: ThreadId, last_event_id: LastEventId = None) -> Response:
     """The events of all runs of a thread, live, until you leave or the thread is deleted. This stream's ids are its own."""
     place = None

@@ -1,0 +1,138 @@
+"""The API keys that this process has met, and how many that do not exist are asked for (semantics: A1, A2).
+
+A key that was found is asked for again every few seconds, one that was not after a while. An address from which too many come that
+are not valid is refused what this process has not met, without a query; keys that it has met pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from ipaddress import IPv6Address, IPv6Network, ip_address
+from typing import Final, TypeVar
+
+from starlette.requests import HTTPConnection
+
+from runner.errors import UnauthenticatedError
+from runner.keys import ApiKey, Secret
+from runner.ports import KeyStore
+
+from .rates import Buckets
+
+REMEMBERED: Final = 5.0
+"""Seconds for which a key that was found is not looked up again; a revoked one passes for that long."""
+UNKNOWN: Final = 30.0
+"""Seconds for which a key that was not found is not looked up again."""
+FORGOTTEN: Final = 10_000
+"""Keys that are remembered at most, and as many that do not exist."""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Held:
+    """A key as it was found, with the digest of its secret."""
+
+    key: ApiKey
+    digest: bytes
+
+
+class Keyring:
+    """``rate`` and ``burst``: keys and tokens that are not valid, from one address."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._met: OrderedDict[str, tuple[float, Held]] = OrderedDict()
+        self._unknown: OrderedDict[str, float] = OrderedDict()
+        self._asking: dict[str, asyncio.Task[Held | None]] = {}
+        self._failures = Buckets(rate, burst)
+
+    async def open(self, text: str, keys: KeyStore, request: HTTPConnection) -> Held:
+        """The key with the text ``text``. Raises UnauthenticatedError, RateLimitedError."""
+        secret = Secret.parse(text)
+        if secret is not None and _opens(secret, self._met.get(secret.key_id, (0.0, None))[1]):
+            found = await self.find(secret.key_id, keys)
+        else:
+            found = await self._of_stranger(secret, keys, request)
+        if secret is None or found is None or not _opens(secret, found):
+            raise UnauthenticatedError("the API key is not valid: unknown, expired or revoked")
+        return found
+
+    async def _of_stranger(self, secret: Secret | None, keys: KeyStore, request: HTTPConnection) -> Held | None:
+        """A key that this process has not met. It counts as a failure before it is looked up: those that come at once count too."""
+        address = self.refuse(request)
+        failed = secret is None
+        try:
+            found = await self.find(secret.key_id, keys) if secret is not None else None
+            failed = secret is None or not _opens(secret, found)
+        finally:
+            if not failed:
+                self._failures.give_back(address)
+        return found
+
+    def refuse(self, request: HTTPConnection) -> str:
+        """Count a key or token that is not valid; the address it came from. Raises RateLimitedError."""
+        address = address_of(request)
+        self._failures.take(address, f"keys or tokens that are not valid from {address or 'one address'}")
+        return address
+
+    async def find(self, key_id: str, keys: KeyStore) -> Held | None:
+        """The key, which may have been looked up a moment ago; None if there is none, or no longer. Who asks while it is looked
+        up shares the answer."""
+        now = time.monotonic()
+        if (known := self._met.get(key_id)) and now - known[0] < REMEMBERED:
+            return known[1]
+        if (since := self._unknown.get(key_id)) is not None and now - since < UNKNOWN:
+            return None
+        asking = self._asking.get(key_id)
+        if asking is None:
+            asking = self._asking[key_id] = asyncio.create_task(self._ask(key_id, keys), name="runyard-key")
+            asking.add_done_callback(lambda task: self._asked(key_id, task))
+        return await asyncio.shield(asking)
+
+    async def _ask(self, key_id: str, keys: KeyStore) -> Held | None:
+        now = time.monotonic()
+        found = await keys.find_key(key_id)
+        self._met.pop(key_id, None)
+        self._unknown.pop(key_id, None)
+        if found is None:
+            _keep(self._unknown, key_id, now)
+            return None
+        held = Held(*found)
+        _keep(self._met, key_id, (now, held))
+        return held
+
+    def _asked(self, key_id: str, task: asyncio.Task[Held | None]) -> None:
+        del self._asking[key_id]
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; nobody may have
+
+    def forget(self) -> None:
+        """Look every key up again."""
+        self._met.clear()
+        self._unknown.clear()
+
+
+def _opens(secret: Secret, held: Held | None) -> bool:
+    return held is not None and hmac.compare_digest(held.digest, secret.digest)
+
+
+def _keep(kept: OrderedDict[str, T], key_id: str, value: T) -> None:
+    kept[key_id] = value
+    if len(kept) > FORGOTTEN:
+        kept.popitem(last=False)
+
+
+def address_of(request: HTTPConnection) -> str:
+    """Whom failures count for: the other end as the server gives it, of IPv6 the network of 64 bits that one customer has."""
+    host = request.client.host if request.client is not None else ""
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return host
+    if not isinstance(found, IPv6Address):
+        return str(found)
+    return str(found.ipv4_mapped or IPv6Network((int(found), 64), strict=False))

@@ -1,0 +1,84 @@
+"""Requests per second, and open streams, by name; one process counts for itself (semantics: A2)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from runner.errors import RateLimitedError
+
+from .settings import ApiSettings
+
+TRACKED: Final = 10_000
+"""Names whose rate is known at most; the one that was silent longest is forgotten first."""
+
+
+class Buckets:
+    """A token bucket per name, which fills at ``rate`` per second up to ``burst``."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self.rate, self.burst = rate, burst
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def level(self, name: str) -> float:
+        """How many may be taken at once."""
+        level, since = self._levels.get(name, (float(self.burst), 0.0))
+        return min(level + (time.monotonic() - since) * self.rate, float(self.burst))
+
+    def take(self, name: str, what: str) -> None:
+        """Take one. Raises RateLimitedError, which says ``what`` there is too much of."""
+        left = self.level(name)
+        self._set(name, left - 1 if left >= 1 else left)
+        if left < 1:
+            raise RateLimitedError(f"more than {self.rate:g} {what} per second; wait", retry_after=(1 - left) / self.rate)
+
+    def give_back(self, name: str) -> None:
+        """One that was taken did not count."""
+        self._set(name, min(self.level(name) + 1, float(self.burst)))
+
+    def _set(self, name: str, level: float) -> None:
+        self._levels[name] = (level, time.monotonic())
+        self._levels.move_to_end(name)
+        if len(self._levels) > TRACKED:
+            self._levels.popitem(last=False)
+
+
+class Rates:
+    """The requests of each key, and the number of its open streams."""
+
+    def __init__(self, settings: ApiSettings) -> None:
+        self._requests = Buckets(settings.requests_per_second, settings.burst)
+        self._most = settings.streams_per_key
+        self._streams: Counter[str] = Counter()
+        self._policy = f'"key";q={settings.burst};w={math.ceil(settings.burst / settings.requests_per_second)}'
+
+    def take(self, key: str) -> None:
+        """Count a request of ``key``. Raises RateLimitedError."""
+        self._requests.take(key, "requests")
+
+    def headers(self, key: str) -> dict[str, str]:
+        """What answers say of the rate (draft-ietf-httpapi-ratelimit-headers-11): the policy, how many requests ``key`` may make
+        at once, and the seconds until that changes: to one if there is none left, else to all of them."""
+        left = self._requests.level(key)
+        until = (1 if left < 1 else self._requests.burst) - left
+        return {
+            "RateLimit-Policy": self._policy,
+            "RateLimit": f'"key";r={int(left)};t={math.ceil(until / self._requests.rate)}',
+        }
+
+    @contextmanager
+    def stream(self, key: str) -> Iterator[None]:
+        """Count an open stream of ``key``, or a request that waits for a run. Raises RateLimitedError."""
+        if self._streams[key] >= self._most:
+            raise RateLimitedError(f"{self._most} streams and waits are open with this key already; end one", retry_after=1)
+        self._streams[key] += 1
+        try:
+            yield
+        finally:
+            self._streams[key] -= 1
+            if not self._streams[key]:
+                del self._streams[key]

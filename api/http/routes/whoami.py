@@ -1,0 +1,29 @@
+"""Who asks."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from fastapi import APIRouter, Response
+
+from ..schemas import StreamOf, WhoAmI
+from .parts import Anyone, Route, operation, reply
+
+router = APIRouter(tags=["access"], route_class=Route)
+
+
+@router.get("/v1/whoami", **operation(None, token=True, s200=(WhoAmI, "As the server sees it.")))
+async def whoami(caller: Anyone) -> Response:
+    """For which tenant you ask, with which key or token, what that may do and until when."""
+    thread_id, run_id = caller.only or (None, None)
+    return reply(
+        WhoAmI.model_construct(
+            tenant=caller.tenant,
+            id=caller.id,
+            name=caller.name,
+            key_id=caller.id if caller.key is not None else None,
+            scopes=sorted(caller.scopes),
+            expires_at=datetime.fromtimestamp(caller.expires, UTC) if caller.expires is not None else None,
+            reads=StreamOf(thread_id=thread_id, run_id=run_id) if thread_id is not None else None,
+        )
+    )
