@@ -1,6 +1,6 @@
 """The API keys that this process has met, and how many that do not exist are asked for (semantics: A1, A2).
 
-A key that was found is asked for again every few seconds, one that was not after a while. An address from which too many come that
+A key that was found is asked for again every few seconds, one that was not after a while. An address that sends too many that
 are not valid is refused what this process has not met, without a query; keys that it has met pass.
 """
 
@@ -62,7 +62,7 @@ class Keyring:
         return found
 
     async def _of_stranger(self, secret: Secret | None, keys: KeyStore, request: HTTPConnection) -> Held | None:
-        """A key that this process has not met. It counts as a failure before it is looked up: those that come at once count too."""
+        """A key that this process has not met. It counts as a failure until it is found: those that come at once count too."""
         address = self.refuse(request)
         failed = secret is None
         try:

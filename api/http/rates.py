@@ -61,8 +61,8 @@ class Rates:
         self._requests.take(key, "requests")
 
     def headers(self, key: str) -> dict[str, str]:
-        """What answers say of the rate (draft-ietf-httpapi-ratelimit-headers-11): the policy, how many requests ``key`` may make
-        at once, and the seconds until that changes: to one if there is none left, else to all of them."""
+        """What answers say of the rate (draft-ietf-httpapi-ratelimit-headers-11): the policy, how many requests ``key`` may
+        make at once, and the seconds until that changes: to one if there is none left, else to all of them."""
         left = self._requests.level(key)
         until = (1 if left < 1 else self._requests.burst) - left
         return {

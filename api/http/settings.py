@@ -24,8 +24,8 @@ class ApiSettings(BaseSettings):
     one lasts; its reader comes back, to whichever process.
     ``max_wait``: how long a request may wait for a run. ``max_page``: entries of one page.
     ``failures_per_second`` and ``failure_burst``: keys and tokens that are not valid, from one address in one process.
-    ``token_lifetime``: of stream tokens at most. ``token_secret``: signs stream tokens, the same in every process; needed unless
-    ``auth`` is off. Several (comma-separated) while one takes the place of another: the first signs, all verify.
+    ``token_lifetime``: of stream tokens at most. ``token_secret``: signs stream tokens, the same in every process; needed
+    unless ``auth`` is off. Several (comma-separated) while one takes the place of another: the first signs, all verify.
     """
 
     model_config = SettingsConfigDict(env_prefix="RUNYARD_API_", env_file=".env", env_file_encoding="utf-8", extra="ignore")

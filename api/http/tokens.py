@@ -1,13 +1,14 @@
 """Stream tokens: what a browser's EventSource, which cannot send headers, puts into the query (semantics: A1).
 
-A token is JSON under an HMAC. The HMAC's key is derived from a secret of the server and from what it is for, so nobody who holds
-an API key, or its row, can make one, and a secret that signs other things too signs no tokens. There is one algorithm, and a
-token names none. It says who asked for it and what it opens; what that caller may do is looked up at each use.
+A token is JSON under an HMAC. The HMAC's key is derived from a secret of the server and from what it is for, so nobody who
+holds an API key, or its row, can make one, and a secret that signs other things too signs no tokens. There is one algorithm,
+and a token names none. It says who asked for it and what it opens; what that caller may do is looked up at each use.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal, TypeAlias
@@ -23,6 +24,8 @@ SKEW: Final = 30.0
 LONGEST: Final = 16_000
 """Characters of a token; the longest ids take less."""
 PURPOSE: Final = b"runyard stream token 1"
+_FORM: Final = re.compile(r"\.?[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
+"""One text for each signature: the decoder of base64 takes several for the same bytes, also with characters that are none."""
 
 _Id = Annotated[str, AfterValidator(lambda value: check_id(value, "id"))]
 _Text = Annotated[str, Field(max_length=1000)]
@@ -33,7 +36,7 @@ class _Claims(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    version: Literal[1] = 1
+    version: int = Field(1, ge=1, le=1)
     thread_id: _Id
     run_id: _Id | None
     expires: int = Field(ge=0, lt=2**53)
@@ -66,8 +69,8 @@ _CLAIMS: Final[TypeAdapter[Claims]] = TypeAdapter(Annotated[Claims, Field(discri
 
 
 class Tokens:
-    """Signs and reads tokens. ``secrets``: the first one signs, all of them verify. ``lifetime``: seconds that a token is good for
-    at most."""
+    """Signs and reads tokens. ``secrets``: the first one signs, all of them verify. ``lifetime``: seconds that a token is good
+    for at most."""
 
     def __init__(self, secrets: Sequence[str], lifetime: float) -> None:
         how = {"key_derivation": "hmac", "digest_method": hashlib.sha256}
@@ -83,7 +86,7 @@ class Tokens:
 
     def read(self, text: str) -> Claims | None:
         """What this server, or another one with its secret, signed; None if nobody did."""
-        if len(text) > LONGEST:
+        if len(text) > LONGEST or not _FORM.fullmatch(text):
             return None
         try:
             return _CLAIMS.validate_python(self._serializer.loads(text))

@@ -37,7 +37,9 @@ Caller: TypeAlias = Callable[..., Awaitable[httpx.AsyncClient]]
 @pytest.fixture
 def settings() -> ApiSettings:
     """No limits that a test could meet by accident; tests replace what they are about."""
-    return ApiSettings(_env_file=None, requests_per_second=1e6, burst=10**6, max_wait=5.0, token_secret=SECRET)
+    return ApiSettings(
+        _env_file=None, requests_per_second=1e6, burst=10**6, max_wait=5.0, token_secret=SECRET, failure_burst=10**6
+    )
 
 
 @pytest.fixture
