@@ -19,7 +19,7 @@ from runner.ports import KeyStore
 
 from .keyring import Held, Keyring
 from .settings import ApiSettings
-from .tokens import ByAnyone, ByHost, ByKey, Claims, Tokens
+from .tokens import VERSION, ByAnyone, ByHost, ByKey, Claims, Tokens
 
 READ: Final[frozenset[Scope]] = frozenset({"read"})
 
@@ -134,7 +134,12 @@ class Gate:
         expires = time.time() + lifetime
         if principal.expires is not None:
             expires = min(expires, principal.expires)
-        opens: dict[str, object] = {"thread_id": thread_id, "run_id": run_id, "expires": int(expires * 1000)}
+        opens: dict[str, object] = {
+            "version": VERSION,
+            "thread_id": thread_id,
+            "run_id": run_id,
+            "expires": int(expires * 1000),
+        }
         try:
             return self._tokens.issue(self._claims(principal, opens)), expires
         except ValidationError as error:

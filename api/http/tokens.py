@@ -23,7 +23,8 @@ SKEW: Final = 30.0
 """Seconds by which the clocks of servers may differ."""
 LONGEST: Final = 16_000
 """Characters of a token; the longest ids take less."""
-PURPOSE: Final = b"runyard stream token 1"
+VERSION: Final = 1
+PURPOSE: Final = b"runyard stream token"
 _FORM: Final = re.compile(r"\.?[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
 """One text for each signature: the decoder of base64 takes several for the same bytes, also with characters that are none."""
 
@@ -36,7 +37,7 @@ class _Claims(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    version: int = Field(1, ge=1, le=1)
+    version: int = Field(ge=VERSION, le=VERSION)
     thread_id: _Id
     run_id: _Id | None
     expires: int = Field(ge=0, lt=2**53)

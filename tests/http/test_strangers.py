@@ -1,0 +1,187 @@
+"""Keys that do not exist cost no query each, and refuse nobody whose key is known (semantics: A1, A2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from api.http.settings import ApiSettings
+from runner.client import Client
+from runner.errors import BackendUnavailableError
+from runner.keys import ApiKey, Secret
+from tests.http.conftest import SECRET
+from tests.http.test_tokens import claims_of, signed
+
+BURST = 10
+
+
+@pytest.fixture
+def settings() -> ApiSettings:
+    return ApiSettings(_env_file=None, token_secret=SECRET, failures_per_second=0.001, failure_burst=BURST)
+
+
+class Counted:
+    """The key store, and what it was asked for."""
+
+    def __init__(self, keys: Any) -> None:
+        self._find = keys.find_key
+        self.asked: list[str] = []
+        self.away = False
+
+    async def find_key(self, key_id: str) -> tuple[ApiKey, bytes] | None:
+        self.asked.append(key_id)
+        await asyncio.sleep(0.01)  # so that those who come at once do
+        if self.away:
+            raise BackendUnavailableError("away")
+        found: tuple[ApiKey, bytes] | None = await self._find(key_id)
+        return found
+
+
+@pytest.fixture
+def store(client: Client, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    counted = Counted(client.backend.keys)
+    monkeypatch.setattr(client.backend.keys, "find_key", counted.find_key)
+    return counted
+
+
+class Place:
+    """Callers at one address."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self.http = http
+
+    async def ask(self, key: object) -> int:
+        """The status for who shows ``key``."""
+        self.last = await self.http.get("/v1/threads", headers={"Authorization": f"Bearer {key}"})
+        return self.last.status_code
+
+
+@pytest.fixture
+async def place(app: FastAPI) -> AsyncIterator[Any]:
+    async with AsyncExitStack() as stack:
+
+        async def make(host: str) -> Place:
+            transport = httpx.ASGITransport(app=app, client=(host, 1))
+            return Place(await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://api")))
+
+        yield make
+
+
+async def key_of(client: Client) -> str:
+    return (await client.create_key("k"))[1]
+
+
+async def test_a_key_that_is_none_is_looked_up_once(place: Any, store: Counted, client: Client) -> None:
+    one, key = await place("10.0.0.1"), Secret.new()
+    assert [await one.ask(key) for _ in range(BURST)] == [401] * BURST
+    assert store.asked == [key.key_id]
+    assert await one.ask(key) == 429 and int(one.last.headers["retry-after"]) > 1
+    assert one.last.json()["code"] == "rate_limited" and "10.0.0.1" in one.last.json()["detail"]
+
+
+async def test_a_flood_of_keys_is_few_queries(place: Any, store: Counted, client: Client) -> None:
+    """Also of those that come at once. Another address is not concerned, nor is a key that this process has met."""
+    one, other = await place("10.0.0.1"), await place("10.0.0.2")
+    known, late = [await key_of(client) for _ in range(2)]
+    assert await one.ask(known) == 200
+    store.asked.clear()
+    statuses = await asyncio.gather(*(one.ask(Secret.new()) for _ in range(5 * BURST)))
+    assert sorted(statuses) == [401] * BURST + [429] * 4 * BURST and len(store.asked) == BURST
+    assert (await one.ask(known), await one.ask(late), await other.ask(late), await one.ask(late)) == (200, 429, 200, 200)
+    assert await one.ask(f"{known[:-1]}{'1' if known[-1] == '0' else '0'}") == 429  # its id is known, and it is not the key
+
+
+async def test_a_known_key_is_asked_for_again_in_a_flood(
+    app: FastAPI, place: Any, store: Counted, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays known, and is refused once it was revoked."""
+    one, key = await place("10.0.0.1"), await key_of(client)
+    assert await one.ask(key) == 200
+    for _ in range(2 * BURST):
+        await one.ask(Secret.new())
+    monkeypatch.setattr("api.http.keyring.REMEMBERED", 0.0)
+    assert [await one.ask(key) for _ in range(3)] == [200] * 3
+    assert store.asked.count(key[3:19]) == 4
+    [made] = await client.keys()
+    await client.revoke_key(made.key_id)
+    assert [await one.ask(key) for _ in range(2)] == [401, 429]
+    assert store.asked.count(key[3:19]) == 5
+
+
+async def test_valid_keys_do_not_count(place: Any, store: Counted, client: Client) -> None:
+    """Nor does a store that is away."""
+    one = await place("10.0.0.1")
+    assert [await one.ask(await key_of(client)) for _ in range(2 * BURST)] == [200] * 2 * BURST
+    store.away = True
+    assert [await one.ask(Secret.new()) for _ in range(2 * BURST)] == [503] * 2 * BURST
+    store.away = False
+    assert await one.ask(Secret.new()) == 401
+
+
+async def test_who_comes_at_once_shares_the_query(place: Any, store: Counted, client: Client) -> None:
+    one, key = await place("10.0.0.1"), await key_of(client)
+    assert set(await asyncio.gather(*(one.ask(key) for _ in range(BURST)))) == {200}
+    assert len(store.asked) == 1
+
+
+async def test_tokens_take_the_same_way(place: Any, store: Counted, client: Client) -> None:
+    """Forged ones are asked of nobody; those of a key that is gone once. One that has expired is nobody's attack."""
+    one, two, key = await place("10.0.0.1"), await place("10.0.0.2"), Secret.new()
+
+    async def show(at: Place, token: str) -> int:
+        return (await at.http.get("/v1/threads/t/stream", params={"token": token})).status_code
+
+    forged = [signed(claims_of(Secret.new().key_id), "x" * 32) for _ in range(BURST + 1)]
+    assert [await show(one, token) for token in forged] == [401] * BURST + [429]
+    assert store.asked == []
+    assert [await show(two, signed(claims_of(key.key_id, expires=n))) for n in range(2 * BURST)] == [401] * 2 * BURST
+    assert store.asked == []
+    assert [await show(two, signed(claims_of(key.key_id, run_id=f"r{n}"))) for n in range(2 * BURST)] == [401] * 2 * BURST
+    assert store.asked == [key.key_id]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", True),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("fe80::1%eth0", "fe80::2", True),
+        ("", "", True),
+        ("unix:", "10.0.0.1", False),
+    ],
+)
+async def test_what_an_address_is(place: Any, client: Client, one: str, other: str, same: bool) -> None:
+    """Of IPv6 what one customer has: 64 bits."""
+    here, there = await place(one), await place(other)
+    assert [await here.ask("nonsense") for _ in range(BURST + 1)] == [401] * BURST + [429]
+    assert await there.ask("nonsense") == (429 if same else 401)
+
+
+async def test_who_shows_nothing_is_told_what_to_show(app: FastAPI, place: Any) -> None:
+    """However often: that is no guess."""
+    one = await place("10.0.0.1")
+    assert {(await one.http.get("/v1/threads")).status_code for _ in range(3 * BURST)} == {401}
+
+
+async def test_one_key_more_than_are_remembered(
+    place: Any, store: Counted, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a process keeps of keys is bounded, of those that there are and those that there are not."""
+    monkeypatch.setattr("api.http.keyring.FORGOTTEN", 2)
+    one, keys = await place("10.0.0.1"), [await key_of(client) for _ in range(3)]
+    for key in (*keys, *keys[1:], keys[0]):
+        assert await one.ask(key) == 200
+    assert len(store.asked) == 4
+    store.asked.clear()
+    unknown = [Secret.new() for _ in range(3)]
+    for key in (*unknown, *unknown[1:], unknown[0]):
+        assert await one.ask(key) == 401
+    assert len(store.asked) == 4
