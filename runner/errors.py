@@ -100,7 +100,10 @@ class ForbiddenError(AccessError):
 
 
 class RateLimitedError(AccessError):
-    """The key asks too often or holds too many streams; ``details["retry_after"]`` is in seconds."""
+    """A key asks too often or holds too many streams, or too many invalid keys come from an address; wait ``retry_after``.
+
+    ``details["retry_after"]`` is in seconds.
+    """
 
     code = "rate_limited"
     http_status = 429

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ class Companion:
     def __init__(self, postgres_url: str, redis_url: str, port: int) -> None:
         self.port = port if _is_free(port) else _any_port()
         self._environment = {
+            "RUNYARD_API_TOKEN_SECRET": secrets.token_hex(32),  # kept here, so that tokens outlast a restart
             **os.environ,
             "RUNYARD_POSTGRES_URL": postgres_url,
             "RUNYARD_REDIS_URL": redis_url,

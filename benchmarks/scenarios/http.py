@@ -53,7 +53,7 @@ WARM_UP = 20
 """Streams, and prompts, that are read and sent before anything is measured."""
 RATE, PROMPTS = 100.0, 600
 SENDERS, SENT = 64, 5000
-UNLIMITED = {"RUNYARD_API_REQUESTS_PER_SECOND": "1e6", "RUNYARD_API_BURST": "1000000"}
+UNLIMITED = {"RUNYARD_API_REQUESTS_PER_SECOND": "1e6", "RUNYARD_API_BURST": "1000000", "RUNYARD_API_TOKEN_SECRET": "b" * 32}
 COMPLETED = "SELECT thread_id FROM runyard.runs WHERE starts_with(thread_id, $1) AND run_id = 'run' AND status = 'completed'"
 LOOK = 0.1
 """How often, in seconds, Postgres is asked whether the runs are completed, and the API whether it is ready."""

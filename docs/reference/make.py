@@ -91,10 +91,11 @@ def routes() -> str:
     rows = []
     for method, path, described in operations(made):
         scopes = [scope for each in described["security"] for scope in each.get("apiKey", ())]
+        scope = ", ".join(scopes) or ("any" if described["security"] else "")
         codes = sorted(set(refusals(made, described)) - usual)
         what = " ".join(described["description"].split())
         shown = ", ".join(f"`{code}`" for code in codes)
-        rows.append((f"`{method.upper()} {path}`", f"`{described['operationId']}`", ", ".join(scopes), what, shown))
+        rows.append((f"`{method.upper()} {path}`", f"`{described['operationId']}`", scope, what, shown))
     return table(("route", "operation", "scope", "what it does", "refuses with"), rows)
 
 

@@ -26,12 +26,13 @@ BOUND = 60.0
 
 def environment(fleet: Fleet, **more: str) -> dict[str, str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("RUNYARD_")}
-    return {**own, "RUNYARD_POSTGRES_URL": fleet.postgres, "RUNYARD_REDIS_URL": fleet.redis, **more}
+    servers = {"RUNYARD_POSTGRES_URL": fleet.postgres, "RUNYARD_REDIS_URL": fleet.redis}
+    return {**own, **servers, "RUNYARD_API_TOKEN_SECRET": "s" * 32, **more}
 
 
-def runyard(fleet: Fleet, *arguments: str, code: int = 0) -> str:
+def runyard(fleet: Fleet, *arguments: str, code: int = 0, **more: str) -> str:
     done = subprocess.run(
-        [*RUNYARD, *arguments], env=environment(fleet), capture_output=True, text=True, timeout=BOUND, check=False
+        [*RUNYARD, *arguments], env=environment(fleet, **more), capture_output=True, text=True, timeout=BOUND, check=False
     )
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr
@@ -84,6 +85,23 @@ async def test_keys_are_made_used_and_revoked(fleet: Fleet) -> None:
 
 async def test_without_keys_only_on_loopback(fleet: Fleet) -> None:
     assert "127.0.0.1" in runyard(fleet, "api", "--auth", "off", "--host", "0.0.0.0", code=2)
+
+
+@pytest.mark.parametrize("secret", ["", "short"])
+async def test_without_a_secret_for_tokens_it_does_not_start(fleet: Fleet, secret: str) -> None:
+    """A1: and says how to make one."""
+    assert "openssl rand -hex 32" in runyard(fleet, "api", "--port", "0", code=2, RUNYARD_API_TOKEN_SECRET=secret)
+
+
+async def test_a_token_of_one_process_opens_a_stream_of_another(fleet: Fleet) -> None:
+    """A1: and none of a process with another secret."""
+    key = runyard(fleet, "keys", "create", "web").strip()
+    async with api(fleet) as (one, _), api(fleet) as (two, _), api(fleet, RUNYARD_API_TOKEN_SECRET="t" * 32) as (other, _):
+        async with httpx.AsyncClient(headers={"X-Api-Key": key}, timeout=BOUND) as http:
+            assert (await http.post(f"{one}/v1/threads", json={"thread_id": "t"})).status_code == 201
+            made = await http.post(f"{one}/v1/stream_tokens", json={"thread_id": "t"})
+        async with httpx.AsyncClient(params={"token": made.json()["token"]}, timeout=BOUND) as browser:
+            assert [(await browser.get(f"{url}/v1/whoami")).status_code for url in (one, two, other)] == [200, 200, 401]
 
 
 async def test_a_run_goes_on_while_servers_die(fleet: Fleet) -> None:

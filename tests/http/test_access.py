@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -49,6 +50,28 @@ async def test_revoked_and_expired_keys_are_refused(app: FastAPI, caller: Caller
     assert (await http.get("/v1/threads")).status_code == 401
     _, short = await client.create_key("k", lifetime=1e-6)
     assert (await (await caller(key=short)).get("/v1/threads")).status_code == 401
+
+
+async def test_whoami(caller: Caller, client: Client) -> None:
+    """A1: what the server takes a key or a token for; any scope may ask."""
+    acme = Client(client.backend.for_tenant("acme"))
+    made, key = await acme.create_key("inbox", scopes=("respond", "read"), lifetime=3600)
+    http, nobody = await caller(key=key), await caller(key=None)
+    assert made.expires_at is not None
+    own = {"tenant": "acme", "id": made.key_id, "name": "inbox", "key_id": made.key_id}
+    told = (await http.get("/v1/whoami")).json()
+    expires = datetime.fromisoformat(told.pop("expires_at"))
+    assert told == {**own, "scopes": ["read", "respond"], "reads": None}
+    assert abs(expires - made.expires_at) < timedelta(milliseconds=1)
+    await acme.enqueue("t", "x", "r")
+    for run_id in ("r", None):
+        token = (await http.post("/v1/stream_tokens", json={"thread_id": "t", "run_id": run_id})).json()
+        told = (await nobody.get("/v1/whoami", params={"token": token["token"]})).json()
+        expires = datetime.fromisoformat(told.pop("expires_at"))
+        assert told == {**own, "scopes": ["read"], "reads": {"thread_id": "t", "run_id": run_id}}
+        assert abs(expires - datetime.fromisoformat(token["expires_at"])) < timedelta(milliseconds=2)
+    assert (await (await caller(tenant="acme", scopes=("write",))).get("/v1/whoami")).json()["scopes"] == ["write"]
+    assert (await nobody.get("/v1/whoami")).status_code == 401
 
 
 async def test_without_keys_only_the_own_machine(client: Client) -> None:

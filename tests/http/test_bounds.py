@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import re
 import resource
 from collections.abc import AsyncIterator
 from typing import Any
@@ -143,10 +144,22 @@ async def test_requests_per_second_of_a_key(client: Client) -> None:
         _, key = await client.create_key("k")
         headers = {"Authorization": f"Bearer {key}"}
         async with httpx.AsyncClient(transport=transport(app), base_url="http://api", headers=headers) as http:
-            assert [(await http.get("/v1/threads")).status_code for _ in range(3)] == [200] * 3
+            passed = [await http.get("/v1/threads") for _ in range(3)]
+            assert [reply.status_code for reply in passed] == [200] * 3
+            assert [rate(reply) for reply in passed] == [("2", "2"), ("1", "4"), ("0", "2")]
             refused = await http.get("/v1/threads")
             problem(refused, 429, "rate_limited")
-            assert refused.headers["retry-after"] == "2"
+            assert rate(refused) == ("0", refused.headers["retry-after"]) == ("0", "2")
+    async with httpx.AsyncClient(transport=transport(app), base_url="http://api") as nobody:
+        assert "ratelimit" not in (await nobody.get("/v1/threads")).headers
+
+
+def rate(reply: httpx.Response) -> tuple[str, str]:
+    """How many requests are left, and when there are more, as the answer says."""
+    assert reply.headers["ratelimit-policy"] == '"key";q=3;w=6'
+    found = re.fullmatch(r'"key";r=(\d+);t=(\d+)', reply.headers["ratelimit"])
+    assert found is not None
+    return found[1], found[2]
 
 
 def flood(before: str, unit: str, after: str) -> bytes:

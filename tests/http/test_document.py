@@ -48,6 +48,24 @@ def test_every_operation_is_described(document: dict[str, Any]) -> None:
             assert body["content"].keys() == {"application/json"}, (method, path)
 
 
+def test_every_way_to_say_who_asks_is_described(document: dict[str, Any]) -> None:
+    """A1: a key in two headers, and for streams a token in the query."""
+    schemes = document["components"]["securitySchemes"]
+    assert {name: (scheme["type"], scheme.get("in"), scheme.get("name")) for name, scheme in schemes.items()} == {
+        "apiKey": ("http", None, None),
+        "apiKeyHeader": ("apiKey", "header", "X-Api-Key"),
+        "streamToken": ("apiKey", "query", "token"),
+    }
+    by_token = set()
+    for method, path, op in operations(document):
+        named = [name for each in op["security"] for name in each]
+        assert named in ([], ["apiKey", "apiKeyHeader"], list(schemes)), path
+        if "streamToken" in named:
+            by_token.add((method, path))
+    streams = {("get", path) for path, methods in document["paths"].items() if path.endswith("/stream") and "get" in methods}
+    assert by_token == streams | {("get", "/v1/whoami")} and len(streams) == 2
+
+
 def test_bodies_have_examples(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
     for _, path, op in operations(document):

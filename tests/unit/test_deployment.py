@@ -30,3 +30,15 @@ def test_the_chart_grants_it() -> None:
 def test_compose_grants_it() -> None:
     grace = Settings.model_fields["grace"].default
     assert number("docker-compose.yml", r'command: \["worker"\]\n    stop_grace_period: (\d+)s') == grace + GRANTED
+
+
+def test_the_secret_of_stream_tokens_comes_from_the_operator_or_is_kept() -> None:
+    """A1: the API does not start without one, and all its processes have the same."""
+    _, _, api = (ROOT / "docker-compose.yml").read_text("utf-8").partition("\n  api:\n")
+    assert "      RUNYARD_API_TOKEN_SECRET: ${RUNYARD_API_TOKEN_SECRET:?" in api
+    made, taken = ((ROOT / f"charts/runyard/templates/{name}.yaml").read_text("utf-8") for name in ("api-token", "api"))
+    name = '(printf "%s-api-token" .Release.Name)'
+    assert f"name: {{{{ .Values.api.tokenSecret | default {name} }}}}\n                  key: RUNYARD_API_TOKEN_SECRET" in taken
+    assert f"$name := {name[1:-1]}" in made and 'lookup "v1" "Secret" .Release.Namespace $name' in made
+    assert made.startswith("{{- if and .Values.api.enabled (not .Values.api.tokenSecret) }}")
+    assert len(re.findall("RUNYARD_API_TOKEN_SECRET:", made)) == 2
