@@ -231,15 +231,54 @@ MUTANTS: Final = (
         "tests/http/test_tenants.py",
     ),
     _mutant(
-        "HTTP takes any secret of a key", "api/http/auth.py",
-        " or not hmac.compare_digest(principal.key or b\"\", secret.digest)", "",
+        "HTTP takes any secret of a key", "api/http/keyring.py",
+        "return held is not None and hmac.compare_digest(held.digest, secret.digest)", "return held is not None",
         "tests/http/test_access.py",
     ),
     _mutant(
-        "HTTP takes any signature of a stream token", "api/http/auth.py",
-        "if not hmac.compare_digest(signature, self._sign(payload, owner.key if owner else None)) or expires < time.time():",
-        "if expires < time.time():",
-        "tests/http/test_streams.py", "-k", "token",
+        "HTTP asks for each key that does not exist again", "api/http/keyring.py",
+        "            _keep(self._unknown, key_id, now)\n", "",
+        "tests/http/test_strangers.py",
+    ),
+    _mutant(
+        "HTTP looks up any number of keys for an address", "api/http/keyring.py",
+        "        address = self.refuse(request)\n", "        address = address_of(request)\n",
+        "tests/http/test_strangers.py",
+    ),
+    _mutant(
+        "HTTP takes any signature of a stream token", "api/http/tokens.py",
+        "self._serializer.loads(text)", "self._serializer.loads_unsafe(text)[1]",
+        "tests/http/test_tokens.py",
+    ),
+    _mutant(
+        "HTTP takes many texts of one signature", "api/http/tokens.py",
+        " or not _FORM.fullmatch(text)", "",
+        "tests/http/test_tokens.py",
+    ),
+    _mutant(
+        "a stream token may last for ever", "api/http/tokens.py",
+        "return 0 < left <= self._lifetime + SKEW", "return 0 < left",
+        "tests/http/test_tokens.py",
+    ),
+    _mutant(
+        "a stream token is worth more than its key", "api/http/auth.py",
+        "        owner.require(\"read\")\n", "",
+        "tests/http/test_tokens.py",
+    ),
+    _mutant(
+        "a stream token of another scheme opens", "api/http/auth.py",
+        "case ByHost() if callable(self.auth):", "case ByHost():",
+        "tests/http/test_tokens.py",
+    ),
+    _mutant(
+        "a stream goes on without its scope", "api/http/auth.py",
+        "            and all(holder.has(scope) for scope in principal.scopes)\n", "",
+        "tests/http/test_tokens.py",
+    ),
+    _mutant(
+        "a stream outlasts its token", "api/http/sse.py",
+        "call_later(self.seat.lasts(), _expire, end)", "call_later(streams.most, _expire, end)",
+        "tests/http/test_tokens.py",
     ),
     _mutant(
         "HTTP without keys answers to any page", "api/http/auth.py",
