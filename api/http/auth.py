@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Final, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -17,41 +17,14 @@ from runner.errors import ForbiddenError, InvalidInputError, UnauthenticatedErro
 from runner.keys import SCOPES, Scope
 from runner.ports import KeyStore
 
-from .keyring import Held, Keyring
+from .keyring import Keyring
+from .principal import Principal
 from .settings import ApiSettings
 from .tokens import VERSION, ByAnyone, ByHost, ByKey, Claims, Tokens
 
+__all__ = ["ANYONE", "Auth", "Authenticate", "Gate", "Principal"]
+
 READ: Final[frozenset[Scope]] = frozenset({"read"})
-
-
-@dataclass(frozen=True)
-class Principal:
-    """Who asks, for which tenant, with which scopes. ``id`` is what limits count by; ``name`` is noted with answers.
-
-    ``expires`` (Unix time): streams that are open then end, and no stream token lasts longer. A host's own scheme sets it where
-    it knows; without it a stream lasts as long as the settings let it.
-    ``only``: a stream token's (thread id, run id or None); nothing else may be read with it. ``key``: the digest of the API key
-    that was shown, or that asked for the token.
-    """
-
-    tenant: str
-    scopes: frozenset[Scope]
-    id: str
-    name: str | None = None
-    only: tuple[str, str | None] | None = None
-    key: bytes | None = field(default=None, repr=False)
-    expires: float | None = None
-
-    def has(self, scope: Scope) -> bool:
-        """``admin`` includes all."""
-        return scope in self.scopes or "admin" in self.scopes
-
-    def require(self, scope: Scope) -> None:
-        """Raises ForbiddenError without ``scope``."""
-        if not self.has(scope):
-            has = ", ".join(sorted(self.scopes)) or "none"
-            raise ForbiddenError(f"this needs the scope {scope}, the key has {has}", scope=scope)
-
 
 Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[Principal | None]]
 """A host's own scheme: who asks, or None if that cannot be told (401). Raises ForbiddenError to refuse."""
@@ -93,7 +66,7 @@ class Gate:
             text = _bearer(request)
             if text is None:
                 raise UnauthenticatedError("send an API key: Authorization: Bearer ry_…; `runyard keys create` makes one")
-            return _holder(await self._keyring.open(text, keys, request))
+            return await self._keyring.open(text, keys, request)
         found = await self.auth(request)
         if found is None:
             raise UnauthenticatedError("the request does not say who asks, or that is not valid")
@@ -105,8 +78,7 @@ class Gate:
             return False
         if principal.key is None:
             return True
-        found = await self._keyring.find(principal.id, keys)
-        holder = _holder(found) if found is not None else None
+        holder = await self._keyring.find(principal.id, keys)
         return (
             holder is not None
             and (holder.key, holder.tenant) == (principal.key, principal.tenant)
@@ -168,20 +140,12 @@ class Gate:
         """Who asked for a token, as far as that is known; None for a token of another scheme than this server's."""
         match claims:
             case ByKey() if self.auth == "keys":
-                found = await self._keyring.find(claims.key_id, keys)
-                return _holder(found) if found is not None else None
+                return await self._keyring.find(claims.key_id, keys)
             case ByHost() if callable(self.auth):
                 return Principal(claims.tenant, READ, claims.id, claims.name)
             case ByAnyone() if self.auth == "off":
                 return self._nobody
         return None
-
-
-def _holder(held: Held) -> Principal:
-    """Who shows a key."""
-    key = held.key
-    expires = key.expires_at.timestamp() if key.expires_at is not None else None
-    return Principal(key.tenant, frozenset(key.scopes), key.key_id, key.name, key=held.digest, expires=expires)
 
 
 def _bearer(request: HTTPConnection) -> str | None:

@@ -10,16 +10,16 @@ import asyncio
 import hmac
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final, TypeVar
 
 from starlette.requests import HTTPConnection
 
 from runner.errors import UnauthenticatedError
-from runner.keys import ApiKey, Secret
+from runner.keys import Secret
 from runner.ports import KeyStore
 
+from .principal import Principal
 from .rates import Buckets
 
 REMEMBERED: Final = 5.0
@@ -30,44 +30,43 @@ FORGOTTEN: Final = 10_000
 """Keys that are remembered at most, and as many that do not exist."""
 
 
+_NOBODY: Final = (0.0, None)
+
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Held:
-    """A key as it was found, with the digest of its secret."""
-
-    key: ApiKey
-    digest: bytes
 
 
 class Keyring:
     """``rate`` and ``burst``: keys and tokens that are not valid, from one address."""
 
     def __init__(self, rate: float, burst: int) -> None:
-        self._met: OrderedDict[str, tuple[float, Held]] = OrderedDict()
+        self._met: OrderedDict[str, tuple[float, Principal]] = OrderedDict()
         self._unknown: OrderedDict[str, float] = OrderedDict()
-        self._asking: dict[str, asyncio.Task[Held | None]] = {}
+        self._asking: dict[str, asyncio.Task[Principal | None]] = {}
         self._failures = Buckets(rate, burst)
 
-    async def open(self, text: str, keys: KeyStore, request: HTTPConnection) -> Held:
-        """The key with the text ``text``. Raises UnauthenticatedError, RateLimitedError."""
+    async def open(self, text: str, keys: KeyStore, request: HTTPConnection) -> Principal:
+        """Who shows the key ``text``. Raises UnauthenticatedError, RateLimitedError."""
         secret = Secret.parse(text)
-        if secret is not None and _opens(secret, self._met.get(secret.key_id, (0.0, None))[1]):
+        digest = secret.digest if secret is not None else b""
+        if secret is not None and _has(self._met.get(secret.key_id, _NOBODY)[1], digest):
             found = await self.find(secret.key_id, keys)
         else:
-            found = await self._of_stranger(secret, keys, request)
-        if secret is None or found is None or not _opens(secret, found):
+            found = await self._of_stranger(secret, digest, keys, request)
+        if found is None or not _has(found, digest):
             raise UnauthenticatedError("the API key is not valid: unknown, expired or revoked")
         return found
 
-    async def _of_stranger(self, secret: Secret | None, keys: KeyStore, request: HTTPConnection) -> Held | None:
+    async def _of_stranger(
+        self, secret: Secret | None, digest: bytes, keys: KeyStore, request: HTTPConnection
+    ) -> Principal | None:
         """A key that this process has not met. It counts as a failure until it is found: those that come at once count too."""
         address = self.refuse(request)
-        failed = secret is None
+        if secret is None:
+            return None
+        failed = False
         try:
-            found = await self.find(secret.key_id, keys) if secret is not None else None
-            failed = secret is None or not _opens(secret, found)
+            found = await self.find(secret.key_id, keys)
+            failed = not _has(found, digest)
         finally:
             if not failed:
                 self._failures.give_back(address)
@@ -79,7 +78,7 @@ class Keyring:
         self._failures.take(address, f"keys or tokens that are not valid from {address or 'one address'}")
         return address
 
-    async def find(self, key_id: str, keys: KeyStore) -> Held | None:
+    async def find(self, key_id: str, keys: KeyStore) -> Principal | None:
         """The key, which may have been looked up a moment ago; None if there is none, or no longer. Who asks while it is looked
         up shares the answer."""
         now = time.monotonic()
@@ -93,7 +92,7 @@ class Keyring:
             asking.add_done_callback(lambda task: self._asked(key_id, task))
         return await asyncio.shield(asking)
 
-    async def _ask(self, key_id: str, keys: KeyStore) -> Held | None:
+    async def _ask(self, key_id: str, keys: KeyStore) -> Principal | None:
         now = time.monotonic()
         found = await keys.find_key(key_id)
         self._met.pop(key_id, None)
@@ -101,11 +100,11 @@ class Keyring:
         if found is None:
             _keep(self._unknown, key_id, now)
             return None
-        held = Held(*found)
-        _keep(self._met, key_id, (now, held))
-        return held
+        principal = Principal.of_key(*found)
+        _keep(self._met, key_id, (now, principal))
+        return principal
 
-    def _asked(self, key_id: str, task: asyncio.Task[Held | None]) -> None:
+    def _asked(self, key_id: str, task: asyncio.Task[Principal | None]) -> None:
         del self._asking[key_id]
         if not task.cancelled():
             task.exception()  # whoever waited has it; nobody may have
@@ -116,8 +115,8 @@ class Keyring:
         self._unknown.clear()
 
 
-def _opens(secret: Secret, held: Held | None) -> bool:
-    return held is not None and hmac.compare_digest(held.digest, secret.digest)
+def _has(principal: Principal | None, digest: bytes) -> bool:
+    return principal is not None and principal.key is not None and hmac.compare_digest(principal.key, digest)
 
 
 def _keep(kept: OrderedDict[str, T], key_id: str, value: T) -> None:
