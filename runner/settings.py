@@ -30,7 +30,13 @@ class Settings(BaseSettings):
     be told all the same.
     """
 
-    model_config = SettingsConfigDict(env_prefix="RUNYARD_", env_file=".env", env_file_encoding="utf-8", extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="RUNYARD_",
+        env_file=".env",
+        env_file_encoding="utf-8",
+        extra="ignore",
+        hide_input_in_errors=True,  # a secret that is refused would be in the log
+    )
 
     postgres_url: str = "postgresql://localhost:5432/runyard"
     redis_url: str = "redis://localhost:6379/0"
