@@ -19,6 +19,7 @@ from runner.client import Client
 from runner.models import STREAM_ENDS
 from tests.fleet import Fleet, free_port, until
 from tests.http.server import Frame, frames
+from tests.http.test_tokens import OF_THREAD, RUN, STREAM, THREAD, under_a_digest
 
 RUNYARD = [sys.executable, "-P", "-m", "api.cli"]
 BOUND = 60.0
@@ -102,6 +103,23 @@ async def test_a_token_of_one_process_opens_a_stream_of_another(fleet: Fleet) ->
             made = await http.post(f"{one}/v1/stream_tokens", json={"thread_id": "t"})
         async with httpx.AsyncClient(params={"token": made.json()["token"]}, timeout=BOUND) as browser:
             assert [(await browser.get(f"{url}/v1/whoami")).status_code for url in (one, two, other)] == [200, 200, 401]
+
+
+async def test_a_key_opens_no_stream_of_another_tenant(fleet: Fleet) -> None:
+    """A1: with a token that its holder signed, or of its own that names the other's thread."""
+    await fleet.start()
+    alpha, beta = (runyard(fleet, "--tenant", tenant, "keys", "create", "web").strip() for tenant in ("alpha", "beta"))
+    async with api(fleet) as (url, _), httpx.AsyncClient(base_url=url, timeout=BOUND) as http:
+        prompt = {"message": "say nobody else may read this", "run_id": RUN}
+        made = await http.post(f"/v1/threads/{THREAD}/runs/wait", json=prompt, headers={"X-Api-Key": alpha})
+        assert made.json()["text"] == "nobody else may read this"
+        body = {"thread_id": THREAD, "run_id": RUN}
+        own = [await http.post("/v1/stream_tokens", json=body, headers={"X-Api-Key": key}) for key in (alpha, beta)]
+        assert [reply.status_code for reply in own] == [201, 404]
+        assert "nobody else" in (await http.get(STREAM, params={"token": own[0].json()["token"]})).text
+        for tenant in ("alpha", "beta"):
+            assert (await http.get(STREAM, params={"token": under_a_digest(beta, tenant, RUN)})).status_code == 401
+            assert (await http.get(OF_THREAD, params={"token": under_a_digest(beta, tenant, None)})).status_code == 401
 
 
 async def test_a_run_goes_on_while_servers_die(fleet: Fleet) -> None:
