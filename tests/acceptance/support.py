@@ -63,3 +63,5 @@ def model(conversation: Conversation) -> Reply:
 
 
 app = App(agents={protocol: support(name) for protocol, name in MODELS.items()})
+plain = App(agents={protocol: Agent(name, defer_model_check=True) for protocol, name in MODELS.items()})
+"""Agents without tools, one for each protocol."""
