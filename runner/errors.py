@@ -11,7 +11,7 @@ RunyardError
 ├── WorkerDeadError, WorkerNotFoundError, LockLostError
 └── CheckpointerError
     ├── ThreadError                     ThreadNotFoundError, ThreadAlreadyExistsError, ThreadBusyError
-    ├── MessageError                    MessageNotFoundError, LeafMovedError, MessageTooLargeError
+    ├── MessageError                    MessageNotFoundError, LeafMovedError, MessageTooLargeError, FetchNotAllowedError
     ├── RunError                        RunNotFoundError, RunConflictError, RunNotCompletedError, RunAlreadyClaimedError,
     │                                   RunAlreadyCompletedError, RunNotClaimedError, NothingToRunError, StaleFenceError,
     │                                   CancelRequestedError, IncompleteToolCycleError, RunEndedError, ResultExpiredError,
@@ -263,6 +263,13 @@ class MessageTooLargeError(MessageError):
 
     code = "message_too_large"
     http_status = 413
+
+
+class FetchNotAllowedError(MessageError):
+    """A message names a file that would have to be fetched, and the operator allows no fetching from ``details["host"]``."""
+
+    code = "fetch_not_allowed"
+    http_status = 422
 
 
 class RunError(CheckpointerError):

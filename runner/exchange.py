@@ -29,6 +29,7 @@ from .models import (
     Thread,
     Usage,
     VersionPolicy,
+    check_message,
 )
 from .nesting import check_nesting
 from .states import MAX_CRASHES, RunStatus
@@ -174,6 +175,9 @@ class FanOut:
     judge: str | None = None
     threads: bool = False
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", [check_message(message).by_caller() for message in self.messages])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkRequest:
@@ -232,6 +236,8 @@ class AcceptRequest:
 
     def __post_init__(self) -> None:
         check_nesting(self.metadata, "metadata")
+        if self.input is not None:
+            object.__setattr__(self, "input", check_message(self.input).by_caller())
 
     @property
     def request_hash(self) -> dict[str, str]:

@@ -148,6 +148,10 @@ class Message(_Stored):
 
     ``content`` is a list of parts; a plain string becomes one text part. ``id`` is a uuid7, made here unless given. ``run_id``,
     ``parent_id``, ``seq`` (the message's number in its thread) and ``created_at`` are set by the store.
+
+    ``metadata`` is the writer's own; nothing of it reaches a model. ``provider_details`` is what an agent's model layer keeps
+    of a message beside its content: ids and proofs of a provider, its built-in tools, other media. Stores keep it of what an
+    attempt or a checkpointer appends, and drop it from whatever a caller sends (semantics: M5).
     """
 
     id: str = Field(default_factory=new_id)
@@ -160,6 +164,7 @@ class Message(_Stored):
     stop_reason: StopReason | None = None
     usage: Usage | None = None
     metadata: JsonObject = Field(default_factory=dict)
+    provider_details: JsonObject | None = None
 
     @classmethod
     def user(cls, content: str | list[Part], **fields: Any) -> Self:
@@ -176,8 +181,12 @@ class Message(_Stored):
         """The results of tool calls, in one message."""
         return cls(role="tool", content=list(results), **fields)
 
+    def by_caller(self) -> Self:
+        """The message without what only an agent may say (semantics: M5)."""
+        return self if self.provider_details is None else self.model_copy(update={"provider_details": None})
+
     def says(self, other: Message) -> bool:
-        """Whether all but what the store sets is the same."""
+        """Whether all that a caller can say is the same."""
         told = {"role", "content", "stop_reason", "usage", "metadata"}
         return self.model_dump(include=told) == other.model_dump(include=told)
 

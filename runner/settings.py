@@ -15,7 +15,33 @@ from .exchange import Retention
 from .webhooks.models import WebhookPolicy
 
 
-class Settings(BaseSettings):
+class FetchSettings(BaseSettings):
+    """What may be fetched from URLs in messages, by workers and by agents without one (semantics: M5). ``fetch_hosts``: names of
+    hosts (comma-separated), each exact, by default none. ``fetch_private``: also where these are no public addresses."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="RUNYARD_",
+        env_file=".env",
+        env_file_encoding="utf-8",
+        extra="ignore",
+        hide_input_in_errors=True,  # a secret that is refused would be in the log
+    )
+
+    fetch_hosts: Annotated[list[str], NoDecode] = Field(default_factory=list)
+    fetch_private: bool = False
+
+    @field_validator("fetch_hosts", mode="before")
+    @classmethod
+    def _are_hosts(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        hosts = {host.strip().lower().rstrip(".") for host in value.split(",") if host.strip()}
+        if wrong := sorted(host for host in hosts if not set(host).isdisjoint("/:@*?#\\ ")):
+            raise ValueError(f"are names of hosts without scheme, port, path or wildcard, not {', '.join(wrong)}")
+        return sorted(hosts)
+
+
+class Settings(FetchSettings):
     """How a worker (or a server) runs. Durations are in seconds.
 
     ``postgres_url`` and ``redis_url``: the servers; ``listen_url``: a direct Postgres address for LISTEN where ``postgres_url``
@@ -29,14 +55,6 @@ class Settings(BaseSettings):
     after which first pause a webhook is told; ``webhook_allow_private``: networks (comma-separated) that are not public and may
     be told all the same.
     """
-
-    model_config = SettingsConfigDict(
-        env_prefix="RUNYARD_",
-        env_file=".env",
-        env_file_encoding="utf-8",
-        extra="ignore",
-        hide_input_in_errors=True,  # a secret that is refused would be in the log
-    )
 
     postgres_url: str = "postgresql://localhost:5432/runyard"
     redis_url: str = "redis://localhost:6379/0"

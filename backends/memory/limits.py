@@ -48,7 +48,7 @@ def check_size(db: Database, messages: Iterable[Message]) -> None:
     """Raises MessageTooLargeError."""
     if (most := limit_of(db, "message_bytes")) is None:
         return
-    contents = [message.model_dump(include={"content", "metadata"}) for message in messages]
+    contents = [message.model_dump(include={"content", "metadata", "provider_details"}) for message in messages]
     size = max((len(json.dumps(content, default=str)) for content in contents), default=0)
     if size > most:
         raise MessageTooLargeError(

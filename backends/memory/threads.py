@@ -148,7 +148,7 @@ class MemoryThreadStore:
     ) -> Message:
         """Store a message without a run, creating the thread if need be (semantics: B1)."""
         check_id(thread_id, "thread_id")
-        message = check_messages([message])[0]
+        message = check_messages([message])[0].by_caller()
         limits.check_size(self.db, [message])
         parent_id = check_uuid(parent_id, "parent_id") if parent_id is not None else None
         expected_leaf = check_uuid(expected_leaf, "expected_leaf") if expected_leaf is not None else None

@@ -107,8 +107,9 @@ def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
 NewMessage = tuple[str, str, bytes, list[str] | None, list[str] | None]
 
 
-def new_message(message: Message) -> NewMessage:
-    """A ``runyard.new_message``. Raises InvalidInputError for what no message is, or cannot be stored."""
+def new_message(message: Message, *, by_agent: bool = False) -> NewMessage:
+    """A ``runyard.new_message``. ``by_agent``: an attempt or a checkpointer appends it; of a caller's, what only an agent may
+    say is left out (semantics: M5). Raises InvalidInputError for what no message is, or cannot be stored."""
     check_message(message)
     body: dict[str, Any] = {"content": [_without_none(part.__dict__) for part in message.content]}
     if message.stop_reason is not None:
@@ -117,6 +118,8 @@ def new_message(message: Message) -> NewMessage:
         body["usage"] = check_usage(message.usage).__dict__
     if message.metadata:
         body["metadata"] = message.metadata
+    if by_agent and message.provider_details is not None:
+        body["provider_details"] = message.provider_details
     calls = [part.id for part in message.tool_calls] or None
     results = [part.call_id for part in message.tool_results] or None
     return check_uuid(message.id), message.role, pack(body), calls, results
@@ -383,7 +386,7 @@ def _fan_json(fan: FanOut) -> dict[str, Any]:
 
 def _candidate(message: Message) -> bytes:
     check_uuid(message.id)
-    return pack(message.model_dump(exclude={"run_id", "parent_id", "seq", "created_at"}))
+    return pack(message.model_dump(exclude={"run_id", "parent_id", "seq", "created_at", "provider_details"}))
 
 
 @_named("fork request")
@@ -463,7 +466,7 @@ def attempt_write(write: Write) -> tuple[Any, ...]:
         attempt.thread_key,
         attempt.run_id,
         attempt.fence,
-        [new_message(message) for message in write.messages],
+        many(write.messages),
         to_json(write.extra) if write.extra is not None else None,
         to_json(check_usage(write.usage).__dict__) if write.usage is not None else None,
         pack(write.result) if write.result is not None else None,
@@ -482,5 +485,5 @@ def ended(row: Row) -> Ended:
 
 
 def many(items: Sequence[Message]) -> list[NewMessage]:
-    """Several ``runyard.new_message``."""
-    return [new_message(message) for message in items]
+    """Several ``runyard.new_message`` of an agent."""
+    return [new_message(message, by_agent=True) for message in items]

@@ -2,17 +2,18 @@
 
 A :class:`~runner.models.Message` holds what people and other formats need: text, thinking, images, tool calls and results. What
 else pydantic-ai keeps of a message (a provider's ids and proofs, its built-in tools, other media, why a call is to be made
-again) is stored beside it under ``metadata["pydantic_ai"]``, and only what is there to store::
+again) is stored beside it under ``provider_details["pydantic_ai"]``, and only what is there to store::
 
     {"parts": [{"provider_name": "anthropic"}, {}, {"part_kind": "compaction", …}], "response": {"model_name": "…"}}
 
 An entry of ``parts`` with a ``part_kind`` is a part of its own; one without completes the next part of ``content``.
+Only agents store it (:class:`~runner.models.Message`); of what a caller stored, a model is told what :mod:`.contents` allows.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from pydantic_ai.messages import (
     ModelRequest,
     ModelResponse,
     ModelResponsePart,
+    ToolReturnPart,
 )
 from pydantic_ai.messages import (
     TextPart as ModelTextPart,
@@ -47,9 +49,14 @@ from ..models import (
     ToolResultPart,
     Usage,
 )
+from .contents import shown
 
 KEPT: Final = "pydantic_ai"
-"""The key of a message's metadata."""
+"""The key of a message's provider_details."""
+FILES: Final = "has_files"
+"""Marks a tool's result that holds files of pydantic-ai's; all others are JSON, whatever they look like."""
+RECORD: Final = "content_file_digests"
+"""Where pydantic-ai says which these are."""
 STOP_REASONS: Final[Mapping[str, StopReason]] = {
     "stop": "stop",
     "length": "max_tokens",
@@ -75,7 +82,12 @@ def to_model(messages: Sequence[Message]) -> list[ModelMessage]:
             told[-1]["parts"] += _parts(message, names)
         else:
             told.append({"kind": "request", "parts": _parts(message, names)})
-    return ModelMessagesTypeAdapter.validate_json(to_json(told))
+    read = ModelMessagesTypeAdapter.validate_json(to_json([{**m, "parts": [*map(_without_data, m["parts"])]} for m in told]))
+    for written, whole in zip(told, read, strict=True):
+        for part, made in zip(written["parts"], whole.parts, strict=True):
+            if isinstance(made, ToolReturnPart) and FILES not in part:
+                made.content = part["content"]
+    return read
 
 
 def from_response(response: ModelResponse) -> Message:
@@ -83,11 +95,10 @@ def from_response(response: ModelResponse) -> Message:
     [told] = _told([response])
     parts, kept = _held(told["parts"], {})
     about = {name: value for name, value in told.items() if name not in OF_THE_RUN and (name, value) != ("state", "complete")}
-    metadata: JsonObject = {}
-    if kept or about:
-        metadata[KEPT] = ({"parts": kept} if kept else {}) | ({"response": about} if about else {})
+    details: JsonObject = ({"parts": kept} if kept else {}) | ({"response": about} if about else {})
     finish = response.finish_reason or ("tool_call" if response.tool_calls else "stop")
-    return Message.assistant(parts, stop_reason=STOP_REASONS[finish], usage=usage_of(response), metadata=metadata)
+    reason, usage = STOP_REASONS[finish], usage_of(response)
+    return Message.assistant(parts, stop_reason=reason, usage=usage, provider_details={KEPT: details} if details else None)
 
 
 def from_request(request: ModelRequest) -> list[Message]:
@@ -102,11 +113,11 @@ def from_request(request: ModelRequest) -> list[Message]:
             results.append(part)
         elif part["part_kind"] in ("user-prompt", "retry-feedback"):
             parts, kept = _held([part], {})
-            prompts.append(Message(role="user", content=parts, metadata={KEPT: {"parts": kept}} if kept else {}))
+            prompts.append(Message(role="user", content=parts, provider_details=_details(kept)))
     if not results:
         return prompts
     parts, kept = _held(results, {part["tool_call_id"]: part["tool_name"] for part in results if "tool_name" in part})
-    return [Message(role="tool", content=parts, metadata={KEPT: {"parts": kept}} if kept else {}), *prompts]
+    return [Message(role="tool", content=parts, provider_details=_details(kept)), *prompts]
 
 
 def tool_message(request: ModelRequest) -> Message:
@@ -115,20 +126,28 @@ def tool_message(request: ModelRequest) -> Message:
     parts, kept = _held(told[:1], {part["tool_call_id"]: part["tool_name"] for part in told if "tool_name" in part})
     if len(told) > 1:
         kept = [*(kept or [{}]), *told[1:]]
-    return Message(role="tool", content=parts, metadata={KEPT: {"parts": kept}} if kept else {})
+    return Message(role="tool", content=parts, provider_details=_details(kept))
 
 
 def mark_final(message: Message) -> Message:
     """Say that the results in ``message`` are the run's last word: nothing is asked of the model after them."""
-    kept = message.metadata.get(KEPT)
-    message.metadata[KEPT] = {**(kept if isinstance(kept, dict) else {}), "final": True}
+    message.provider_details = {**(message.provider_details or {}), KEPT: {**_kept(message), "final": True}}
     return message
 
 
 def is_final(message: Message) -> bool:
     """Whether :func:`mark_final` marked it."""
-    kept = message.metadata.get(KEPT)
-    return isinstance(kept, dict) and kept.get("final") is True
+    return _kept(message).get("final") is True
+
+
+def _kept(message: Message) -> JsonObject:
+    """What an agent kept of the message."""
+    kept = (message.provider_details or {}).get(KEPT)
+    return kept if isinstance(kept, dict) else {}
+
+
+def _details(parts: list[Any]) -> JsonObject | None:
+    return {KEPT: {"parts": parts}} if parts else None
 
 
 def call_of(call: ModelToolCall) -> ToolCallPart:
@@ -173,15 +192,26 @@ def usage_of_run(usage: RunUsage) -> Usage:
 
 def _told(messages: list[ModelMessage]) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = json.loads(ModelMessagesTypeAdapter.dump_json(messages, exclude_none=True))
-    for message in told:
-        for part in message["parts"]:
-            part.pop("timestamp", None)
+    for message, written in zip(messages, told, strict=True):
+        for part, data in zip(message.parts, written["parts"], strict=True):
+            data.pop("timestamp", None)
+            if isinstance(part, ToolReturnPart):
+                if part.files or data.get(RECORD):
+                    data[FILES] = True
+                else:
+                    data.pop(RECORD, None)
     return told
 
 
+def _without_data(part: dict[str, Any]) -> dict[str, Any]:
+    """``part`` as pydantic-ai is to read it: a file in what a tool returned is one only if it was one."""
+    if part["part_kind"] != "tool-return":
+        return part
+    return {name: value for name, value in part.items() if name != FILES} if FILES in part else {**part, "content": None}
+
+
 def _response(message: Message, parts: list[dict[str, Any]]) -> dict[str, Any]:
-    kept = message.metadata.get(KEPT)
-    about = kept.get("response") if isinstance(kept, dict) else None
+    about = _kept(message).get("response")
     told: dict[str, Any] = {"kind": "response", "parts": parts, **(about if isinstance(about, dict) else {})}
     if (finish := FINISH_REASONS.get(message.stop_reason or "stop")) is not None:
         told["finish_reason"] = finish
@@ -192,58 +222,13 @@ def _response(message: Message, parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _parts(message: Message, names: Mapping[str, str]) -> list[dict[str, Any]]:
     """A message's parts as pydantic-ai tells them, with what was kept beside them."""
-    held = _base(message.role, message.content, names)
-    kept = message.metadata.get(KEPT)
-    entries = kept.get("parts") if isinstance(kept, dict) else None
+    held = shown(message.role, message.content, names)
+    entries = _kept(message).get("parts")
     if not isinstance(entries, list):
         return list(held)
     own = message.role != "user"  # what the user is shown is one part, whatever pydantic-ai calls it
     merged = [dict(e) if own and "part_kind" in e else next(held, {}) | e for e in entries if isinstance(e, dict)]
     return [part for part in [*merged, *held] if "part_kind" in part]
-
-
-def _base(role: str, content: Sequence[Part], names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """What ``content`` is in pydantic-ai's words: a message of the user is one part, of the others each part is one."""
-    if role == "user":
-        yield {"part_kind": "user-prompt", "content": _prompt(content)}
-        return
-    for part in content:
-        match part:
-            case TextPart() if role == "system":
-                yield {"part_kind": "system-prompt", "content": part.text}
-            case TextPart():
-                yield {"part_kind": "text", "content": part.text}
-            case ThinkingPart():
-                told = {"part_kind": "thinking", "content": part.text}
-                yield told | ({"signature": part.signature} if part.signature is not None else {})
-            case ImagePart():
-                yield {"part_kind": "file", "content": _image(part)}
-            case ToolCallPart():
-                told = {"part_kind": "tool-call", "tool_name": part.name, "tool_call_id": part.id}
-                yield told | {"args": part.arguments}
-            case ToolResultPart():
-                yield {
-                    "part_kind": "tool-return",
-                    "tool_name": names.get(part.call_id, "tool"),
-                    "tool_call_id": part.call_id,
-                    "content": part.content,
-                    "outcome": "failed" if part.is_error else "success",
-                }
-
-
-def _prompt(content: Iterable[Part]) -> str | list[Any]:
-    shown = [part for part in content if isinstance(part, ImagePart | TextPart)]
-    items = [_image(part) if isinstance(part, ImagePart) else part.text for part in shown]
-    return items[0] if len(items) == 1 and isinstance(items[0], str) else items
-
-
-def _image(part: ImagePart) -> dict[str, Any]:
-    told = {"kind": "image-url", "url": part.url} if part.url is not None else {"kind": "binary", "data": part.data}
-    if part.media_type is not None:
-        told["media_type"] = part.media_type
-    elif part.url is None:
-        told["media_type"] = "image/png"
-    return told
 
 
 def _held(told: Sequence[dict[str, Any]], names: Mapping[str, str]) -> tuple[list[Part], list[Any]]:
@@ -256,7 +241,7 @@ def _held(told: Sequence[dict[str, Any]], names: Mapping[str, str]) -> tuple[lis
             kept.append(part)
             continue
         parts += content
-        [base] = _base(role, content, names)
+        [base] = shown(role, content, names)
         kept.append({name: value for name, value in part.items() if not _same(value, base.get(name))})
     return parts, kept if any(kept) else []
 
@@ -310,10 +295,12 @@ def _parsed(args: str) -> Any:
 def _same(told: Any, held: Any) -> bool:
     """Whether what is held says the same as what was told: arguments may be text, and files carry fields that follow from
     the others."""
+    if told == held:
+        return True
     if isinstance(told, str) and isinstance(held, dict):
         return bool(_parsed(told) == held)
     if isinstance(told, list) and isinstance(held, list) and len(told) == len(held):
         return all(_same(one, other) for one, other in zip(told, held, strict=True))
     if isinstance(told, dict) and isinstance(held, dict) and "kind" in told:
         return {name: value for name, value in told.items() if name not in ("identifier", "force_download")} == held
-    return bool(told == held)
+    return False

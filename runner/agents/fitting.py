@@ -27,6 +27,7 @@ from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.models.wrapper import WrapperModel
 
 from .capability import Capability
+from .fetching import check
 
 OPENING: Final = "(The assistant speaks first.)"
 """Said for the user where a conversation begins with the assistant, since Anthropic and Google take no other beginning."""
@@ -41,12 +42,13 @@ def unwrapped(model: Model[Any]) -> Model[Any]:
 
 @dataclass
 class Fitted(Capability):
-    """Sends each request as its model takes it. What is stored stays as it is."""
+    """Sends each request as its model takes it, if nothing has to be fetched for it. What is stored stays as it is."""
 
     def get_ordering(self) -> CapabilityOrdering | None:
         return CapabilityOrdering(position="innermost")
 
     async def before_model_request(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> ModelRequestContext:
+        check(request_context.messages)
         return replace(request_context, messages=fitting(request_context.messages, request_context.model))
 
 
