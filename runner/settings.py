@@ -16,8 +16,11 @@ from .webhooks.models import WebhookPolicy
 
 
 class FetchSettings(BaseSettings):
-    """What may be fetched from URLs in messages, by workers and by agents without one (semantics: M5). ``fetch_hosts``: names of
-    hosts (comma-separated), each exact, by default none. ``fetch_private``: also where these are no public addresses."""
+    """What may be fetched from URLs in messages, by workers and by agents without one (semantics: M5).
+
+    ``fetch_hosts``: names of hosts (comma-separated), each exact, by default none. ``fetch_private``: also where these are at
+    addresses that are not public.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix="RUNYARD_",

@@ -12,13 +12,14 @@ PNG = b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-length: 8\r\nconne
 
 
 class Private(socketserver.ThreadingTCPServer):
-    """``reached``: the request line of each connection. It answers with a picture."""
+    """``reached``: the request line of each connection. ``answer``: what each gets, by default a picture."""
 
     allow_reuse_address = True
     daemon_threads = True
 
     def __init__(self) -> None:
         self.reached: list[str] = []
+        self.answer = PNG
         super().__init__(("127.0.0.1", 0), _Answer)
 
     @property
@@ -32,7 +33,7 @@ class _Answer(socketserver.StreamRequestHandler):
         assert isinstance(server, Private)
         server.reached.append("")  # a connection counts before it says anything
         server.reached[-1] = self.rfile.readline().decode(errors="replace").strip()
-        self.wfile.write(PNG)
+        self.wfile.write(server.answer)
 
 
 @contextmanager
@@ -56,7 +57,7 @@ def files(url: str) -> list[dict[str, Any]]:
 
 
 def claims(url: str) -> dict[str, dict[str, Any]]:
-    """What a caller may say under ``pydantic_ai``, by name: all that the model layer would understand, and what it would not."""
+    """What a caller may say under ``pydantic_ai``, by name: what the model layer would understand, and what it would not."""
     image = files(url)[0]
     shown = {
         "completes the prompt": [{"content": ["look", image]}],

@@ -32,6 +32,7 @@ MODULES = (
         "webhooks",
         "workers",
         "world",
+        "writers",
     ),
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
@@ -62,10 +63,12 @@ from .versions import TestVersions  # noqa: E402
 from .webhooks import TestWebhooks  # noqa: E402
 from .workers import TestWorkers  # noqa: E402
 from .world import World, world  # noqa: E402
+from .writers import TestCheckpointedWriters, TestWriters  # noqa: E402
 
 __all__ = [
     "TestAbort",
     "TestAttempts",
+    "TestCheckpointedWriters",
     "TestCheckpointer",
     "TestCreation",
     "TestDeletion",
@@ -95,6 +98,7 @@ __all__ = [
     "TestVersions",
     "TestWebhooks",
     "TestWorkers",
+    "TestWriters",
     "World",
     "world",
 ]

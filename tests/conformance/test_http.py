@@ -31,6 +31,7 @@ from backends.conformance import (  # noqa: F401
     TestVersions,
     TestWebhooks,
     TestWorkers,
+    TestWriters,
     world,
 )
 from backends.conformance.world import BackendFactory
