@@ -14,10 +14,10 @@ def check_answer(request: HitlRequest, answer: Any) -> None:
     if request.answer_schema is None:
         return
     from jsonschema import Draft202012Validator
-    from jsonschema_specifications import REGISTRY
     from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import EMPTY_REGISTRY
 
-    validator = Draft202012Validator(request.answer_schema, registry=REGISTRY)  # its own default asks the network
+    validator = Draft202012Validator(request.answer_schema, registry=EMPTY_REGISTRY)  # its own default asks the network
     try:
         errors = sorted(validator.iter_errors(answer), key=lambda e: e.json_path)
     except Unresolvable as error:
