@@ -120,9 +120,10 @@ class Lab:
         backend = await connect()
         return cls(backend, EventWriter(backend.events))
 
-    async def accept(self, run_id: str = "r", text: str = "hi", **options: Any) -> None:
+    async def accept(self, run_id: str = "r", text: str | Message = "hi", **options: Any) -> None:
         chosen = RunOptions(**{"max_attempts": 5, "retry": RetryPolicy(initial=0), **options})
-        request = AcceptRequest(thread_id="t", run_id=run_id, input=Message.user(text), options=chosen)
+        said = Message.user(text) if isinstance(text, str) else text
+        request = AcceptRequest(thread_id="t", run_id=run_id, input=said, options=chosen)
         await self.backend.runs.accept(request)
 
     async def attempt(self, agent: Any, run_id: str = "r") -> Ended | None:

@@ -54,8 +54,8 @@ def check_host(url: str) -> None:
         host = ""
     if host.rstrip(".") not in from_environment().fetch_hosts:
         raise FetchNotAllowedError(
-            f"the model takes no URL here, and {host or 'that host'} is not among RUNYARD_FETCH_HOSTS, so nothing is fetched; "
-            "give the file as data, or allow the host",
+            f"the file would have to be fetched from {host or 'somewhere'}, which is not among RUNYARD_FETCH_HOSTS; give it as "
+            "data, or allow the host",
             host=host,
         )
 

@@ -81,11 +81,14 @@ async def wait(http: httpx.AsyncClient, thread: str, run: str) -> dict[str, Any]
 async def test_m5_what_a_caller_says_of_files_makes_no_worker_fetch_them(
     fleet: Fleet, providers: Providers, target: Private
 ) -> None:
-    """The attack: a stored message that says of itself what only an agent may say."""
+    """The attack, over each protocol: a message that says of itself what only an agent may say. Every way in, over one."""
     await fleet.start(app=APP)
     lure = {"role": "user", "content": "look", "metadata": {"pydantic_ai": claims(target.url)["completes the prompt"]}}
     async with api(fleet) as http:
-        statuses = await asyncio.gather(*(ways(http, agent, lure) for agent in MODELS))
+        prompt = {"message": lure, "run_id": "attack"}
+        ran = [posted(http, f"/threads/{agent}/runs/wait", agent=agent, **prompt) for agent in MODELS]
+        statuses, *outcomes = await asyncio.gather(ways(http, "openai-chat", lure), *ran)
     assert target.reached == []
-    assert [set(each) for each in statuses] == [{"completed"}] * len(MODELS)
+    assert set(statuses) == {"completed"}
+    assert [outcome["run"]["status"] for outcome in outcomes] == ["completed"] * len(MODELS)
     assert providers.refused == []

@@ -295,4 +295,29 @@ MUTANTS: Final = (
         "            await self._underway(ref, run)\n", "",
         "tests/http/test_streams.py",
     ),
+    _mutant(
+        "a store keeps what a caller says for an agent", "backends/postgres/codec.py",
+        "if by_agent and message.provider_details", "if message.provider_details",
+        POSTGRES, "-k", "m5",
+    ),
+    _mutant(
+        "a model is told what a caller says in metadata", "runner/agents/dialect.py",
+        "kept = (message.provider_details or {}).get(KEPT)", "kept = (message.provider_details or message.metadata).get(KEPT)",
+        "tests/unit/test_callers_words.py",
+    ),
+    _mutant(
+        "what a tool returned becomes a file if it looks like one", "runner/agents/dialect.py",
+        "else {**part, \"content\": None}", "else part",
+        "tests/unit/test_callers_words.py",
+    ),
+    _mutant(
+        "a worker fetches what a message names", "runner/agents/fetching.py",
+        "        check_host(url)\n        token", "        token",
+        "tests/unit/test_fetching.py",
+    ),
+    _mutant(
+        "a question's schema is fetched", "runner/agents/answers.py",
+        ", registry=EMPTY_REGISTRY", "",
+        "tests/unit/test_answers.py",
+    ),
 )  # fmt: skip
