@@ -305,10 +305,13 @@ MUTANTS: Final = (
         "kept = (message.provider_details or {}).get(KEPT)", "kept = (message.provider_details or message.metadata).get(KEPT)",
         "tests/unit/test_callers_words.py",
     ),
-    _mutant(
-        "what a tool returned becomes a file if it looks like one", "runner/agents/dialect.py",
-        "else {**part, \"content\": None}", "else part",
-        "tests/unit/test_callers_words.py",
+    Mutant(
+        "what a tool returned becomes a file if it looks like one",
+        ("tests/unit/test_callers_words.py",),
+        (
+            Edit("runner/agents/dialect.py", "else {**part, \"content\": None}", "else part"),
+            Edit("runner/agents/dialect.py", "                made.content = part[\"content\"]\n", "                pass\n"),
+        ),
     ),
     _mutant(
         "a worker fetches what a message names", "runner/agents/fetching.py",
