@@ -52,7 +52,7 @@ from .models import (
     Thread,
 )
 from .states import RunStatus
-from .webhooks.models import DeliveryStatus, Outcome, Posting, Reply, Webhook, WebhookDelivery
+from .webhooks.models import DeliveryStatus, Outcome, Posting, Reply, SigningKey, Webhook, WebhookDelivery
 
 
 class Checkpointer(Protocol):
@@ -231,6 +231,9 @@ class WebhookStore(Protocol):
     committed into deliveries, and take up to ``limit`` that are due, endpoint by endpoint behind ``after``, each ``each`` at
     most with those ``busy`` there; what is not settled comes again after ``lease`` seconds. ``settle``: what came of a try, of
     which a later one takes no notice unless it arrived. ``oldest``: seconds for which the oldest one has not arrived.
+    ``key``: which version of the secret signs for a subscription, or for the URLs of the tenant's runs (None). ``rotate``: the
+    next version signs from then on, and for ``overlap`` seconds the one before as well. Both return None if there is no such
+    subscription.
     """
 
     async def add(self, webhook: Webhook) -> None: ...
@@ -240,6 +243,8 @@ class WebhookStore(Protocol):
         self, *, status: DeliveryStatus | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page[WebhookDelivery]: ...
     async def redeliver(self, delivery_id: str) -> bool: ...
+    async def key(self, webhook_id: str | None = None) -> SigningKey | None: ...
+    async def rotate(self, webhook_id: str | None = None, *, overlap: float) -> SigningKey | None: ...
     async def take(
         self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0
     ) -> list[Posting]: ...

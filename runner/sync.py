@@ -195,6 +195,8 @@ class SyncClient:
     remove_webhook = _client_call(Client.remove_webhook)
     webhook_deliveries = _client_call(Client.webhook_deliveries)
     redeliver_webhook = _client_call(Client.redeliver_webhook)
+    webhook_secret = _client_call(Client.webhook_secret)
+    rotate_webhook_secret = _client_call(Client.rotate_webhook_secret)
 
     def handle(self, thread_id: str, run_id: str) -> SyncRunHandle:
         """A handle of a run that was enqueued elsewhere; asks nothing."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import secrets
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -26,6 +28,11 @@ class Received:
     @property
     def json(self) -> Any:
         return json.loads(self.body)
+
+
+def new_secret() -> str:
+    """A deployment's secret."""
+    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 Answer = Callable[[Received], Awaitable[bytes]]

@@ -1,4 +1,4 @@
-"""webhooks add | list | remove | deliveries | redeliver."""
+"""webhooks add | list | remove | secret | rotate | deliveries | redeliver."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Annotated, cast
 import typer
 from rich.markup import escape
 
+from runner.calls.webhooks import OVERLAP
 from runner.models import FEED_TYPES, FeedType
-from runner.webhooks.models import DeliveryStatus, WebhookDelivery
+from runner.webhooks.models import DeliveryStatus, WebhookDelivery, WebhookSecret
 
 from . import exits, options, output, session
 
@@ -34,7 +35,7 @@ def add(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Tell a URL of what is committed from here on. Prints the secret that signs it, which is shown only now."""
+    """Tell a URL of what is committed from here on. Prints the secret that signs it, if RUNYARD_WEBHOOK_SECRET is set here."""
 
     async def go() -> None:
         async with session.connect(context) as client:
@@ -44,7 +45,11 @@ def add(
             output.print_json(webhook)
             return
         output.console().print(f"{webhook.webhook_id}  {escape(webhook.url)}")
-        output.console().print(f"secret  {webhook.secret}")
+        if webhook.secret is not None:
+            output.console().print(f"secret  {webhook.secret}")
+        else:
+            where = f"`runyard webhooks secret {webhook.webhook_id}` where RUNYARD_WEBHOOK_SECRET is set shows its secret"
+            output.notes().print(f"[bright_black]{where}[/]")
 
     session.wait(go())
 
@@ -84,6 +89,49 @@ def remove(context: typer.Context, webhook_id: WebhookArg) -> None:
                 raise exits.MissingError(f"there is no webhook {webhook_id}; `runyard webhooks list` shows those that are")
 
     session.wait(go())
+
+
+OptionalWebhook = Annotated[str | None, typer.Argument(help="Of this webhook; default: of the URLs of the tenant's runs.")]
+
+
+@app.command()
+def secret(context: typer.Context, webhook_id: OptionalWebhook = None, as_json: options.Json = False) -> None:
+    """Print what a receiver verifies with. It is derived from RUNYARD_WEBHOOK_SECRET, which must be set as for the workers."""
+
+    async def go() -> WebhookSecret | None:
+        async with session.connect(context) as client:
+            return await client.webhook_secret(webhook_id)
+
+    _tell(session.wait(go()), webhook_id, as_json=as_json)
+
+
+@app.command()
+def rotate(
+    context: typer.Context,
+    webhook_id: OptionalWebhook = None,
+    overlap: Annotated[
+        float, typer.Option(envvar="RUNYARD_OVERLAP", min=0, help="Seconds for which the one before signs too; 0 after a leak.")
+    ] = OVERLAP,
+    as_json: options.Json = False,
+) -> None:
+    """Let another secret sign from here on, and print it."""
+
+    async def go() -> WebhookSecret | None:
+        async with session.connect(context) as client:
+            return await client.rotate_webhook_secret(webhook_id, overlap=overlap)
+
+    _tell(session.wait(go()), webhook_id, as_json=as_json)
+
+
+def _tell(found: WebhookSecret | None, webhook_id: str | None, *, as_json: bool) -> None:
+    if found is None:
+        raise exits.MissingError(f"there is no webhook {webhook_id}; `runyard webhooks list` shows those that are")
+    if as_json:
+        output.print_json(found)
+        return
+    output.console().print(found.secret, markup=False)
+    both = f"; version {found.version - 1} signs too until {output.clock(found.both_until)}" if found.both_until else ""
+    output.notes().print(f"[bright_black]version {found.version}{both}[/]")
 
 
 @app.command()

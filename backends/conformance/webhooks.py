@@ -8,7 +8,7 @@ import pytest
 
 from runner.exchange import Retention
 from runner.models import RunOptions
-from runner.webhooks.models import Outcome, Posting, Webhook, WebhookDelivery, check_events
+from runner.webhooks.models import Outcome, Posting, SigningKey, Webhook, WebhookDelivery, check_events
 
 from .world import T, World
 
@@ -20,7 +20,7 @@ OWN = RunOptions(webhook="https://own.example/done")
 
 async def subscribe(world: World, webhook_id: str = "hook", url: str = HOOK, **fields: object) -> None:
     given = {"webhook_id": webhook_id, "tenant": world.backend.tenant, "url": url, "events": check_events(None)}
-    await world.backend.webhooks.add(Webhook.model_validate({**given, "secret": f"whsec_{webhook_id}", **fields}))
+    await world.backend.webhooks.add(Webhook.model_validate({**given, **fields}))
 
 
 async def take(world: World, **how: object) -> list[Posting]:
@@ -50,8 +50,8 @@ class TestWebhooks:
         await world.runs.cancel(T, "r3")
         postings = await take(world)
         assert told(postings) == [("run.completed", "r1"), ("run.failed", "r2"), ("run.cancelled", "r3")]
-        assert {(p.url, p.endpoint, p.thread_id, p.tries, p.secret, p.webhook_id) for p in postings} == {
-            (OWN.webhook, "https://own.example", T, 1, None, None)
+        assert {(p.url, p.endpoint, p.thread_id, p.tries, *p.versions, p.webhook_id) for p in postings} == {
+            (OWN.webhook, "https://own.example", T, 1, 1, None)
         }
         assert len({p.delivery_id for p in postings}) == 3
         await world.runs.redrive(T, "r2")
@@ -71,7 +71,7 @@ class TestWebhooks:
         postings = await take(world)
         mine = [p for p in postings if p.webhook_id == "hook"]
         assert told(mine) == [("run.suspended", "r1"), ("run.cancelled", "r1"), ("run.completed", "r2")]
-        assert {(p.url, p.secret) for p in mine} == {(HOOK, "whsec_hook")}
+        assert {(p.url, *p.versions) for p in mine} == {(HOOK, 1)}
         assert told([p for p in postings if p.webhook_id == "stored"]) == [("message.stored", None)]
         assert await take(world) == []
 
@@ -99,10 +99,47 @@ class TestWebhooks:
         assert not await world.backend.webhooks.redeliver(foreign.delivery_id)
         await other.backend.close()
 
-    async def test_lists_do_not_show_secrets(self, world: World) -> None:
-        await subscribe(world)
+    async def test_no_secret_is_kept(self, world: World) -> None:
+        await subscribe(world, secret="whsec_hook")
         (shown,) = await world.backend.webhooks.webhooks()
         assert shown.secret is None and shown.created_at is not None and shown.events == check_events(None)
+
+    async def test_the_secrets_of_runs_are_rotated_by_tenant(self, world: World) -> None:
+        """R11: a try is signed by the version of its moment, and for a while by the one before."""
+        other = World(await world.factory(tenant="other"), world.factory)
+        for each in (world, other):
+            await each.turn("r1", options=OWN)
+        store = world.backend.webhooks
+        assert await store.key() == SigningKey() == await other.backend.webhooks.key()
+        before = await take(world, lease=0.0)
+        key = await store.rotate(overlap=3600.0)
+        assert key is not None and key.version == 2 and key.both_until is not None
+        assert await store.key() == key
+        again = await take(world, lease=0.0)
+        assert [{p.tenant: [*p.versions] for p in taken} for taken in (before, again)] == [
+            {"": [1], "other": [1]},
+            {"": [2, 1], "other": [1]},
+        ]
+        assert await store.rotate(overlap=0.0) == SigningKey(3)
+        assert {p.tenant: [*p.versions] for p in await take(world)} == {"": [3], "other": [1]}
+        await other.backend.close()
+
+    async def test_the_secret_of_a_subscription_is_rotated_by_itself(self, world: World) -> None:
+        other = World(await world.factory(tenant="other"), world.factory)
+        await subscribe(world)
+        await subscribe(world, "all", "https://all.example/", tenant=None)
+        await world.turn("r1", options=OWN)
+        store = world.backend.webhooks
+        assert await store.key("hook") == SigningKey()
+        assert await other.backend.webhooks.key("hook") is None is await other.backend.webhooks.rotate("hook", overlap=1.0)
+        assert await store.key("none") is None is await store.rotate("none", overlap=1.0)
+        key = await store.rotate("hook", overlap=3600.0)
+        assert key is not None and key.version == 2 and await store.key() == await store.key("all") == SigningKey()
+        versions = {p.webhook_id: [*p.versions] for p in await take(world, lease=0.0)}
+        assert versions == {"hook": [2, 1], "all": [1], None: [1]}
+        assert await store.rotate("hook", overlap=0.0) == SigningKey(3)
+        assert {p.webhook_id: [*p.versions] for p in await take(world)} == {"hook": [3], "all": [1], None: [1]}
+        await other.backend.close()
 
     async def test_what_is_not_settled_comes_again(self, world: World) -> None:
         """E5: at least once; the same id, one more try."""

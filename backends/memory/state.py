@@ -35,6 +35,8 @@ from runner.nesting import check_nesting
 from runner.states import LIVE, RunStatus
 
 if TYPE_CHECKING:
+    from runner.webhooks.models import SigningKey
+
     from .webhooks import DeliveryState, Subscription
 
 Clock = Callable[[], datetime]
@@ -244,6 +246,7 @@ class Database:
         self.notes: list[Note] = []
         self.pruned: dict[str, int] = {}
         self.webhooks: dict[str, Subscription] = {}
+        self.webhook_keys: dict[str, SigningKey] = {}
         self.deliveries: list[DeliveryState] = []
         self.fence = 0
         self.numbers = 0

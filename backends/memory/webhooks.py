@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from runner.exchange import Page
 from runner.models import new_id
-from runner.webhooks.models import DeliveryStatus, Outcome, Posting, Webhook, WebhookDelivery
+from runner.webhooks.models import DeliveryStatus, Outcome, Posting, SigningKey, Webhook, WebhookDelivery
 
 from .paging import page
 from .state import Database, Note
@@ -22,6 +22,7 @@ class Subscription:
 
     webhook: Webhook
     seen: int
+    key: SigningKey = SigningKey()
 
     def hears(self, note: Note) -> bool:
         return self.webhook.tenant in (None, note.tenant)
@@ -51,12 +52,12 @@ class MemoryWebhookStore:
         self.db, self.tenant = db, tenant
 
     async def add(self, webhook: Webhook) -> None:
-        kept = webhook.model_copy(update={"created_at": self.db.now()})
+        kept = webhook.model_copy(update={"created_at": self.db.now(), "secret": None})
         self.db.webhooks[webhook.webhook_id] = Subscription(kept, self.db.numbers)
 
     async def webhooks(self) -> list[Webhook]:
         mine = [each.webhook for each in self.db.webhooks.values() if each.webhook.tenant in (None, self.tenant)]
-        return [webhook.model_copy(update={"secret": None}) for webhook in mine]
+        return [webhook.model_copy() for webhook in mine]
 
     async def remove(self, webhook_id: str) -> bool:
         known = self.db.webhooks.get(webhook_id)
@@ -86,6 +87,34 @@ class MemoryWebhookStore:
                 return True
         return False
 
+    async def key(self, webhook_id: str | None = None) -> SigningKey | None:
+        if webhook_id is None:
+            return self.db.webhook_keys.get(self.tenant, SigningKey())
+        known = self.db.webhooks.get(webhook_id)
+        return known.key if known is not None and known.webhook.tenant in (None, self.tenant) else None
+
+    async def rotate(self, webhook_id: str | None = None, *, overlap: float) -> SigningKey | None:
+        before = await self.key(webhook_id)
+        if before is None:
+            return None
+        key = SigningKey(before.version + 1, self.db.now() + timedelta(seconds=overlap) if overlap else None)
+        if webhook_id is None:
+            self.db.webhook_keys[self.tenant] = key
+        else:
+            self.db.webhooks[webhook_id].key = key
+        return key
+
+    def _versions(self, webhook_id: str | None, tenant: str) -> list[int]:
+        """Those that sign at this moment, the current one first."""
+        if webhook_id is None:
+            key = self.db.webhook_keys.get(tenant, SigningKey())
+        elif webhook_id in self.db.webhooks:
+            key = self.db.webhooks[webhook_id].key
+        else:
+            return []
+        both = key.both_until is not None and key.both_until > self.db.now()
+        return [key.version, key.version - 1] if both else [key.version]
+
     async def take(
         self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0
     ) -> list[Posting]:
@@ -111,13 +140,12 @@ class MemoryWebhookStore:
     def _take(self, state: DeliveryState, lease: float) -> Posting:
         update = {"tries": state.delivery.tries + 1, "next_at": self.db.now() + timedelta(seconds=lease)}
         delivery = state.delivery = state.delivery.model_copy(update=update)
-        known = self.db.webhooks.get(delivery.webhook_id or "")
         return Posting(
             number=state.number,
             delivery_id=delivery.delivery_id,
             tenant=state.tenant,
             webhook_id=delivery.webhook_id,
-            secret=known.webhook.secret if known else None,
+            versions=self._versions(delivery.webhook_id, state.tenant),
             url=delivery.url,
             endpoint=state.endpoint,
             type=delivery.type,

@@ -7,7 +7,7 @@ from typing import Final
 
 from backends import cursors
 from runner.exchange import Page
-from runner.webhooks.models import DeliveryStatus, Outcome, Posting, Webhook, WebhookDelivery
+from runner.webhooks.models import DeliveryStatus, Outcome, Posting, SigningKey, Webhook, WebhookDelivery
 
 from . import codec
 from .database import Database
@@ -23,7 +23,7 @@ class PostgresWebhookStore:
 
     async def add(self, webhook: Webhook) -> None:
         """Subscribe to what is committed from here on."""
-        await self.db.row("add_webhook", webhook.webhook_id, webhook.tenant, webhook.url, webhook.events, webhook.secret)
+        await self.db.row("add_webhook", webhook.webhook_id, webhook.tenant, webhook.url, webhook.events)
 
     async def webhooks(self) -> list[Webhook]:
         """Those of the tenant and of all tenants together, the oldest first."""
@@ -49,6 +49,18 @@ class PostgresWebhookStore:
         again: bool = await self.db.value("redeliver", self.tenant, delivery_id)
         return again
 
+    async def key(self, webhook_id: str | None = None) -> SigningKey | None:
+        """Which secret signs for a subscription, or for the URLs of the tenant's runs."""
+        if webhook_id is None:
+            return _key(await self.db.row("webhook_key_of_tenant", self.tenant)) or SigningKey()
+        return _key(await self.db.row("webhook_key", self.tenant, webhook_id))
+
+    async def rotate(self, webhook_id: str | None = None, *, overlap: float) -> SigningKey | None:
+        """The next version signs from here on."""
+        if webhook_id is None:
+            return _key(await self.db.one("rotate_webhook_key_of_tenant", self.tenant, overlap))
+        return _key(await self.db.row("rotate_webhook_key", self.tenant, webhook_id, overlap))
+
     async def take(
         self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0
     ) -> list[Posting]:
@@ -65,6 +77,10 @@ class PostgresWebhookStore:
         """Seconds for which the oldest event has not arrived."""
         seconds: float | None = await self.db.value("oldest_webhook")
         return seconds
+
+
+def _key(row: codec.Row | None) -> SigningKey | None:
+    return SigningKey(row["version"], row["both_until"]) if row is not None else None
 
 
 def _posting(row: codec.Row) -> Posting:

@@ -23,6 +23,7 @@ from ..patience import patiently
 from ..ports import Backend, Sender
 from .models import Outcome, Posting, Reply, WebhookPolicy, check_url
 from .payload import body_of, signed
+from .secrets import derived
 
 LOOK: Final = 0.5
 """Seconds between two looks of the leader when there was nothing to send."""
@@ -141,19 +142,19 @@ class Dispatcher:
             return self._again(posting, Reply(error=f"{type(error).__name__}: {error}"[:500]))
 
     async def _try(self, posting: Posting) -> Outcome:
-        secret = posting.secret or self._policy.secret
         try:
             check_url(posting.url, "webhook")
         except InvalidInputError as error:  # a host's own transaction may have given it
             return Outcome("failed", error=error.message)
-        if posting.webhook_id is not None and posting.secret is None:
+        if not posting.versions:
             return Outcome("failed", error="the webhook was removed")
-        if secret is None:
+        if self._policy.secret is None:
             return self._again(
                 posting, Reply(error="RUNYARD_WEBHOOK_SECRET is not set for the workers, and nothing is sent unsigned")
             )
         body = await self._body(posting)
-        headers = signed(posting.delivery_id, body, secret, datetime.now(UTC))
+        secrets = derived(self._policy.secret, posting.tenant, posting.webhook_id, posting.versions)
+        headers = signed(posting.delivery_id, body, secrets, datetime.now(UTC))
         reply = await self._sender.send(posting.url, headers, body, timeout=self._policy.timeout)
         self._hear(posting.endpoint, reply)
         return self._judge(posting, reply)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import InvalidInputError
 from ..models import FEED_TYPES, FeedType
@@ -29,7 +27,8 @@ TRY_OUTCOMES: Final[tuple[TryOutcome, ...]] = get_args(TryOutcome)
 
 class Webhook(BaseModel):
     """A subscription to the feed of ``tenant``, or of every tenant (None). ``disabled_at``: since when its receiver has been
-    gone. ``secret`` signs what is sent; it is there once, in the answer to the call that made the subscription."""
+    gone. ``secret`` signs what is sent; it is there only in the answer to the call that made the subscription, and only where
+    the deployment's secret is known."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -64,16 +63,35 @@ class WebhookDelivery(BaseModel):
     error: str | None = None
 
 
+class WebhookSecret(BaseModel):
+    """What a receiver verifies with. ``secret`` is of ``version``; until ``both_until`` the version before signs as well."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    secret: str = Field(repr=False)
+    version: int
+    both_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """Which secret signs: its ``version``, and until when the one before signs as well. It holds no secret."""
+
+    version: int = 1
+    both_until: datetime | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posting:
     """A delivery that the dispatcher took: it comes again when its lease is over, unless it is settled. ``tries`` counts this
-    one. ``secret``: None if the URL came with the run. ``endpoint``: scheme, host and port of the URL."""
+    one. ``versions``: of the secrets that sign it, the current one first; none if its webhook was removed. ``webhook_id``: None
+    if the URL came with the run. ``endpoint``: scheme, host and port of the URL."""
 
     number: int
     delivery_id: str
     tenant: str
     webhook_id: str | None
-    secret: str | None = field(repr=False)
+    versions: Sequence[int]
     url: str
     endpoint: str
     type: FeedType
@@ -107,18 +125,13 @@ class Reply:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookPolicy:
     """How webhooks are delivered. ``secret`` (``whsec_…``, or several with commas between them while one takes the place of
-    another) signs what goes to the URLs of runs. ``timeout``: seconds for one try. ``tries``: at most; the pause after the
+    another) is the deployment's: what signs is derived from it. ``timeout``: seconds for one try. ``tries``: at most; the pause after the
     first is ``backoff`` seconds, then three times the one before, four hours at most."""
 
     secret: str | None = field(default=None, repr=False)
     timeout: float = 10.0
     tries: int = 12
     backoff: float = 5.0
-
-
-def new_secret() -> str:
-    """A fresh secret, in the form of standard-webhooks."""
-    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def check_url(url: str, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -48,9 +49,8 @@ def _summary(posting: Posting, run: Run | None) -> JsonObject:
     }
 
 
-def signed(delivery_id: str, body: bytes, secret: str, now: datetime) -> dict[str, str]:
-    """The headers of a try at ``now`` (aware). ``secret``: ``whsec_`` and base64; of several, with commas between them, each
-    signs."""
+def signed(delivery_id: str, body: bytes, secrets: Iterable[str], now: datetime) -> dict[str, str]:
+    """The headers of a try at ``now`` (aware). ``secrets``: ``whsec_`` and base64; each signs."""
     from standardwebhooks import Webhook  # only a worker that leads needs it
 
     return {
@@ -58,7 +58,7 @@ def signed(delivery_id: str, body: bytes, secret: str, now: datetime) -> dict[st
         "user-agent": "runyard",
         "webhook-id": delivery_id,
         "webhook-timestamp": str(int(now.timestamp())),
-        "webhook-signature": " ".join(Webhook(each).sign(delivery_id, now, body.decode()) for each in secret.split(",")),
+        "webhook-signature": " ".join(Webhook(each).sign(delivery_id, now, body.decode()) for each in secrets),
     }
 
 

@@ -26,13 +26,20 @@ from backends.webhooks.sender import HttpSender
 from runner import Client, RunStatus, errors
 from runner.models import RunOptions
 from runner.webhooks.dispatcher import Dispatcher
-from runner.webhooks.models import DeliveryStatus, WebhookDelivery, WebhookPolicy, new_secret
+from runner.webhooks.models import DeliveryStatus, WebhookDelivery, WebhookPolicy
+from runner.webhooks.secrets import derived
 from tests.fleet import Fleet, until
-from tests.receiver import Received, Receiver, answering
+from tests.receiver import Received, Receiver, answering, new_secret
 
 SECRET = new_secret()
+(OF_RUNS,) = derived(SECRET, "", None, (1,))
 POLICY = WebhookPolicy(secret=SECRET, timeout=1.0, tries=3, backoff=0.01)
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "webhooks.md"
+
+
+@pytest.fixture(autouse=True)
+def deployment_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNYARD_WEBHOOK_SECRET", SECRET)
 
 
 @pytest.fixture
@@ -89,7 +96,7 @@ def tried(outcome: str) -> float:
 
 
 async def test_what_a_receiver_gets(world: World, receiver: Receiver) -> None:
-    """R11: who, what, how it ended; signed as standard-webhooks says, with the secret of the deployment or the subscription."""
+    """R11: who, what, how it ended; signed as standard-webhooks says, with the secret of the tenant or the subscription."""
     client = Client(world.backend)
     webhook = await client.subscribe_webhook(receiver.url("/all"), ["run.failed"])
     await world.turn("r1", options=own(receiver), metadata={"order": 7})
@@ -101,14 +108,14 @@ async def test_what_a_receiver_gets(world: World, receiver: Receiver) -> None:
     by_path = {request.path: request for request in receiver.received}
     completed, failed = by_path["/hook"], by_path["/all"]
     assert webhook.secret is not None
-    for request, secret in ((completed, SECRET), (failed, webhook.secret)):
+    for request, secret in ((completed, OF_RUNS), (failed, webhook.secret)):
         assert Webhook(secret).verify(request.body, dict(request.headers))["id"] == request.id
         signed = f"{request.id}.{request.headers['webhook-timestamp']}.".encode() + request.body
         mac = hmac.new(base64.b64decode(secret.removeprefix("whsec_")), signed, hashlib.sha256).digest()
         assert request.headers["webhook-signature"] == f"v1,{base64.b64encode(mac).decode()}"
         assert request.headers["content-type"] == "application/json"
     with pytest.raises(WebhookVerificationError):
-        Webhook(SECRET).verify(failed.body, dict(failed.headers))
+        Webhook(OF_RUNS).verify(failed.body, dict(failed.headers))
     told = completed.json
     assert {name: told[name] for name in ("type", "tenant", "thread_id", "run_id")} == {
         "type": "run.completed",
@@ -119,6 +126,87 @@ async def test_what_a_receiver_gets(world: World, receiver: Receiver) -> None:
     assert (told["id"], told["run"]["status"], told["run"]["metadata"]) == (completed.id, "completed", {"order": 7})
     assert told["created_at"] and told["run"]["error"] is None and told["run"]["finished_at"]
     assert (failed.json["run"]["status"], failed.json["run"]["error"]["code"]) == ("failed", "x")
+
+
+def verifies(secret: str, request: Received) -> bool:
+    try:
+        Webhook(secret).verify(request.body, dict(request.headers))
+    except WebhookVerificationError:
+        return False
+    return True
+
+
+async def test_who_receives_for_one_tenant_can_sign_for_no_other(world: World, receiver: Receiver, postgres_url: str) -> None:
+    """R11: neither the secret of another tenant, nor the deployment's, nor one of a subscription; and no table holds one."""
+    alpha, beta = (World(world.backend.for_tenant(name), world.factory) for name in ("alpha", "beta"))
+    (mine, theirs) = [await Client(each.backend).webhook_secret() for each in (alpha, beta)]
+    hooks = [await Client(each.backend).subscribe_webhook(receiver.url(f"/sub{each.backend.tenant}")) for each in (alpha, beta)]
+    everything = await Client(world.backend).subscribe_webhook(receiver.url("/all"), all_tenants=True)
+    assert mine is not None and theirs is not None and mine.secret not in repr(mine)
+    await alpha.turn("r1", options=own(receiver))
+    async with dispatching(world):
+        await settled(alpha, 3, "delivered")
+    secrets = {
+        "/hook": mine.secret, "/subalpha": hooks[0].secret, "/all": everything.secret,
+        "beta": theirs.secret, "/subbeta": hooks[1].secret, "deployment": SECRET,
+    }  # fmt: skip
+    for request in receiver.received:
+        assert [name for name, secret in secrets.items() if secret and verifies(secret, request)] == [request.path]
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'runyard'")
+        rows = [await connection.fetch(f"SELECT x::text FROM runyard.{name} x") for (name,) in tables]
+    finally:
+        await connection.close()
+    backup = "\n".join(row[0] for found in rows for row in found)
+    assert everything.webhook_id in backup
+    for secret in secrets.values():
+        assert secret is not None and secret.removeprefix("whsec_") not in backup
+
+
+async def test_a_rotation(world: World, receiver: Receiver) -> None:
+    """R11: both sign while receivers change over; what is tried again is signed by what is current at the try."""
+    client = Client(world.backend)
+    first = await client.webhook_secret()
+    receiver.answers(500)
+    await world.turn("r1", options=own(receiver))
+    async with dispatching(world, WebhookPolicy(secret=SECRET, tries=3, backoff=3600.0)):
+        (waiting,) = await settled(world, 1, "pending")
+        await until(lambda: reached(receiver, 1))
+        second = await client.rotate_webhook_secret()
+        await until(lambda: tried_once(client))
+        connection = world.backend.db  # type: ignore[attr-defined]
+        await connection.pool.execute("UPDATE runyard.webhook_deliveries SET next_at = now()")
+        await settled(world, 1, "delivered")
+        third = await client.rotate_webhook_secret(overlap=0.0)
+        assert await client.redeliver_webhook(waiting.delivery_id)
+        await until(lambda: reached(receiver, 3))
+    assert first is not None and second is not None and third is not None
+    assert (first.version, second.version, third.version) == (1, 2, 3)
+    assert second.both_until is not None and third.both_until is None
+    signed_by = [[key.version for key in (first, second, third) if verifies(key.secret, one)] for one in receiver.received]
+    assert signed_by == [[1], [1, 2], [3]]
+    with pytest.raises(errors.InvalidInputError):
+        await client.rotate_webhook_secret(overlap=-1.0)
+    assert await client.rotate_webhook_secret("no-such-webhook") is None
+
+
+async def tried_once(client: Client) -> bool:
+    return (await client.webhook_deliveries()).items[0].http_status == 500
+
+
+async def test_where_the_deployments_secret_is_not_known(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A web backend need not know it: it subscribes, and who knows it reads the secret."""
+    client = Client(world.backend)
+    monkeypatch.delenv("RUNYARD_WEBHOOK_SECRET")
+    webhook = await client.subscribe_webhook("https://example.com/")
+    assert webhook.secret is None
+    for call in (client.webhook_secret, client.rotate_webhook_secret):
+        with pytest.raises(errors.CapabilityMissingError, match="RUNYARD_WEBHOOK_SECRET"):
+            await call(webhook.webhook_id)
+    monkeypatch.setenv("RUNYARD_WEBHOOK_SECRET", SECRET)
+    found = await client.webhook_secret(webhook.webhook_id)
+    assert found is not None and found.version == 1, "nothing was rotated that could not be told"
 
 
 async def test_an_event_tells_its_own_story(world: World, receiver: Receiver) -> None:
@@ -292,7 +380,7 @@ async def test_the_example_of_the_documents(world: World, receiver: Receiver) ->
     _, found, rest = HOW_TO.read_text(encoding="utf-8").partition("```python\nfrom standardwebhooks")
     assert found
     names: dict[str, object] = {}
-    exec("from standardwebhooks" + rest.partition("```")[0].replace("whsec_…", SECRET), names)
+    exec("from standardwebhooks" + rest.partition("```")[0].replace("whsec_…", OF_RUNS), names)
     receive = names["receive"]
     assert callable(receive)
     await world.turn("r1", options=own(receiver))
@@ -353,6 +441,13 @@ async def test_the_command_line(
 
     made = json.loads(await runyard("webhooks", "add", receiver.url(), "--event", "run.failed", "--json"))
     assert made["secret"].startswith("whsec_") and made["events"] == ["run.failed"]
+    of_hook = json.loads(await runyard("webhooks", "secret", made["webhook_id"], "--json"))
+    assert of_hook == {"secret": made["secret"], "version": 1, "both_until": None}
+    assert (await runyard("webhooks", "secret")).strip() == OF_RUNS
+    assert (await runyard("--tenant", "beta", "webhooks", "secret")).strip() == derived(SECRET, "beta", None, (1,))[0]
+    assert (await runyard("--tenant", "beta", "webhooks", "rotate")).strip() == derived(SECRET, "beta", None, (2,))[0]
+    rotated = json.loads(await runyard("webhooks", "rotate", made["webhook_id"], "--overlap", "0", "--json"))
+    assert rotated["version"] == 2 and rotated["secret"] != made["secret"] and rotated["both_until"] is None
     listed = await runyard("webhooks", "list", "--json")
     assert made["webhook_id"] in listed and made["secret"] not in listed
     async with Client.connect(postgres_url) as client:
@@ -360,7 +455,7 @@ async def test_the_command_line(
         world = World(backend, None)  # type: ignore[arg-type]
         receiver.answers(500)
         await world.failed("r1")
-        async with dispatching(world, WebhookPolicy(tries=1)):
+        async with dispatching(world, WebhookPolicy(secret=SECRET, tries=1)):
             (failed,) = await settled(world, 1, "failed")
             assert json.loads(await runyard("webhooks", "deliveries", "--failed", "--json"))["items"][0]["http_status"] == 500
             assert "answered 500" in await runyard("webhooks", "deliveries")

@@ -26,8 +26,8 @@ async def backend(postgres_url: str) -> AsyncIterator[Backend]:
 
 
 async def subscribe(backend: Backend, webhook_id: str, tenant: str | None = "") -> None:
-    url, secret = f"https://{webhook_id}.example/", "whsec_x"
-    await backend.webhooks.add(Webhook(webhook_id=webhook_id, tenant=tenant, url=url, events=["message.stored"], secret=secret))
+    url = f"https://{webhook_id}.example/"
+    await backend.webhooks.add(Webhook(webhook_id=webhook_id, tenant=tenant, url=url, events=["message.stored"]))
 
 
 async def store(connection: asyncpg.Connection, thread: str) -> None:

@@ -19,8 +19,10 @@ from runner.ports import Sender
 from runner.registry import connect
 from runner.settings import Settings
 from runner.webhooks.dispatcher import LONGEST, Dispatcher
-from runner.webhooks.models import Posting, Reply, WebhookPolicy, new_secret
+from runner.webhooks.models import Posting, Reply, WebhookPolicy
 from runner.webhooks.payload import body_of, signed
+from runner.webhooks.secrets import derived, expanded
+from tests.receiver import new_secret
 
 
 def settings(**given: Any) -> Settings:
@@ -41,12 +43,28 @@ def test_a_secret_that_takes_the_place_of_another() -> None:
     old, new = new_secret(), new_secret()
     found = settings(webhook_secret=f"{new}, {old}").webhooks.secret
     assert found is not None
-    headers = signed("msg_1", b"{}", found, datetime.now(UTC))
-    for secret in (old, new):
+    headers = signed("msg_1", b"{}", derived(found, "a", None, (1,)), datetime.now(UTC))
+    for root in (old, new):
+        (secret,) = derived(root, "a", None, (1,))
         assert Webhook(secret).verify(b"{}", headers) == {}
     with pytest.raises(ValidationError, match="openssl rand") as refused:
         settings(webhook_secret=f"{new},whsec_short")
     assert "whsec_short" not in str(refused.value), "the log would have the good one too"
+
+
+def test_the_derivation_is_hkdf() -> None:
+    """RFC 5869, the third test of its appendix A."""
+    okm = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
+    assert expanded(b"\x0b" * 22, b"").hex() == okm
+
+
+def test_no_two_owners_and_no_two_versions_share_a_secret() -> None:
+    root = new_secret()
+    owners = [("", None), ("a", None), ("a\n1", None), ("hook", None), ("", "hook"), ("", "a")]
+    found = [secret for tenant, hook in owners for secret in derived(root, tenant, hook, (1, 2, 11))]
+    assert len({root, *found}) == 1 + len(found) == 19
+    assert derived(root, "a", "hook", (1,)) == derived(root, "b", "hook", (1,)), "one subscription hears many tenants"
+    assert derived(f"{root},{new_secret()}", "a", None, (2, 1))[0] == derived(root, "a", None, (2,))[0], "the current one first"
 
 
 @pytest.mark.parametrize("secret", ["whsec_", "whsec_short", "whsec_????????????????????????????????????????????", "x" * 200])
@@ -140,7 +158,7 @@ async def test_numbers_that_json_has_not() -> None:
     await world.finish(await world.start("r1"), result={"score": float("nan")})
     run = await backend.runs.run("t", "r1")
     posting = Posting(
-        number=1, delivery_id="msg_1", tenant="", webhook_id=None, secret=None, url="https://x.example/", endpoint="https://x.example",
+        number=1, delivery_id="msg_1", tenant="", webhook_id=None, versions=(1,), url="https://x.example/", endpoint="https://x.example",
         type="run.completed", thread_id="t", run_id="r1", created_at=datetime.now(UTC), tries=1,
     )  # fmt: skip
     told = json.loads(body_of(posting, run), parse_constant=pytest.fail)

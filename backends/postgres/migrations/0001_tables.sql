@@ -319,17 +319,26 @@ CREATE TABLE runyard.pruned (
 );
 
 -- Subscriptions to the feed; tenant NULL: of every tenant. Entries of transactions before `cursor` were turned into deliveries; those that were
--- committed when it was made (`since`) are left out. disabled_at: the receiver said that it is gone.
+-- committed when it was made (`since`) are left out. disabled_at: the receiver said that it is gone. version: of the secret that signs, which is
+-- derived and stored nowhere; until both_until the version before signs as well.
 CREATE TABLE runyard.webhooks (
     webhook_id  text PRIMARY KEY,
     tenant      text,
     url         text NOT NULL,
     events      text[] NOT NULL,
-    secret      text NOT NULL,
+    version     integer NOT NULL DEFAULT 1,
+    both_until  timestamptz,
     since       pg_snapshot NOT NULL DEFAULT pg_current_snapshot(),
     cursor      xid8 NOT NULL DEFAULT pg_snapshot_xmin(pg_current_snapshot()),
     created_at  timestamptz NOT NULL DEFAULT now(),
     disabled_at timestamptz
+);
+
+-- The same of the URLs of a tenant's runs; version 1 signs for a tenant without a row.
+CREATE TABLE runyard.webhook_keys (
+    tenant     text PRIMARY KEY,
+    version    integer NOT NULL,
+    both_until timestamptz
 );
 
 -- What is sent to whom. webhook_id NULL: to the URL that came with the run. next_at: when to try; NULL once it was delivered or has failed.

@@ -44,9 +44,9 @@ END $$;
 
 -- The dispatcher's look. Spread what was committed, then take up to `most` deliveries that are due: endpoint by endpoint from `after` on, so
 -- that none waits behind another, and up to `each` of one endpoint with those that are in flight (`busy`: endpoint → how many). What is taken
--- comes again after `lease` seconds unless it is settled.
+-- comes again after `lease` seconds unless it is settled. `versions`: of the secrets that sign, none if the webhook is gone.
 CREATE FUNCTION runyard.take_webhooks(busy jsonb, after text, most integer, each integer, lease double precision)
-RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id text, secret text, url text, endpoint text, type text,
+RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id text, versions integer[], url text, endpoint text, type text,
                thread_id text, run_id text, created_at timestamptz, tries integer)
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -63,12 +63,16 @@ BEGIN
     WHILE place IS NOT NULL AND most > 0 LOOP
         RETURN QUERY
             UPDATE runyard.webhook_deliveries d SET next_at = clock_timestamp() + make_interval(secs => lease), tries = d.tries + 1
-            FROM (SELECT x.delivery_no AS no, x.webhook_id AS of FROM runyard.webhook_deliveries x
+            FROM (SELECT x.delivery_no AS no, x.webhook_id AS of, x.tenant AS whose FROM runyard.webhook_deliveries x
                   WHERE x.endpoint = place AND x.next_at <= clock_timestamp() ORDER BY x.next_at, x.delivery_no
                   LIMIT greatest(0, least(most, each - coalesce((busy->>place)::integer, 0))) FOR UPDATE SKIP LOCKED) due
                  LEFT JOIN runyard.webhooks s ON s.webhook_id = due.of
+                 LEFT JOIN runyard.webhook_keys k ON k.tenant = due.whose AND due.of IS NULL
             WHERE d.delivery_no = due.no
-            RETURNING d.delivery_no, d.delivery_id, d.tenant, d.webhook_id, s.secret, d.url, d.endpoint, d.type, d.thread_id, d.run_id,
+            RETURNING d.delivery_no, d.delivery_id, d.tenant, d.webhook_id,
+                      array_remove(ARRAY[coalesce(s.version, k.version, CASE WHEN due.of IS NULL THEN 1 END),
+                                         CASE WHEN coalesce(s.both_until, k.both_until) > clock_timestamp()
+                                              THEN coalesce(s.version, k.version) - 1 END], NULL), d.url, d.endpoint, d.type, d.thread_id, d.run_id,
                       d.created_at, d.tries;
         GET DIAGNOSTICS found = ROW_COUNT;
         most := most - found;

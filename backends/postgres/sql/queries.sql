@@ -244,7 +244,7 @@ SELECT runyard.review_limits()
 SELECT * FROM runyard.feed($1, $2, $3, $4)
 
 -- name: add_webhook
-INSERT INTO runyard.webhooks (webhook_id, tenant, url, events, secret) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO runyard.webhooks (webhook_id, tenant, url, events) VALUES ($1, $2, $3, $4)
 
 -- name: webhooks
 SELECT w.webhook_id, w.tenant, w.url, w.events, w.created_at, w.disabled_at FROM runyard.webhooks w
@@ -252,6 +252,22 @@ WHERE w.tenant IS NULL OR w.tenant = $1 ORDER BY w.created_at, w.webhook_id
 
 -- name: remove_webhook
 SELECT runyard.remove_webhook($1, $2)
+
+-- name: webhook_key
+SELECT w.version, w.both_until FROM runyard.webhooks w WHERE w.webhook_id = $2 AND (w.tenant IS NULL OR w.tenant = $1)
+
+-- name: webhook_key_of_tenant
+SELECT k.version, k.both_until FROM runyard.webhook_keys k WHERE k.tenant = $1
+
+-- name: rotate_webhook_key
+UPDATE runyard.webhooks w SET version = w.version + 1,
+       both_until = CASE WHEN $3::float8 > 0 THEN clock_timestamp() + make_interval(secs => $3::float8) END
+WHERE w.webhook_id = $2 AND (w.tenant IS NULL OR w.tenant = $1) RETURNING w.version, w.both_until
+
+-- name: rotate_webhook_key_of_tenant
+INSERT INTO runyard.webhook_keys AS k (tenant, version, both_until)
+VALUES ($1, 2, CASE WHEN $2::float8 > 0 THEN clock_timestamp() + make_interval(secs => $2::float8) END)
+ON CONFLICT (tenant) DO UPDATE SET version = k.version + 1, both_until = excluded.both_until RETURNING k.version, k.both_until
 
 -- name: webhook_deliveries
 SELECT d.* FROM runyard.webhook_deliveries d WHERE d.tenant = $1 AND d.delivery_no < $2 ORDER BY d.delivery_no DESC LIMIT $3
