@@ -8,10 +8,21 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
 import uuid_utils
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializationInfo,
+    TypeAdapter,
+    field_serializer,
+    model_validator,
+)
 
 from .errors import InvalidInputError
 from .states import ENDED, RunStatus
+from .webhooks.masking import HIDE_WEBHOOKS, masked
 
 JsonObject: TypeAlias = dict[str, JsonValue]
 
@@ -316,6 +327,10 @@ class RunOptions(_Model):
     multitask_strategy: MultitaskStrategy = "enqueue"
     parallel: bool = False
     webhook: str | None = None
+
+    @field_serializer("webhook", when_used="json-unless-none")
+    def _hide(self, url: str, info: SerializationInfo) -> str:
+        return masked(url) if info.context and info.context.get(HIDE_WEBHOOKS) else url
 
 
 class Run(_Model):

@@ -23,13 +23,13 @@ from .document import document
 from .limits import Bounds
 from .observe import Observe
 from .paths import KeepSlashes
-from .routes import deployment, forks, messages, probes, requests, runs, streams, threads, whoami
+from .routes import deployment, forks, messages, probes, requests, runs, streams, threads, webhooks, whoami
 from .service import Guard, Service
 from .settings import ApiSettings
 
 CONNECTION: Final = "runyard-api"
 """What the servers list the connections of an API process under."""
-ROUTERS: Final = (threads, runs, streams, messages, requests, forks, deployment, whoami, probes)
+ROUTERS: Final = (threads, runs, streams, messages, requests, forks, deployment, webhooks, whoami, probes)
 TAGS: Final = [
     {"name": "threads", "description": "Conversations."},
     {"name": "runs", "description": "Prompts and what becomes of them."},
@@ -37,6 +37,7 @@ TAGS: Final = [
     {"name": "requests", "description": "What waits for a human."},
     {"name": "forks", "description": "Threads and probes that start from a snapshot."},
     {"name": "feed", "description": "What was committed, in one order."},
+    {"name": "webhooks", "description": "What receivers verify with."},
     {"name": "deployment", "description": "Who serves what."},
     {"name": "access", "description": "Who asks."},
     {"name": "probes", "description": "For the platform."},

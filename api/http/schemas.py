@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from runner.calls.fanout import MAX_CANDIDATES, MAX_PARALLEL
+from runner.calls.webhooks import MOST_OVERLAP, OVERLAP
 from runner.exchange import WorkerInfo
 from runner.handle import RunResult
 from runner.keys import Scope
@@ -249,6 +250,14 @@ class Abort(_Request):
 
     reason: str = Field("no answer is to be expected", min_length=1, max_length=2000, description="The model will read it.")
     run_id: Id | None = Field(None, description="Which run, where several wait.")
+
+
+class RotateSecret(_Request):
+    """How to change over to another secret."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"overlap": 3600}]})
+
+    overlap: StrictFloat = Field(OVERLAP, ge=0, le=MOST_OVERLAP, description="Seconds for which the one before signs too.")
 
 
 class StoreMessage(_Request):

@@ -32,6 +32,7 @@ from .direct import DirectOnly, only_direct
 from .runs import HttpRunStore
 from .streams import HttpRemote
 from .threads import HttpThreadStore
+from .webhooks import HttpWebhookStore
 from .wire import Wire
 
 CONNECTING: Final = 5.0
@@ -76,7 +77,7 @@ class HttpBackend:
         self.limits = cast(LimitStore, DirectOnly("limits"))
         self.queues = cast(QueueStore, DirectOnly("queues"))
         self.keys = cast(KeyStore, DirectOnly("keys"))
-        self.webhooks = cast(WebhookStore, DirectOnly("webhooks"))
+        self.webhooks = cast(WebhookStore, HttpWebhookStore(wire))
         self.scheduler = cast(Scheduler, DirectOnly("scheduler"))
         self.events = cast(EventLog, DirectOnly("events"))
 

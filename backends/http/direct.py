@@ -17,8 +17,6 @@ CLIENT_CALLS: Final = {
     "webhooks.remove": "remove_webhook",
     "webhooks.deliveries": "webhook_deliveries",
     "webhooks.redeliver": "redeliver_webhook",
-    "webhooks.key": "webhook_secret",
-    "webhooks.rotate": "rotate_webhook_secret",
     **{f"limits.{name}": name for name in ("limits", "set_limit", "clear_limit")},
     **{f"keys.{name}": name for name in ("create_key", "keys", "revoke_key")},
 }

@@ -62,9 +62,7 @@ class WebhookCalls(Calls):
         """
         return self._told(webhook_id, await self.backend.webhooks.key(webhook_id))
 
-    async def rotate_webhook_secret(
-        self, webhook_id: str | None = None, *, overlap: float = OVERLAP
-    ) -> WebhookSecret | None:
+    async def rotate_webhook_secret(self, webhook_id: str | None = None, *, overlap: float = OVERLAP) -> WebhookSecret | None:
         """Let another secret sign from here on, what is tried again included; it is returned.
 
         ``overlap``: seconds for which the one before signs as well, so that receivers can change over; 0 after a leak. None if
@@ -79,12 +77,14 @@ class WebhookCalls(Calls):
     def _told(self, webhook_id: str | None, key: SigningKey | None) -> WebhookSecret | None:
         if key is None:
             return None
-        if (root := _deployment_secret()) is None:
-            raise CapabilityMissingError(
-                "the secrets of webhooks are derived from RUNYARD_WEBHOOK_SECRET, which is not set here; set it as for the workers",
-                capability="webhook_secret",
-            )
-        (secret, *_) = derived(root, self.backend.tenant, webhook_id, (key.version,))
+        if (secret := key.secret) is None:
+            if (root := _deployment_secret()) is None:
+                raise CapabilityMissingError(
+                    "the secrets of webhooks are derived from RUNYARD_WEBHOOK_SECRET, which is not set here; "
+                    "set it as for the workers",
+                    capability="webhook_secret",
+                )
+            (secret, *_) = derived(root, self.backend.tenant, webhook_id, (key.version,))
         return WebhookSecret(secret=secret, version=key.version, both_until=key.both_until)
 
     async def webhooks(self) -> list[Webhook]:

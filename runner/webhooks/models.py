@@ -75,10 +75,12 @@ class WebhookSecret(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """Which secret signs: its ``version``, and until when the one before signs as well. It holds no secret."""
+    """Which secret signs: its ``version``, and until when the one before signs as well. ``secret``: only from a store that
+    cannot leave the derivation to the client."""
 
     version: int = 1
     both_until: datetime | None = None
+    secret: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +127,8 @@ class Reply:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookPolicy:
     """How webhooks are delivered. ``secret`` (``whsec_…``, or several with commas between them while one takes the place of
-    another) is the deployment's: what signs is derived from it. ``timeout``: seconds for one try. ``tries``: at most; the pause after the
-    first is ``backoff`` seconds, then three times the one before, four hours at most."""
+    another) is the deployment's: what signs is derived from it. ``timeout``: seconds for one try. ``tries``: at most; the pause after
+    the first is ``backoff`` seconds, then three times the one before, four hours at most."""
 
     secret: str | None = field(default=None, repr=False)
     timeout: float = 10.0

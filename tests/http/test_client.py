@@ -18,12 +18,14 @@ from api.http.settings import ApiSettings
 from backends.http.backend import HttpFeed, HttpWorkerStore
 from backends.http.runs import HttpRunStore
 from backends.http.threads import HttpThreadStore
+from backends.http.webhooks import HttpWebhookStore
 from backends.memory import MemoryWorld
 from backends.memory import connect as memory
 from runner import Client, Message, RunStatus, errors, ports, tracing
 from runner.models import Usage, new_id
 from runner.worker import Worker
 from tests.chaos.proxy import FaultProxy
+from tests.receiver import new_secret
 
 from .conftest import BOUND, ask, transport
 
@@ -35,6 +37,7 @@ from .conftest import BOUND, ask, transport
         (HttpThreadStore, ports.ThreadStore),
         (HttpFeed, ports.Feed),
         (HttpWorkerStore, ports.WorkerStore),
+        (HttpWebhookStore, ports.WebhookStore),
     ],
 )
 def test_the_calls_are_those_of_the_ports(half: type, port: type) -> None:
@@ -52,11 +55,14 @@ async def test_every_call_of_a_client_is_answered_or_names_what_it_needs(remote:
         "limits": (), "set_limit": ("queued", 1), "clear_limit": ("queued",),
         "subscribe_webhook": ("https://example.org/",), "webhooks": (), "remove_webhook": ("id",),
         "webhook_deliveries": (), "redeliver_webhook": ("id",),
+        "webhook_secret": ("hook",),
         "drain_worker": ("w",), "queues": (), "pause_queue": ("q",), "resume_queue": ("q",),
     }  # fmt: skip
     for name, arguments in calls.items():
         with pytest.raises(errors.CapabilityMissingError, match=rf"^{name} "):
             await getattr(remote, name)(*arguments)
+    with pytest.raises(errors.CapabilityMissingError, match="webhook_secret of a subscription"):
+        await remote.rotate_webhook_secret("hook")
     with pytest.raises(errors.CapabilityMissingError, match="connection="):
         await remote.enqueue("t", "x", connection=object())
     with pytest.raises(errors.CapabilityMissingError, match="app_version="):
@@ -68,6 +74,13 @@ async def test_every_call_of_a_client_is_answered_or_names_what_it_needs(remote:
     with pytest.raises(errors.CapabilityMissingError):
         remote.backend.for_tenant("other")
     await remote.backend.check()
+
+
+async def test_the_webhook_secret_of_the_tenant(remote: Client, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNYARD_WEBHOOK_SECRET", new_secret())
+    assert await remote.webhook_secret() == await client.webhook_secret()
+    rotated = await remote.rotate_webhook_secret(overlap=60)
+    assert rotated == await client.webhook_secret() and rotated is not None and rotated.version == 2
 
 
 async def test_a_conversation(remote: Client, client: Client, worker: Worker) -> None:

@@ -21,6 +21,7 @@ from api.http.settings import ApiSettings
 from runner.client import Client
 from tests.http.conftest import SECRET
 from tests.http.server import serving
+from tests.receiver import new_secret
 
 HERE = Path(__file__).parent
 FULL = int(os.environ.get("RUNYARD_TEST_REQUESTS", "0")) > 300
@@ -93,7 +94,7 @@ def test_every_path_of_the_rules_is_there(document: dict[str, Any]) -> None:
     t, r = "/v1/threads/{thread_id}", "/v1/threads/{thread_id}/runs/{run_id}"
     expected = {
         *(f"/v1/{name}" for name in ("threads", "runs", "requests", "agents", "workers", "feed")),
-        *("/v1/stream_tokens", "/v1/whoami"),
+        *("/v1/stream_tokens", "/v1/whoami", "/v1/webhook_secret", "/v1/webhook_secret/rotate"),
         *(t, r, "/v1/requests/{request_id}/respond", "/livez", "/readyz", "/metrics"),
         *(f"{t}/{name}" for name in ("runs", "runs/stream", "runs/wait", "respond", "abort", "regenerate", "stream")),
         *(f"{t}/{name}" for name in ("fork", "fork_once", "fork_many", "messages", "branches", "lineage", "diff")),
@@ -103,8 +104,9 @@ def test_every_path_of_the_rules_is_there(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.timeout(BOUND + 60)
-async def test_the_api_does_what_its_document_says(client: Client, tmp_path: Path) -> None:
+async def test_the_api_does_what_its_document_says(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A2: no 5xx, no status and no content that is not documented, whatever is sent; every check of schemathesis."""
+    monkeypatch.setenv("RUNYARD_WEBHOOK_SECRET", new_secret())
     settings = ApiSettings(
         _env_file=None,
         max_wait=0.01,

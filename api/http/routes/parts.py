@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Header, Path, Query, Request, Response
@@ -16,6 +17,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_jsonable_pyt
 from runner.errors import ForbiddenError, InvalidInputError, InvalidRequestError, RunyardError, UnsupportedMediaTypeError
 from runner.keys import Scope
 from runner.models import MAX_ID_LENGTH, check_id
+from runner.webhooks.masking import HIDE_WEBHOOKS
 
 from ..auth import Principal
 from ..paths import decoded
@@ -28,6 +30,10 @@ _LARGE: Final = re.compile(rb"[eE]\+?\d{3}|\d{300}")
 _LONGEST_CURSOR: Final = 2000
 MOST_VALUES: Final = 200_000
 """Values in one body, the members of lists and objects counted: while millions are checked, nobody else is answered."""
+
+
+_shows_webhooks: Final = ContextVar("shows_webhooks", default=False)
+"""Whether who asks may see the URLs that runs report to: whoever could have given them."""
 
 
 class Body(Request):
@@ -111,6 +117,7 @@ def _caller(scope: Scope, *, stream: bool = False) -> Callable[[Request], Corout
     async def caller(request: Request) -> Caller:
         principal = await _anyone(request)
         principal.require(scope)
+        _shows_webhooks.set(not principal.scopes.isdisjoint(("write", "admin")))
         if principal.only is not None:
             if not stream:
                 raise ForbiddenError("a stream token reads streams and nothing else")
@@ -166,10 +173,11 @@ def reply(content: BaseModel, status: int = 200, **headers: str) -> Response:
 
 def to_bytes(content: BaseModel) -> bytes:
     """JSON; also of text that is no valid Unicode, which agents may have stored."""
+    context = {HIDE_WEBHOOKS: not _shows_webhooks.get()}
     try:
-        return content.model_dump_json().encode()
+        return content.model_dump_json(context=context).encode()
     except (PydanticSerializationError, UnicodeEncodeError):
-        return json.dumps(to_jsonable_python(content)).encode()
+        return json.dumps(to_jsonable_python(content, context=context)).encode()
 
 
 def operation(scope: Scope | None, *refusals: type[RunyardError], token: bool = False, **answers: Any) -> dict[str, Any]:

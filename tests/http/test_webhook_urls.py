@@ -1,0 +1,101 @@
+"""Webhooks over HTTP: who may see the URL of a run, and who the secret that signs (semantics: A1)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from standardwebhooks import Webhook
+
+from api.http.document import operations
+from runner.client import Client
+from runner.keys import Scope
+from runner.webhooks.masking import masked
+from runner.webhooks.secrets import derived
+from tests.http.conftest import Caller
+from tests.receiver import new_secret
+
+URL = "https://hooks.example:8443/services/T0/B0/wXyZ?key=1"
+SEEN = "https://hooks.example:8443/…"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (URL, SEEN),
+        ("http://h", "http://h/…"),
+        ("http://h?token=1", "http://h/…"),
+        ("https://[::1]:9/x", "https://[::1]:9/…"),
+        ("https://me:secret@h/x", "https://h/…"),
+        ("nonsense", "…"),
+        ("http://[::1", "…"),
+    ],
+)
+def test_what_is_left_of_a_url(url: str, shown: str) -> None:
+    assert masked(url) == shown
+
+
+async def test_only_who_may_write_sees_where_a_run_reports(app: FastAPI, caller: Caller, client: Client) -> None:
+    """Every route that a key with read alone may ask; the URL is often a secret by itself."""
+    await client.enqueue("t", "hi", "r1", webhook=URL)
+    await client.enqueue("t", "hi", "odd", webhook=URL, metadata={"x": "\ud800"})  # takes another way to JSON
+    reader, asked = await caller(scopes=("read",)), 0
+    for method, path, operation in operations(app.openapi()):
+        if operation["security"] == [{"apiKey": ["read"]}] and method == "get" and not path.endswith("/stream"):
+            for run in ("r1", "odd"):
+                where = path.format(thread_id="t", run_id=run, request_id="none")
+                reply = await reader.get(where, params={"wait": 0, "other": "t"})
+                assert "wXyZ" not in reply.text, path
+                asked += "hooks.example" in reply.text
+    assert asked >= 6, "of one run, of its wait, of lists"
+    answerer = await caller(scopes=("respond",))
+    assert "wXyZ" not in (await answerer.post("/v1/threads/t/abort", json={})).text
+    for scopes in (("read", "write"), ("admin",)):
+        http = await caller(scopes=scopes)
+        for path in ("/v1/threads/t/runs/r1", "/v1/threads/t/runs/odd"):
+            assert (await http.get(path)).json()["options"]["webhook"] == URL
+        assert URL in (await http.get("/v1/runs")).text
+    assert (await reader.get("/v1/threads/t/runs/r1")).json()["options"]["webhook"] == SEEN
+
+
+class TestSecret:
+    @pytest.fixture
+    def root(self, monkeypatch: pytest.MonkeyPatch) -> str:
+        secret = new_secret()
+        monkeypatch.setenv("RUNYARD_WEBHOOK_SECRET", secret)
+        return secret
+
+    async def test_admins_read_and_rotate_their_tenants(self, caller: Caller, root: str) -> None:
+        alpha, beta = [await caller(tenant=name, scopes=("admin",)) for name in ("alpha", "beta")]
+
+        async def secret(http: Any) -> dict[str, Any]:
+            reply = await http.get("/v1/webhook_secret")
+            assert reply.status_code == 200 and reply.headers["cache-control"] == "no-store"
+            return dict(reply.json())
+
+        first, theirs = await secret(alpha), await secret(beta)
+        assert first == {"secret": derived(root, "alpha", None, (1,))[0], "version": 1, "both_until": None}
+        assert first["secret"] != theirs["secret"]
+        reply = await alpha.post("/v1/webhook_secret/rotate", json={"overlap": 60})
+        assert reply.status_code == 200 and reply.headers["cache-control"] == "no-store"
+        second = reply.json()
+        assert second["version"] == 2 and second["both_until"] and second["secret"] != first["secret"]
+        assert await secret(alpha) == second and await secret(beta) == theirs
+        assert (await alpha.post("/v1/webhook_secret/rotate")).json()["version"] == 3
+        assert (await alpha.post("/v1/webhook_secret/rotate", json={"overlap": -1})).status_code == 422
+        Webhook(second["secret"])
+
+    @pytest.mark.parametrize("scope", ["read", "write", "respond"])
+    async def test_nobody_else_does(self, caller: Caller, root: str, scope: Scope) -> None:
+        http = await caller(scopes=(scope,))
+        assert (await http.get("/v1/webhook_secret")).status_code == 403
+        assert (await http.post("/v1/webhook_secret/rotate", json={})).status_code == 403
+
+    async def test_a_server_that_does_not_know_it(self, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("RUNYARD_WEBHOOK_SECRET", raising=False)
+        http = await caller()
+        for reply in (await http.get("/v1/webhook_secret"), await http.post("/v1/webhook_secret/rotate", json={})):
+            assert (reply.status_code, reply.json()["code"]) == (501, "capability_missing"), json.dumps(reply.json())
+            assert "RUNYARD_WEBHOOK_SECRET" in reply.json()["detail"]
