@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ class Subscription:
 
     webhook: Webhook
     seen: int
-    key: SigningKey = SigningKey()
+    key: SigningKey = field(default_factory=SigningKey)
 
     def hears(self, note: Note) -> bool:
         return self.webhook.tenant in (None, note.tenant)

@@ -127,8 +127,8 @@ class Reply:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookPolicy:
     """How webhooks are delivered. ``secret`` (``whsec_…``, or several with commas between them while one takes the place of
-    another) is the deployment's: what signs is derived from it. ``timeout``: seconds for one try. ``tries``: at most; the pause after
-    the first is ``backoff`` seconds, then three times the one before, four hours at most."""
+    another) is the deployment's: what signs is derived from it. ``timeout``: seconds for one try. ``tries``: at most; the pause
+    after the first is ``backoff`` seconds, then three times the one before, four hours at most."""
 
     secret: str | None = field(default=None, repr=False)
     timeout: float = 10.0
