@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal, TextIO
+from io import StringIO
+from typing import Any, Literal, TextIO
 
 import structlog
-from structlog.types import Processor
+from structlog.types import EventDict, ExcInfo, Processor
+
+from .legible import legible, one_line
 
 RUN_FIELDS = ("thread_id", "run_id", "attempt", "fence")
 """Fields that the executor binds for everything that is logged while a run is executed, by user code as well."""
@@ -50,4 +53,18 @@ def plain_tracebacks() -> None:
 
 
 def _console(stream: TextIO) -> Processor:
-    return structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    render = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_traceback)
+
+    def console(logger: Any, name: str, event: EventDict) -> str:
+        """Colours are the renderer's; what it is given drives no terminal, and forges no line."""
+        kept = {one_line(key): one_line(value) if isinstance(value, str) else value for key, value in event.items()}
+        kept |= {key: legible(event[key]) for key in ("stack", "exception") if isinstance(event.get(key), str)}
+        return str(render(logger, name, kept))
+
+    return console
+
+
+def _traceback(stream: TextIO, failure: ExcInfo) -> None:
+    text = StringIO()
+    structlog.dev.plain_traceback(text, failure)
+    stream.write(legible(text.getvalue()))

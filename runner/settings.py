@@ -54,9 +54,9 @@ class Settings(FetchSettings):
     results of fork jobs are kept, the same in every worker. ``metrics_port`` and ``metrics_host``: where a worker serves its
     probes and metrics (0: any free port; None: not at all). ``remote_stacks``: show stacks there to other machines too.
     ``webhook_secret`` (``whsec_…``, the same in every worker; comma-separated while one takes the place of another): the
-    secrets that sign webhooks are derived from it; ``webhook_tries``, ``webhook_timeout`` and ``webhook_backoff``: how often, for how
-    long, and after which first pause a webhook is told; ``webhook_allow_private``: networks (comma-separated) that are not
-    public and may be told all the same.
+    secrets that sign webhooks are derived from it; ``webhook_tries``, ``webhook_timeout`` and ``webhook_backoff``: how often,
+    for how long, and after which first pause a webhook is told; ``webhook_allow_private``: networks (comma-separated) that are
+    not public and may be told all the same.
     """
 
     postgres_url: str = "postgresql://localhost:5432/runyard"

@@ -14,7 +14,6 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
@@ -23,6 +22,7 @@ from runner.client import Client
 from . import family, migrate, threads, tour, travel
 from .crew import Crew, ready
 from .exits import Exit
+from .output import Terminal, escape
 from .servers import private_servers
 
 APP: Final = "api.cli.travel:app"
@@ -72,7 +72,7 @@ def demo(
     anthropic:claude-haiku-5-5, or the one that RUNYARD_MODEL names.
     """
     wide = None if sys.stdout.isatty() and not picture else 108
-    stage = Stage(Console(file=sys.stdout, highlight=False, width=wide, record=picture is not None))
+    stage = Stage(Terminal(file=sys.stdout, width=wide, record=picture is not None))
     began = time.monotonic()
     stage.console.print(Panel.fit("[bold]runyard[/]  agent conversations as durable, distributed jobs", border_style="cyan"))
     with tempfile.TemporaryDirectory(prefix="runyard-demo-") as folder, private_servers(None) as (postgres_url, redis_url):

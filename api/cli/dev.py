@@ -15,7 +15,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from runner.client import Client
 from runner.errors import BackendUnavailableError, InvalidInputError
@@ -24,6 +23,7 @@ from . import discovery, migrate, output, session
 from .beside import beside
 from .companion import Companion
 from .crew import Crew, ready
+from .output import escape
 from .servers import private_servers
 
 AppArg = Annotated[str, typer.Argument(envvar="RUNYARD_APP", metavar="[MODULE:APP]", help="The App to serve.")]

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit, urlunsplit
 
 import typer
 from pydantic import ValidationError
-from rich.markup import escape
 
 from runner.client import Client
 from runner.errors import RunyardError
@@ -18,6 +17,7 @@ from runner.settings import Settings
 
 from . import exits, findings, options, output, session
 from .findings import Finding
+from .output import escape
 
 _SIGN: Final = {"ok": "[green]●[/]", "warn": "[yellow]▲[/]", "fail": "[red]✗[/]"}
 

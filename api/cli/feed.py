@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import aclosing
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from runner.models import FeedEntry
 
 from . import options, output, session
+from .output import escape
 
 
 def feed(
@@ -28,7 +27,7 @@ def feed(
 
     def show(entry: FeedEntry) -> None:
         if as_json:
-            print(json.dumps(entry.model_dump(mode="json"), ensure_ascii=False), flush=True)
+            output.print_json_line(entry)
         else:
             run = f"  [bright_black]{escape(entry.run_id)}[/]" if entry.run_id else ""
             output.console().print(f"{output.clock(entry.created_at)}  {entry.type:15} {escape(entry.thread_id)}{run}")

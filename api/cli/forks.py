@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from runner.calls.fanout import MAX_PARALLEL
 from runner.errors import InvalidInputError
@@ -13,6 +12,7 @@ from runner.models import StopAt, Thread
 
 from . import options, output, session
 from .exits import Exit
+from .output import escape
 
 Source = Annotated[str, typer.Argument(metavar="THREAD", help="The thread to start from.", show_default=False)]
 
@@ -56,7 +56,7 @@ def fork(
     if as_json:
         output.print_json(made)
     else:
-        output.console().print(made.thread_id, markup=False)
+        output.print_line(made.thread_id)
         cut = f" after run {escape(made.forked_after_run_id)}" if made.forked_after_run_id else ""
         output.notes().print(f"[bright_black]forked from {escape(source)}{cut}[/]")
 
@@ -120,7 +120,7 @@ def fork_many(
             mark = "*" if n == result.winner else " "
             where = f" {candidate.thread_id}" if candidate.thread_id else ""
             why = candidate.text if candidate.ok else candidate.stop_reason
-            output.console().print(f"{mark} {n}{where}: {why}", markup=False, emoji=False)
+            output.console().print(f"{mark} {n}{where}: {why}".replace("\n", "\n    "), markup=False)
         return Exit.OK if any(candidate.ok for candidate in result.results) else Exit.FAILED_RUN
 
     raise typer.Exit(int(session.wait(go())))

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.markup import escape
 
 from runner.errors import InvalidInputError
 
 from . import output
+from .output import escape
 
 STARTER: Final = {"app.py": "app.py.txt", "README.md": "README.md.txt", ".gitignore": "gitignore.txt"}
 """File of the project → file in the package. Their names keep build tools from taking them for their own."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated, cast
 
 import typer
-from rich.markup import escape
 
 from runner.errors import InvalidInputError
 from runner.keys import SCOPES, ApiKey, Scope
 
 from . import exits, options, output, session
+from .output import escape
 
 app = typer.Typer(help="Keys of the HTTP API, for the tenant of --tenant.", no_args_is_help=True)
 
@@ -37,7 +37,7 @@ def create(
         if as_json:
             output.print_json({**key.model_dump(mode="json"), "key": text})
         else:
-            print(text)
+            output.print_line(text)
 
     session.wait(go())
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated, cast
 
 import typer
-from rich.markup import escape
 
 from runner.errors import InvalidInputError
 from runner.models import LIMITS, LimitName
 
 from . import options, output, session
+from .output import escape
 
 app = typer.Typer(help="Limits of the whole deployment.", no_args_is_help=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated, Final
@@ -23,6 +22,7 @@ from . import (
     keys,
     limits,
     migrate,
+    output,
     prompt,
     queues,
     runs,
@@ -49,7 +49,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"runyard {version('runyard')}")
+        output.print_line(f"runyard {version('runyard')}")
         raise typer.Exit
 
 
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(words: str, code: Exit) -> int:
-    print(f"runyard: {' '.join(words.split())}", file=sys.stderr)
+    output.say(f"runyard: {' '.join(words.split())}")
     return int(code)
 
 

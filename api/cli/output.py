@@ -1,4 +1,8 @@
-"""How answers look: tables and words for people, JSON for programs."""
+"""How answers look: tables and words for people, JSON for programs.
+
+All that the command line writes goes through here, so that nothing that others wrote drives a terminal: consoles show control
+characters as signs, JSON has escapes for them.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pydantic_core import to_jsonable_python
-from rich.console import Console
-from rich.markup import escape
+from rich import markup
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from runner.legible import legible, legible_json, one_line
 from runner.models import HitlRequest, Message
 from runner.states import RunStatus
 
@@ -31,19 +38,70 @@ WIDE = 200
 ROLE_STYLE = {"user": "bold blue", "assistant": "bold green", "tool": "bold yellow", "system": "bold bright_black"}
 
 
-def console() -> Console:
+class Terminal(Console, RenderHook):
+    """A console whose text is legible, whatever it is made of."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, emoji=False, **options)
+        self.push_render_hook(self)
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Called by rich with all that is to be printed."""
+        return [_Legible(renderable) for renderable in renderables]
+
+
+class _Legible:
+    def __init__(self, shown: ConsoleRenderable) -> None:
+        self._shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for text, style, control in console.render(self._shown, options):
+            yield Segment(text if control else legible(text), style, control)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self._shown)
+
+
+def console() -> Terminal:
     """Standard output as it is at this moment."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    return Terminal(file=sys.stdout, soft_wrap=True)
 
 
-def notes() -> Console:
+def notes() -> Terminal:
     """For what is said beside the answer, so that the answer can be piped."""
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+    return Terminal(file=sys.stderr, soft_wrap=True)
+
+
+def escape(text: str) -> str:
+    """``text`` of one line as markup that shows it."""
+    return escape_lines(one_line(text))
+
+
+def escape_lines(text: str) -> str:
+    """The same for a text whose lines are its own: whoever prints it sets them in."""
+    shown = markup.escape(text)
+    trailing = len(shown) - len(shown.rstrip("\\"))
+    return shown + "\\" * (trailing % 2)  # an odd one would take a closing tag for text
+
+
+def say(text: str) -> None:
+    """One line on standard error, as plain text."""
+    print(one_line(text), file=sys.stderr)
+
+
+def print_line(text: str) -> None:
+    """One line on standard output, as plain text."""
+    print(one_line(text))
 
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output; models become objects."""
-    print(json.dumps(to_jsonable_python(value), indent=2, ensure_ascii=False))
+    print(legible_json(json.dumps(to_jsonable_python(value), indent=2, ensure_ascii=False)))
+
+
+def print_json_line(value: Any) -> None:
+    """One JSON document in one line, at once."""
+    print(legible_json(json.dumps(to_jsonable_python(value), ensure_ascii=False)), flush=True)
 
 
 def status(value: RunStatus) -> str:
@@ -96,8 +154,11 @@ def question(request: HitlRequest) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
-    """Rows of markup under plain headings, or the words of ``empty``. Only the last column gives way to a narrow terminal."""
-    lines = list(rows)
+    """Rows of markup, a line each, under plain headings, or the words of ``empty``.
+
+    Only the last column gives way to a narrow terminal.
+    """
+    lines = [[one_line(cell) for cell in row] for row in rows]
     if not lines:
         notes().print(escape(empty))
         return
@@ -108,7 +169,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) 
         grid.add_column(column, no_wrap=True, overflow="ellipsis", min_width=None if last else widest)
     for line in lines:
         grid.add_row(*line)
-    Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else WIDE).print(grid)
+    Terminal(file=sys.stdout, width=None if sys.stdout.isatty() else WIDE).print(grid)
 
 
 def more(cursor: str | None) -> None:

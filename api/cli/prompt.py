@@ -86,7 +86,7 @@ def respond(
                 if as_json:
                     output.print_json(answered)
                 else:
-                    output.console().print(f"answered {answered.request_id}", markup=False)
+                    output.print_line(f"answered {answered.request_id}")
                 return
             handle = client.handle(thread, answered.run_id)
             await waiting.follow(client, handle, wait=wait, stream=stream, timeout=wait_timeout, as_json=as_json)
@@ -109,7 +109,7 @@ def abort(
             if as_json:
                 output.print_json(aborted)
             else:
-                output.console().print("nothing waits" if aborted is None else f"aborted {aborted.run_id}", markup=False)
+                output.print_line("nothing waits" if aborted is None else f"aborted {aborted.run_id}")
 
     session.wait(go())
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from runner.exchange import QueueInfo
 
 from . import options, output, session
+from .output import escape
 
 app = typer.Typer(help="Look at queues and pause them.", no_args_is_help=True)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from runner.errors import InvalidInputError
 from runner.models import AttemptInfo, ErrorInfo, Run
 from runner.states import RunStatus
 
 from . import exits, options, output, session, watch
+from .output import escape
 
 app = typer.Typer(help="Look at runs.", no_args_is_help=True)
 
@@ -80,7 +80,7 @@ def watch_(
             events = client.stream(thread, run, after)
             if as_json:
                 async for event in events:
-                    print(event.model_dump_json(), flush=True)
+                    output.print_json_line(event)
             else:
                 await watch.show(events, watch.Printer(output.console(), output.console()))
             return exits.of_run(await client.run(thread, run))
@@ -100,7 +100,7 @@ def explain(context: typer.Context, thread: options.ThreadArg, run: options.RunA
     if as_json:
         output.print_json({"thread_id": thread, "run_id": run, "explanation": sentence})
     else:
-        output.console().print(sentence, markup=False)
+        output.print_line(sentence)
 
 
 @app.command()
@@ -191,7 +191,7 @@ def requests(
             return
         rows = (
             (
-                request.request_id,
+                escape(request.request_id),
                 escape(request.thread_id or ""),
                 escape(request.agent or ""),
                 request.kind,

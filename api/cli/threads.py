@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from runner.models import Message
 
 from . import family, graph, options, output, session
+from .output import escape, escape_lines
 
 app = typer.Typer(help="Look at threads.", no_args_is_help=True)
 
@@ -137,7 +137,7 @@ def _ref(thread_id: str, colour: dict[str, str]) -> str:
 
 def _line(message: Message) -> str:
     head = f"[{output.ROLE_STYLE[message.role]}]{message.role:>9}[/]"
-    words = [escape(message.text)] if message.text else []
+    words = [escape_lines(message.text)] if message.text else []
     words += [f"[yellow]⚙ {escape(call.name)}[/][bright_black]{escape(str(call.arguments))}[/]" for call in message.tool_calls]
-    words += [f"[yellow]→ {escape(str(result.content))}[/]" for result in message.tool_results]
+    words += [f"[yellow]→ {escape_lines(str(result.content))}[/]" for result in message.tool_results]
     return f"{head}  " + ("\n" + " " * 11).join("\n".join(words).split("\n"))

@@ -11,7 +11,6 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from pydantic import JsonValue
-from rich.markup import escape
 
 from runner.client import Client
 from runner.exchange import ForkRequest
@@ -20,7 +19,7 @@ from runner.models import Event, Run
 from runner.states import RunStatus
 
 from .crew import Crew, pid_of
-from .output import question
+from .output import escape, question
 from .travel import MODEL, says
 from .watch import Printer
 

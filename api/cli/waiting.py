@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import typer
-from rich.markup import escape
 
 from runner.client import Client
 from runner.handle import RunHandle, RunResult
 from runner.states import RunStatus
 
 from . import exits, output, watch
+from .output import escape
 
 
 async def follow(client: Client, handle: RunHandle, *, wait: bool, stream: bool, timeout: float | None, as_json: bool) -> None:
@@ -21,7 +21,7 @@ async def follow(client: Client, handle: RunHandle, *, wait: bool, stream: bool,
         if as_json:
             output.print_json({**run.model_dump(mode="json"), "created": handle.created})
         else:
-            output.console().print(handle.id, markup=False)
+            output.print_line(handle.id)
             where = escape(handle.thread_id)
             output.notes().print(f"[bright_black]{run.status} on thread {where}; add --wait for the answer[/]")
         return

@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from runner.models import Event, HitlRequest
 
-from .output import question
+from .output import escape, question
 
 _ENDINGS = {
     "run.completed": "[green]● completed[/]",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated, cast
 
 import typer
-from rich.markup import escape
 
 from runner.calls.webhooks import OVERLAP
 from runner.models import FEED_TYPES, FeedType
 from runner.webhooks.models import DeliveryStatus, WebhookDelivery, WebhookSecret
 
 from . import exits, options, output, session
+from .output import escape
 
 app = typer.Typer(help="URLs that are told of what is committed.", no_args_is_help=True)
 
@@ -44,7 +44,7 @@ def add(
         if as_json:
             output.print_json(webhook)
             return
-        output.console().print(f"{webhook.webhook_id}  {escape(webhook.url)}")
+        output.console().print(f"{escape(webhook.webhook_id)}  {escape(webhook.url)}")
         if webhook.secret is not None:
             output.console().print(f"secret  {webhook.secret}")
         else:
@@ -66,7 +66,7 @@ def list_(context: typer.Context, as_json: options.Json = False) -> None:
             return
         rows = (
             (
-                webhook.webhook_id,
+                escape(webhook.webhook_id),
                 "all" if webhook.tenant is None else escape(f'"{webhook.tenant}"'),
                 f"[red]disabled {output.clock(webhook.disabled_at)}[/]" if webhook.disabled_at else "[green]active[/]",
                 ", ".join(webhook.events),
@@ -129,7 +129,7 @@ def _tell(found: WebhookSecret | None, webhook_id: str | None, *, as_json: bool)
     if as_json:
         output.print_json(found)
         return
-    output.console().print(found.secret, markup=False)
+    output.print_line(found.secret)
     both = f"; version {found.version - 1} signs too until {output.clock(found.both_until)}" if found.both_until else ""
     output.notes().print(f"[bright_black]version {found.version}{both}[/]")
 
@@ -163,7 +163,7 @@ def deliveries(
 
 def _row(delivery: WebhookDelivery) -> tuple[str, ...]:
     return (
-        delivery.delivery_id,
+        escape(delivery.delivery_id),
         f"[{STYLES[delivery.status]}]{delivery.status}[/]",
         str(delivery.tries),
         delivery.type,

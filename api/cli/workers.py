@@ -10,13 +10,13 @@ from typing import Annotated, Final
 from urllib.error import HTTPError, URLError
 
 import typer
-from rich.markup import escape
 
 from runner.client import Client
 from runner.errors import BackendUnavailableError
 from runner.exchange import WorkerInfo
 
 from . import options, output, session
+from .output import escape
 
 app = typer.Typer(help="Look at workers and drain them.", no_args_is_help=True)
 
@@ -86,7 +86,7 @@ def drain(
     if as_json:
         output.print_json({"worker_id": found.worker_id, "slots_in_use": busy, "ended": wait})
     else:
-        output.console().print(found.worker_id, markup=False)
+        output.print_line(found.worker_id)
         runs = output.count(busy, "run has", "runs have")
         what = "has ended" if wait else f"takes nothing more and ends when its {runs} ended" if busy else "ends now"
         output.notes().print(f"[bright_black]it {what}[/]")
