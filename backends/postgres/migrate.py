@@ -42,7 +42,7 @@ async def migrate(url: str, *, lock_timeout: float = 5.0) -> list[str]:
     """Bring the schema at ``url`` to this code's newest version; the names of what was applied.
 
     Each version is one transaction. ``lock_timeout`` (seconds) bounds the wait for a table in use. Concurrent calls wait for
-    each other. Raises BackendUnavailableError.
+    each other. Nobody but the owner may call the functions, unless it is granted. Raises BackendUnavailableError.
     """
     sql = statements()
     applied = []
@@ -58,6 +58,7 @@ async def migrate(url: str, *, lock_timeout: float = 5.0) -> list[str]:
                     await connection.execute(sql["schema_table"])
                     if (await connection.fetchval(sql["schema_version"]) or 0) < version:
                         await connection.execute(text)
+                        await connection.execute(sql["schema_closed"])
                         await connection.execute(sql["schema_applied"], version, name, _oldest_code(text))
                         applied.append(f"{version:04d}_{name}")
         finally:

@@ -1,4 +1,7 @@
 -- Tables, types and indexes. Everything lives in the schema "runyard"; names are those of docs/concepts.md.
+--
+-- Functions that are called from outside fix the search_path, and what they call inherits it: under a caller's own, a function or operator that
+-- somebody made in another schema could fit better than the one of pg_catalog. Inside, everything of runyard's is named with its schema.
 
 CREATE SEQUENCE runyard.branch_numbers;
 CREATE SEQUENCE runyard.accept_numbers;

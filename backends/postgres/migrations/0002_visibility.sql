@@ -11,7 +11,7 @@ END $$;
 -- All messages of a view, level by level. The join stays within one thread whichever way it is planned; a subquery per message would cost
 -- three times as much.
 CREATE FUNCTION runyard.visible(levels runyard.level[]) RETURNS SETOF runyard.messages
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     l runyard.level;
     owner bigint;
@@ -62,7 +62,7 @@ END $$;
 
 -- Everything that counts on a branch at this moment.
 CREATE FUNCTION runyard.branch_view(branch bigint) RETURNS runyard.level[]
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN runyard.inherited(branch) || (branch, 9223372036854775807, 9223372036854775807, NULL)::runyard.level;
 END $$;
@@ -292,7 +292,7 @@ END $$;
 
 -- The extra that a cut carries: the latest saved with a run not after the cut, else what its thread began with.
 CREATE FUNCTION runyard.extra_at(view runyard.level[]) RETURNS jsonb
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (
     SELECT coalesce(

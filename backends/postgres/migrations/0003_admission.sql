@@ -12,7 +12,7 @@ END $$;
 
 -- `queued`: what makes the event that is written with the submission, until an attempt's own events follow.
 CREATE FUNCTION runyard.job(r runyard.runs) RETURNS jsonb
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN jsonb_build_object(
         'thread_key', r.thread_key, 'run_id', r.run_id, 'lane', r.lane, 'kind', r.kind, 'queue', r.queue, 'priority', r.priority,
@@ -26,7 +26,7 @@ END $$;
 
 -- Tell the workers what a verb that returns nothing asks of Redis; too much for one notification is the reconciler's.
 CREATE FUNCTION runyard.tell(effects jsonb) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF effects IS NOT NULL AND octet_length(effects::text) < 7900 THEN
         PERFORM pg_notify('runyard_accept', effects::text);
@@ -409,7 +409,7 @@ END $$;
 -- Admit what is committed and due on any thread, and fire the deadlines of requests. next_due: seconds until the next of either, NULL if none
 -- waits for its time.
 CREATE FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     due record;
     got record;
@@ -575,7 +575,7 @@ END $$;
 -- Accept many runs in one transaction, in the order of their threads so that batches cannot deadlock, and as given within a thread. One that
 -- is refused leaves nothing behind and spares the others; alone, it raises.
 CREATE FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.accepted
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     a runyard.accepted;
@@ -666,7 +666,7 @@ END $$;
 
 -- For a host's own transaction, from any driver: takes no lock that the transaction could hold; workers admit after the commit.
 CREATE FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r runyard.runs;
 BEGIN
@@ -706,13 +706,14 @@ BEGIN
     END LOOP;
 END $$;
 
--- Accept a prompt with SQL alone, inside any transaction: SELECT runyard.accept('thread', 'hello', run_id => 'r1').
+-- Accept a prompt with SQL alone, inside any transaction: SELECT runyard.accept('thread', 'hello', run_id => 'r1'). With the owner's rights, so
+-- that a host which may call this needs no right to read or change a table.
 CREATE FUNCTION runyard.accept(
     thread_id text, message text, run_id text DEFAULT gen_random_uuid()::text, agent text DEFAULT NULL, queue text DEFAULT NULL,
     priority text DEFAULT 'normal', run_at timestamptz DEFAULT NULL, metadata jsonb DEFAULT '{}', options jsonb DEFAULT '{}',
     tenant text DEFAULT ''
 ) RETURNS text
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     q runyard.request;
 BEGIN

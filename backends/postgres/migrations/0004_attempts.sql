@@ -288,7 +288,7 @@ END $$;
 -- Claim many runs for a worker in one transaction, in the order of their threads so that batches cannot deadlock. A thread that another
 -- transaction holds is skipped, once after a second look.
 CREATE FUNCTION runyard.claim(worker text, keys bigint[], ids text[]) RETURNS SETOF runyard.claimed
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     item record;
     t runyard.threads;
@@ -356,7 +356,7 @@ END $$;
 -- What is stored under the ids of the messages: of one that the run said before, what it said then.
 CREATE FUNCTION runyard.append(key bigint, id text, with_fence bigint, messages runyard.new_message[], first_event integer)
 RETURNS SETOF runyard.messages
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     seen bigint;
     got record;
@@ -382,7 +382,7 @@ END $$;
 
 -- The row as it was before; no row if the step is new or was started by this attempt: the call is repeated if its answer got lost.
 CREATE FUNCTION runyard.start_step(key bigint, id text, with_fence bigint, step text) RETURNS SETOF runyard.steps
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     r runyard.runs;
@@ -397,7 +397,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION runyard.finish_step(key bigint, id text, with_fence bigint, step text, value bytea) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     r runyard.runs;
@@ -457,7 +457,7 @@ END $$;
 
 -- Complete many runs in one transaction, in the order of their threads.
 CREATE FUNCTION runyard.complete(writes runyard.attempt_write[]) RETURNS SETOF runyard.ended
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     w runyard.attempt_write;
     t runyard.threads;
@@ -495,7 +495,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION runyard.fail(w runyard.attempt_write, why jsonb) RETURNS runyard.ended
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     t runyard.threads;
@@ -518,7 +518,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION runyard.suspend(w runyard.attempt_write, requests runyard.new_request[]) RETURNS runyard.ended
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     t runyard.threads;
@@ -562,7 +562,7 @@ END $$;
 
 -- The attempt begins to run alone, so it may be blamed for a crash.
 CREATE FUNCTION runyard.isolate(key bigint, id text, with_fence bigint) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record := runyard.lock_run(key, id);
     r runyard.runs := got.r;
@@ -576,7 +576,7 @@ END $$;
 -- The process that executed the attempt alone died. The run is dead, unless it had committed something or had not begun: then it is
 -- queued again.
 CREATE FUNCTION runyard.bury(key bigint, id text, with_fence bigint, how text) RETURNS runyard.ended
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     t runyard.threads;
@@ -610,7 +610,7 @@ END $$;
 CREATE FUNCTION runyard.release(
     key bigint, id text, with_fence bigint, delay double precision, why jsonb, first_event integer, fewer integer
 ) RETURNS runyard.ended
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     r runyard.runs;

@@ -26,7 +26,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION runyard.cancel(for_tenant text, in_thread text, id text, keep boolean, OUT run runyard.runs, OUT effects jsonb)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     t runyard.threads := runyard.ensure_for_run(for_tenant, in_thread, id);
@@ -56,7 +56,7 @@ END $$;
 
 -- Cancel the run that has pending requests: its open calls and its last message say `words`. A NULL run if none has.
 CREATE FUNCTION runyard.abort_pending(for_tenant text, in_thread text, id text, words text, OUT run runyard.runs, OUT effects jsonb)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     t runyard.threads := runyard.known_thread(for_tenant, in_thread);
@@ -105,7 +105,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION runyard.redrive(for_tenant text, in_thread text, id text, OUT run runyard.runs, OUT effects jsonb)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     t runyard.threads := runyard.known_thread(for_tenant, in_thread);
@@ -135,7 +135,7 @@ END $$;
 
 -- The request that an answer is for. `answered` with the same response id is found again, so that a repeated answer is recognised.
 CREATE FUNCTION runyard.request_for(for_tenant text, in_thread text, request text, response text) RETURNS runyard.requests
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     h runyard.requests;
     key bigint;
@@ -224,7 +224,7 @@ END $$;
 CREATE FUNCTION runyard.respond(
     for_tenant text, in_thread text, named text, response text, checked text, value bytea, who text,
     OUT request runyard.requests, OUT created boolean, OUT effects jsonb, OUT is_last boolean
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     t runyard.threads;
@@ -254,7 +254,7 @@ END $$;
 
 -- Why the run is not running, as a reason and its facts; the wording is the client's.
 CREATE FUNCTION runyard.explain(for_tenant text, in_thread text, id text, OUT run runyard.runs, OUT reason text, OUT facts jsonb)
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     ahead runyard.runs;
     asked runyard.hitl_requests;
@@ -316,7 +316,7 @@ END $$;
 CREATE FUNCTION runyard.register(
     worker text, in_queues text[], with_agents jsonb, version text, on_mismatch text, with_slots integer, at_address text,
     asking text[]
-) RETURNS void LANGUAGE plpgsql AS $$
+) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     INSERT INTO runyard.workers AS w (worker_id, queues, agents, app_version, on_version_mismatch, slots, address)
     VALUES (worker, in_queues, with_agents, version, on_mismatch, with_slots, at_address)
@@ -331,7 +331,7 @@ END $$;
 
 -- A worker lives; with what it needs to know every second.
 CREATE FUNCTION runyard.beat(worker text, OUT draining boolean, OUT paused text[], OUT oldest_code integer)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     UPDATE runyard.workers w SET heartbeat_at = clock_timestamp() WHERE w.worker_id = worker AND w.dead_at IS NULL
     RETURNING w.draining INTO draining;
@@ -346,7 +346,7 @@ END $$;
 CREATE FUNCTION runyard.queues() RETURNS TABLE (
     queue text, queued bigint, deepest bigint, oldest double precision, suspended bigint, workers bigint, paused_at timestamptz
 )
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
@@ -372,7 +372,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION runyard.lead(lease text, worker text, ttl double precision) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     INSERT INTO runyard.leases AS l (name, holder, expires_at)
     VALUES (lease, worker, clock_timestamp() + make_interval(secs => ttl))
@@ -384,7 +384,7 @@ END $$;
 -- Lane heads that should be on their way: queued and due, or running under a dead worker, and unchanged for a while. Goes from lane to lane by
 -- the index, so that what waits behind a head costs nothing.
 CREATE FUNCTION runyard.heads(unchanged interval, after_key bigint, after_lane text, most integer) RETURNS SETOF runyard.runs
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r record;
     found_so_far integer := 0;

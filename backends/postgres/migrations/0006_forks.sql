@@ -17,7 +17,7 @@ END $$;
 
 -- Where a request cuts the thread: the view, and the run it is after, if any.
 CREATE FUNCTION runyard.cut(t runyard.threads, q jsonb, OUT view runyard.level[], OUT after_run runyard.runs)
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     at uuid := (q->>'at_message_id')::uuid;
@@ -88,7 +88,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION runyard.fork(for_tenant text, q jsonb, hash text, OUT thread runyard.threads, OUT created boolean)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     src runyard.threads;
     c record;
@@ -136,7 +136,7 @@ END $$;
 CREATE FUNCTION runyard.create_thread(
     for_tenant text, id text, hash text, of_agent text, with_title text, with_tags jsonb, with_extra jsonb, with_config jsonb,
     OUT thread runyard.threads, OUT created boolean
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     branch bigint := nextval('runyard.branch_numbers');
 BEGIN
@@ -158,7 +158,7 @@ END $$;
 -- Store a message outside any run. What is stored under its id already is the answer; whether it says the same is the caller's to judge.
 CREATE FUNCTION runyard.store_message(for_tenant text, in_thread text, m runyard.new_message, parent uuid, expected uuid)
 RETURNS SETOF runyard.messages
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     t runyard.threads;
@@ -266,7 +266,7 @@ END $$;
 
 -- A checkpointer's append: each message under its own run id, or none; once under its message id, however often it is sent.
 CREATE FUNCTION runyard.checkpoint_append(for_tenant text, in_thread text, messages runyard.new_message[], run_ids text[]) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     t runyard.threads;
@@ -336,7 +336,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION runyard.claim_external(for_tenant text, in_thread text, id text) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     t runyard.threads;
@@ -365,7 +365,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION runyard.complete_external(for_tenant text, in_thread text, id text) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     t runyard.threads;
@@ -393,7 +393,7 @@ END $$;
 
 -- The one request that a checkpointer keeps for a thread; NULL clears it. What a worker's run asked has an event, and stays.
 CREATE FUNCTION runyard.save_pending(for_tenant text, in_thread text, q runyard.new_request, run text) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t runyard.threads := runyard.ensure_thread(for_tenant, in_thread);
 BEGIN
@@ -412,7 +412,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION runyard.save_extra(for_tenant text, in_thread text, more jsonb) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t runyard.threads := runyard.ensure_thread(for_tenant, in_thread);
 BEGIN
@@ -420,7 +420,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION runyard.update_thread(for_tenant text, in_thread text, new_title text, new_tags jsonb, more jsonb) RETURNS runyard.threads
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t runyard.threads := runyard.known_thread(for_tenant, in_thread);
 BEGIN
@@ -433,7 +433,7 @@ END $$;
 
 -- Requests of an external run beside each other; one with a known id stays as it is.
 CREATE FUNCTION runyard.save_requests(for_tenant text, in_thread text, requests runyard.new_request[], run text) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t runyard.threads := runyard.ensure_thread(for_tenant, in_thread);
 BEGIN
@@ -446,7 +446,7 @@ END $$;
 
 -- Requests that wait or were answered, of the run or of the thread. What is overdue gets its own choice first: no reconciler may be there to do it.
 CREATE FUNCTION runyard.load_requests(for_tenant text, in_thread text, run text) RETURNS SETOF runyard.requests
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     t runyard.threads := runyard.live_thread(for_tenant, in_thread);

@@ -32,7 +32,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION runyard.delete_thread(for_tenant text, in_thread text, cancel_first boolean, OUT effects jsonb)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
     t runyard.threads;
@@ -111,7 +111,7 @@ END $$;
 
 -- Replace the content of the thread's own messages wherever they are seen.
 CREATE FUNCTION runyard.erase_content(for_tenant text, in_thread text) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t runyard.threads := runyard.find_family(for_tenant, in_thread); -- the deletion that follows needs them all
 BEGIN

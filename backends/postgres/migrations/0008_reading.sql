@@ -4,7 +4,7 @@
 CREATE FUNCTION runyard.page(
     for_tenant text, in_thread text, at uuid, after bigint, before bigint, most bigint, newest_first boolean, of_branch bigint
 ) RETURNS SETOF runyard.messages
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t runyard.threads;
     c record;
@@ -37,7 +37,7 @@ END $$;
 
 -- What a run sees: its branch as of its snapshot, then its own messages, of which some may have been there before the run was claimed.
 CREATE FUNCTION runyard.context(key bigint, id text, with_fence bigint) RETURNS SETOF runyard.messages
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r runyard.runs;
 BEGIN
@@ -54,7 +54,7 @@ END $$;
 -- count has no end of its own, but for the thread's first.
 CREATE FUNCTION runyard.leaves(t runyard.threads)
 RETURNS TABLE (message_id uuid, depth bigint, created_at timestamptz, run_id text, run_status text)
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     root bigint := (SELECT min(b.branch_id) FROM runyard.branches b WHERE b.thread_key = t.thread_key);
     continued uuid[] := ARRAY(
@@ -85,7 +85,7 @@ END $$;
 
 -- The thread as it is, not locked, for reads.
 CREATE FUNCTION runyard.known_snapshot(for_tenant text, id text) RETURNS runyard.threads
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t runyard.threads;
 BEGIN

@@ -4,7 +4,7 @@
 -- appear behind a reader. Each row carries the horizon below which all was read; without entries there is one row that has only that.
 CREATE FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_sort = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     seen xid8 := coalesce(after_transaction, 0)::text::xid8;
     oldest_open xid8 := pg_snapshot_xmin(pg_current_snapshot());
@@ -62,7 +62,7 @@ END $$;
 -- Delete what was kept for its time, up to `most` of each: entries of the feed, results of fork jobs, deliveries that are over (as long as the
 -- feed), rows of dead workers. The leader's; returns the largest of the counts.
 CREATE FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer
-LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     gone integer := runyard.prune_feed(feed, most);
     expired bigint[];

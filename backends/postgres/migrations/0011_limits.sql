@@ -270,7 +270,7 @@ END $$;
 -- The leader's: count the queues, and offer what a slot is free for, though nobody freed it just now: a limit was raised or cleared, a run was
 -- taken from a dead worker, or a submission was lost.
 CREATE FUNCTION runyard.review_limits() RETURNS jsonb
-LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     slot text;
     effects jsonb;

@@ -48,7 +48,7 @@ END $$;
 CREATE FUNCTION runyard.take_webhooks(busy jsonb, after text, most integer, each integer, lease double precision)
 RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id text, versions integer[], url text, endpoint text, type text,
                thread_id text, run_id text, created_at timestamptz, tries integer)
-LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     w runyard.webhooks;
     place text;
@@ -84,7 +84,7 @@ END $$;
 -- since decides for itself, but what was delivered was.
 CREATE FUNCTION runyard.settle_webhook(no bigint, of_try integer, outcome text, answered integer, why text, pause double precision)
 RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     whose text;
 BEGIN
@@ -103,7 +103,7 @@ END $$;
 
 -- Take a webhook away, with what it still had to be told; whether there was one.
 CREATE FUNCTION runyard.remove_webhook(for_tenant text, id text) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     DELETE FROM runyard.webhooks w WHERE w.webhook_id = id AND (w.tenant IS NULL OR w.tenant = for_tenant);
     IF NOT FOUND THEN RETURN false; END IF;
@@ -113,7 +113,7 @@ END $$;
 
 -- Send once more what failed or was delivered; whether there is such a delivery that can be.
 CREATE FUNCTION runyard.redeliver(for_tenant text, id text) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     UPDATE runyard.webhook_deliveries d SET next_at = clock_timestamp(), tries = 0, delivered_at = NULL, failed_at = NULL, http_status = NULL,
            error = NULL

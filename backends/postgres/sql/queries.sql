@@ -325,6 +325,9 @@ CREATE TABLE IF NOT EXISTS runyard.schema_versions (
 -- name: schema_lock
 SELECT pg_advisory_xact_lock(hashtext('runyard.migrate'))
 
+-- name: schema_closed
+REVOKE ALL ON ALL ROUTINES IN SCHEMA runyard FROM PUBLIC
+
 -- name: schema_applied
 INSERT INTO runyard.schema_versions (version, name, oldest_code) VALUES ($1, $2, $3)
 

@@ -1,0 +1,97 @@
+"""What the schema lets others do: whose functions its own functions call, and who may call them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from backends.postgres.database import statements
+from runner import Client
+
+OWN_PATH = "search_path=pg_catalog, pg_temp"
+
+
+@pytest.fixture
+async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """The owner of the schema."""
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.execute("DROP OWNED BY rights_test CASCADE") if await connection.fetchval(
+        "SELECT 1 FROM pg_roles WHERE rolname = 'rights_test'"
+    ) else None
+    await connection.execute("DROP ROLE IF EXISTS rights_test")
+    await connection.close()
+
+
+def called() -> set[str]:
+    """The functions that clients and hosts call themselves; all others are called by these, under their settings."""
+    return {name for text in statements().values() for name in re.findall(r"runyard\.(\w+)\(", text)} | {"accept"}
+
+
+async def test_what_is_called_from_outside_has_a_path_of_its_own(admin: asyncpg.Connection) -> None:
+    """And hands it on to whatever it calls. An operator or function of another schema that fits better is not taken."""
+    rows = await admin.fetch(
+        "SELECT proname, coalesce(proconfig, '{}') AS settings FROM pg_proc WHERE pronamespace = 'runyard'::regnamespace"
+    )
+    fixed = {row["proname"] for row in rows if OWN_PATH in row["settings"]}
+    assert called() - fixed == set() and len(called()) > 50
+    assert called() <= {row["proname"] for row in rows}
+
+
+async def test_nobody_may_call_or_enter_unasked(admin: asyncpg.Connection) -> None:
+    """Of every function, and of those that a later migration makes."""
+    open_ = await admin.fetch(
+        "SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a "
+        "WHERE p.pronamespace = 'runyard'::regnamespace AND a.grantee = 0"
+    )
+    assert [row[0] for row in open_] == []
+    assert not await admin.fetchval(
+        "SELECT count(*) FROM pg_namespace n, aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a "
+        "WHERE n.nspname = 'runyard' AND a.grantee = 0"
+    )
+    assert not await admin.fetchval(
+        "SELECT count(*) FROM pg_class c, aclexplode(c.relacl) a WHERE c.relnamespace = 'runyard'::regnamespace AND a.grantee = 0"
+    )
+
+
+@pytest.mark.parametrize("path", ["public", "public, pg_catalog"])
+async def test_functions_that_fit_better_are_not_called(admin: asyncpg.Connection, postgres_url: str, path: str) -> None:
+    """Whoever may make functions in a schema of the caller's path has them run with the caller's rights, if that is not seen
+    to: one whose arguments fit exactly comes before one of pg_catalog that takes anything."""
+    await admin.execute(
+        """
+        CREATE FUNCTION public.jsonb_build_object(text, text, text, text) RETURNS jsonb LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'taken over'; END $$;
+        CREATE FUNCTION public.length(text) RETURNS integer LANGUAGE plpgsql AS $$ BEGIN RAISE 'taken over'; END $$;
+        CREATE FUNCTION public.format(text, text, jsonb) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE 'taken over'; END $$;
+        """
+    )
+    await admin.execute(f"SET search_path = {path}")
+    assert await admin.fetchval("SELECT runyard.accept('t', 'hi', run_id => 'r1')") == "r1"
+    with pytest.raises(asyncpg.PostgresError, match="option x cannot be"):
+        await admin.execute("SELECT runyard.accept('t', 'hi', options => '{\"x\": 1}')")
+
+
+async def test_a_host_that_only_accepts(admin: asyncpg.Connection, postgres_url: str) -> None:
+    """The role of the documents: it may accept with SQL, and read or change nothing."""
+    await admin.execute("CREATE ROLE rights_test")
+    await admin.execute("GRANT USAGE ON SCHEMA runyard TO rights_test")
+    await admin.execute("GRANT EXECUTE ON FUNCTION runyard.accept TO rights_test")
+    host = await asyncpg.connect(postgres_url)
+    async with Client.connect(postgres_url) as client:
+        try:
+            await host.execute("SET ROLE rights_test")
+            assert await host.fetchval("SELECT runyard.accept('t', 'hi', run_id => 'r1')") == "r1"
+            assert [run.run_id for run in (await client.runs("t")).items] == ["r1"]
+            for statement in ("TABLE runyard.runs", "TABLE runyard.api_keys", "DELETE FROM runyard.runs"):
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await host.execute(statement)
+            callable_ = await host.fetch(
+                "SELECT proname FROM pg_proc WHERE pronamespace = 'runyard'::regnamespace AND has_function_privilege(oid, 'EXECUTE')"
+            )
+            assert [row[0] for row in callable_] == ["accept"]
+        finally:
+            await host.close()
