@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from .beside import beside
 from .companion import Companion
 from .crew import Crew, ready
 from .output import escape
-from .servers import private_servers
+from .servers import forget, private_servers
 
 AppArg = Annotated[str, typer.Argument(envvar="RUNYARD_APP", metavar="[MODULE:APP]", help="The App to serve.")]
 
@@ -56,7 +55,7 @@ def dev(
     _check_free(folder)
     _check_app(app)
     if reset and folder.exists():
-        shutil.rmtree(folder)
+        forget(folder)
     folder.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as stack:
         stack.enter_context(_terminable())

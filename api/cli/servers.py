@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from runner.errors import BackendUnavailableError
@@ -24,3 +25,12 @@ def private_servers(folder: Path | None) -> Iterator[tuple[str, str]]:
         except EmbeddedServerError as error:
             raise BackendUnavailableError(str(error)) from error
         yield found.postgres_url, found.redis_url
+
+
+def forget(folder: Path) -> None:
+    """Remove ``folder`` and the data of its servers, what lies elsewhere included."""
+    with suppress(ImportError):
+        from backends.embedded.postgres import forget_cluster
+
+        forget_cluster(folder / "postgres")
+    shutil.rmtree(folder)

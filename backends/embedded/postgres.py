@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -11,6 +12,9 @@ from backends.embedded.install import EmbeddedServerError, PostgresInstall, find
 from backends.embedded.process import EmbeddedServer
 
 SUPERUSER = "postgres"
+PLACES = ("/var/tmp", "/tmp", tempfile.gettempdir())
+"""Where a cluster is made that has to be elsewhere."""
+PREFIX = "runyard-"
 
 
 class EmbeddedPostgres(EmbeddedServer):
@@ -74,10 +78,10 @@ class EmbeddedPostgres(EmbeddedServer):
         area.chmod(0o711)
 
     def _reachable_directory(self) -> Path:
-        for place in ("/var/tmp", "/tmp", tempfile.gettempdir()):
+        for place in PLACES:
             parent = Path(place).resolve()
             if parent.is_dir() and reachable(parent, self._server_user):
-                return Path(tempfile.mkdtemp(prefix="runyard-", dir=parent))
+                return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         raise EmbeddedServerError(
             f"user id {self._server_user.uid}, under which Postgres runs, can reach no temporary directory"
         )
@@ -141,3 +145,23 @@ class EmbeddedPostgres(EmbeddedServer):
         except OSError:
             return False
         return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
+
+
+def forget_cluster(home: Path) -> None:
+    """Remove the cluster behind the link in ``home``, the directory of a server that does not run.
+
+    Only what `_make_area` makes is removed: a directory of this user's own, directly in one of PLACES, by its name. A link to
+    anything else may be somebody else's making, and is left to whoever removes ``home``.
+    """
+    link = home / "cluster"
+    if not link.is_symlink() or link.lstat().st_uid != os.geteuid():
+        return
+    area = link.readlink()
+    made_here = area.parent in [Path(place).resolve() for place in PLACES] and area.name.startswith(PREFIX)
+    try:
+        found = area.lstat()
+    except OSError:
+        return
+    if made_here and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+        shutil.rmtree(area)
+        link.unlink()

@@ -129,7 +129,10 @@ def test_data_survives_a_restart_and_reset_clears_it(project: Path) -> None:
         assert "hello" in runyard(project, "prompt", "t1", "hello", "--wait")
     with dev(project):
         assert "turn 2" in runyard(project, "prompt", "t1", "again", "--wait")
+    kept = (project / ".runyard" / "postgres" / "cluster").resolve() / "kept"  # as root it is elsewhere, behind a link
+    kept.touch()
     with dev(project, "--reset"):
+        assert not kept.exists()
         assert "turn 1" in runyard(project, "prompt", "t1", "anew", "--wait")
 
 

@@ -53,7 +53,8 @@ async def test_nobody_may_call_or_enter_unasked(admin: asyncpg.Connection) -> No
         "WHERE n.nspname = 'runyard' AND a.grantee = 0"
     )
     assert not await admin.fetchval(
-        "SELECT count(*) FROM pg_class c, aclexplode(c.relacl) a WHERE c.relnamespace = 'runyard'::regnamespace AND a.grantee = 0"
+        "SELECT count(*) FROM pg_class c, aclexplode(c.relacl) a "
+        "WHERE c.relnamespace = 'runyard'::regnamespace AND a.grantee = 0"
     )
 
 
@@ -90,7 +91,8 @@ async def test_a_host_that_only_accepts(admin: asyncpg.Connection, postgres_url:
                 with pytest.raises(asyncpg.InsufficientPrivilegeError):
                     await host.execute(statement)
             callable_ = await host.fetch(
-                "SELECT proname FROM pg_proc WHERE pronamespace = 'runyard'::regnamespace AND has_function_privilege(oid, 'EXECUTE')"
+                "SELECT proname FROM pg_proc "
+                "WHERE pronamespace = 'runyard'::regnamespace AND has_function_privilege(oid, 'EXECUTE')"
             )
             assert [row[0] for row in callable_] == ["accept"]
         finally:

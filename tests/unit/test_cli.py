@@ -7,14 +7,13 @@ import contextlib
 import json
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from api.cli import discovery, exits, graph
+from api.cli import exits, graph
 from api.cli.main import app, main
 from runner import Client, Message, errors, new_id
 from runner.exchange import RunRef, WorkerInfo, Write
@@ -384,29 +383,6 @@ class TestGraph:
 
     def test_a_turn_whose_parent_is_unknown_starts_a_line(self) -> None:
         assert self.lanes(self.turn("5", "gone")) == ["●"]
-
-
-class TestDiscovery:
-    def test_is_for_its_owner_only_and_found_from_below(self, tmp_path: Path) -> None:
-        folder = tmp_path / discovery.FOLDER
-        folder.mkdir()
-        deployment = discovery.Deployment(os.getpid(), "postgresql://x", "redis://x", "app:app")
-        path = discovery.write(folder, deployment)
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        below = tmp_path / "a" / "b"
-        below.mkdir(parents=True)
-        assert discovery.find(below) == deployment
-        discovery.remove(folder)
-        assert discovery.find(below) is None
-
-    def test_a_dead_owner_is_no_deployment(self, tmp_path: Path) -> None:
-        discovery.write(tmp_path, discovery.Deployment(2**22 + 1, "postgresql://x", "redis://x", "app:app"))
-        assert discovery.read(tmp_path) is None
-
-    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": 1}'])
-    def test_a_broken_file_is_no_deployment(self, tmp_path: Path, text: str) -> None:
-        (tmp_path / discovery.FILE).write_text(text)
-        assert discovery.read(tmp_path) is None
 
 
 class TestInit:
