@@ -54,7 +54,7 @@ def test_a_broken_file_is_no_deployment(tmp_path: Path, text: str) -> None:
 
 def test_what_another_user_planted_is_not_followed(project: Path, stranger: None) -> None:
     """Prompts would go to the stranger's server. The message says what to do."""
-    with pytest.raises(InvalidInputError, match="belongs to another user.*RUNYARD_POSTGRES_URL"):
+    with pytest.raises(InvalidInputError, match=r"belongs to another user.*RUNYARD_POSTGRES_URL"):
         discovery.find(project / "a" / "b")
 
 
