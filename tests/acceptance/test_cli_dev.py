@@ -11,11 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, Queue
 
 import pytest
+
+from api.cli.servers import forget
 
 RUNYARD = [sys.executable, "-P", "-m", "api.cli"]
 BOUND = 60.0
@@ -95,9 +97,11 @@ def dev(folder: Path, *arguments: str) -> Iterator[Dev]:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path) -> Iterator[Path]:
     runyard(tmp_path, "init", "shop")
-    return tmp_path / "shop"
+    yield tmp_path / "shop"
+    with suppress(OSError):
+        forget(tmp_path / "shop" / ".runyard")  # as root the cluster is in /var/tmp
 
 
 def test_init_dev_prompt_edit_fork(project: Path) -> None:
