@@ -3,10 +3,11 @@
 RunyardError
 ├── InvalidInputError (ValueError)      InvalidCursorError, InvalidRequestError, TooManyCandidatesError
 ├── AccessError                         UnauthenticatedError, ForbiddenError, RateLimitedError
-├── RequestError                        RouteNotFoundError, MethodNotAllowedError, RequestTooLargeError, RequestTimeoutError,
-│                                       UnsupportedMediaTypeError: what the HTTP API refuses before it looks at the content
+├── RequestError                        RouteNotFoundError, MethodNotAllowedError, RequestTooLargeError, HeadersTooLargeError,
+│                                       RequestTimeoutError, UnsupportedMediaTypeError: what the HTTP API refuses before it
+│                                       looks at the content
 ├── CapabilityMissingError              is a CheckpointerError; ExtraMissingError
-├── BackendUnavailableError             Postgres or Redis cannot be reached; the call may be repeated
+├── BackendUnavailableError             Postgres or Redis cannot be reached; the call may be repeated; ServerBusyError
 ├── SchemaError                         SchemaUninitialized, SchemaMismatch
 ├── WorkerDeadError, WorkerNotFoundError, LockLostError
 └── CheckpointerError
@@ -138,10 +139,17 @@ class RequestTimeoutError(RequestError):
 
 
 class RequestTooLargeError(RequestError):
-    """The request has a larger body, or more or larger headers, than the HTTP API takes."""
+    """The request has a larger body than the HTTP API takes."""
 
     code = "request_too_large"
     http_status = 413
+
+
+class HeadersTooLargeError(RequestError):
+    """The request has more or larger headers than the HTTP API takes."""
+
+    code = "headers_too_large"
+    http_status = 431
 
 
 class UnsupportedMediaTypeError(RequestError):
@@ -156,6 +164,12 @@ class BackendUnavailableError(RunyardError):
 
     code = "backend_unavailable"
     http_status = 503
+
+
+class ServerBusyError(BackendUnavailableError):
+    """A server of the HTTP API has as many connections as it takes; it has read nothing, and the call may be repeated."""
+
+    code = "server_busy"
 
 
 class SchemaError(RunyardError):

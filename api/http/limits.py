@@ -6,7 +6,7 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.errors import RequestTimeoutError, RequestTooLargeError, RunyardError
+from runner.errors import HeadersTooLargeError, RequestTimeoutError, RequestTooLargeError, RunyardError
 
 from . import problems
 from .settings import ApiSettings
@@ -36,7 +36,7 @@ class Bounds:
         size = sum(len(name) + len(value) for name, value in headers)
         if len(headers) > self.settings.max_headers or size > self.settings.max_header_bytes:
             most = f"{self.settings.max_headers} of {self.settings.max_header_bytes} bytes"
-            raise RequestTooLargeError(f"{len(headers)} headers of {size} bytes in all; at most {most}")
+            raise HeadersTooLargeError(f"{len(headers)} headers of {size} bytes in all; at most {most}")
         declared = dict(headers).get(b"content-length", b"0")
         if declared.isdigit() and int(declared[:20]) > self.settings.max_body:
             raise self._too_large()

@@ -35,6 +35,7 @@ EVERYWHERE: Final[tuple[type[RunyardError], ...]] = (
     errors.ForbiddenError,
     errors.RequestTimeoutError,
     errors.RequestTooLargeError,
+    errors.HeadersTooLargeError,
     errors.InvalidRequestError,
     errors.RateLimitedError,
     errors.BackendUnavailableError,

@@ -1,103 +1,30 @@
-"""Serve the API alone, until SIGTERM or SIGINT: streams end at once, other requests within seconds.
-
-What comes before a request is one, an application cannot bound: :class:`Protocol` does (semantics: A2).
-"""
+"""Serve the API alone, until SIGTERM or SIGINT: streams end at once, other requests within seconds."""
 
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import socket
-from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from runner.errors import BackendUnavailableError, InvalidInputError, RequestTimeoutError, RequestTooLargeError, RunyardError
-from runner.models import new_id
+from runner.errors import BackendUnavailableError, InvalidInputError
 
-from . import problems
+from .protocol import Protocol
 from .settings import ApiSettings
 
 GRACE: Final = 10
 """Seconds that requests have to end when the server stops."""
 WAITING: Final = 2048
 """Connections that may wait to be taken."""
+OTHER_FILES: Final = 128
+"""Descriptors for what is no connection of a client."""
 UNANSWERED: Final = 60_000
 """Milliseconds after which a connection is cut whose other end takes nothing, where the system can do that."""
-
-
-class Protocol(HttpToolsProtocol):
-    """Bounds the head of a request: its size, and the time that it takes.
-
-    And tells the request that is being answered that its client is gone, also if others wait behind it on the connection.
-    """
-
-    def __init__(self, config: uvicorn.Config, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)
-        settings: ApiSettings = config.app.state.service.settings  # type: ignore[union-attr]
-        self._most, self._patience = settings.max_header_bytes, settings.body_timeout
-        self._head: int | None = None  # bytes of the head that is not complete
-        self._slow: asyncio.TimerHandle | None = None
-        self._answering: RequestResponseCycle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._expect_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._head_is_over()
-        if self._answering is not None and not self._answering.response_complete:
-            self._answering.disconnected = True
-            self._answering.message_event.set()
-        super().connection_lost(exc)
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answering = cycle
-        super()._start_asgi_task(cycle, app)
-
-    def data_received(self, data: bytes) -> None:
-        before = self._head
-        super().data_received(data)
-        if before is not None and self._head is not None and not self.transport.is_closing():
-            self._head = before + len(data)
-            if self._head > self._most:
-                self._refuse(RequestTooLargeError(f"the headers are larger than {self._most} bytes", most=self._most))
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._expect_head()
-
-    def on_headers_complete(self) -> None:
-        self._head_is_over()
-        super().on_headers_complete()
-
-    def _expect_head(self) -> None:
-        self._head_is_over()
-        self._head = 0
-        self._slow = self.loop.call_later(self._patience, self._too_slow)
-
-    def _head_is_over(self) -> None:
-        self._head = None
-        if self._slow is not None:
-            self._slow.cancel()
-
-    def _too_slow(self) -> None:
-        if self._head:
-            self._refuse(RequestTimeoutError(f"the headers did not arrive within {self._patience:g} s"))
-        else:
-            self.transport.close()
-
-    def _refuse(self, error: RunyardError) -> None:
-        if self._answering is None or self._answering.response_complete:
-            answer = problems.response(error, new_id(), {"Connection": "close"})
-            lines = [f"HTTP/1.1 {answer.status_code} {HTTPStatus(answer.status_code).phrase}".encode()]
-            lines += [name + b": " + value for name, value in answer.raw_headers]
-            self.transport.write(b"\r\n".join([*lines, b"", bytes(answer.body)]))
-        self.transport.close()
 
 
 class Server(uvicorn.Server):
@@ -107,6 +34,7 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             app,
             http=Protocol,
+            ws="none",
             log_config=None,
             access_log=False,
             server_header=False,
@@ -147,6 +75,27 @@ def serve(app: FastAPI, listening: socket.socket) -> None:
     """Serve ``app`` on ``listening``. Blocks; takes the process's signals."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises them once more when it has stopped; that is no failure
+    settings: ApiSettings = app.state.service.settings
+    settings.max_connections = room_for(settings.max_connections, files=_files(settings.max_connections + OTHER_FILES))
     server = Server(app)
     with listening, asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(server.serve([listening]))
+
+
+def room_for(connections: int, *, files: int) -> int:
+    """How many connections a process may have that has ``files`` descriptors, ``connections`` at most."""
+    return min(connections, max(files - OTHER_FILES, files // 2))
+
+
+def _files(wanted: int) -> int:
+    """How many descriptors this process may have open; the soft limit is raised to what is wanted, as far as the hard one
+    allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+    except (OSError, ValueError):  # some systems have a lower bound that nobody tells of
+        return soft
+    return more

@@ -18,7 +18,9 @@ class ApiSettings(BaseSettings):
 
     ``host`` and ``port``: where ``runyard api`` listens. ``auth``: ``keys``, or ``off`` for callers on the same machine only.
     ``cors_origins``: origins (comma-separated) whose pages may call. ``max_body``, ``max_headers``, ``max_header_bytes``: of
-    one request. ``body_timeout``: until a body is complete, and before it the headers. ``requests_per_second`` and ``burst``:
+    one request. ``body_timeout``: until a body is complete, and before it the headers.
+    ``idle_timeout``: between two requests of a connection. ``max_connections``: open at once in one process, as far as the
+    system gives it descriptors. ``requests_per_second`` and ``burst``:
     of one key in one process, and how many may come at once after a pause. ``streams_per_key``: open at once in one process,
     requests that wait for a run included. ``heartbeat``: silence after which a stream sends a comment. ``max_stream``: how long
     one lasts; its reader comes back, to whichever process.
@@ -38,6 +40,8 @@ class ApiSettings(BaseSettings):
     max_headers: int = Field(100, ge=10)
     max_header_bytes: int = Field(32 * 2**10, ge=1024)
     body_timeout: float = Field(30.0, gt=0)
+    idle_timeout: float = Field(5.0, gt=0)
+    max_connections: int = Field(10_000, ge=1)
     requests_per_second: float = Field(200.0, gt=0)
     burst: int = Field(400, ge=1)
     streams_per_key: int = Field(2000, ge=1)

@@ -109,9 +109,9 @@ async def test_bodies_are_bounded(client: Client) -> None:
         assert found["details"] == {"most": 1000}
         problem(await http.post(PROMPT, content=endless(), headers=JSON), 413, "request_too_large")
         assert taken < 2000
-        problem(await http.post(PROMPT, content=b"x", headers={**JSON, "X-Large": "x" * 40_000}), 413, "request_too_large")
+        problem(await http.post(PROMPT, content=b"x", headers={**JSON, "X-Large": "x" * 40_000}), 431, "headers_too_large")
         many = [(f"X-{n}", "x") for n in range(200)]
-        problem(await http.get("/v1/threads", headers=many), 413, "request_too_large")
+        problem(await http.get("/v1/threads", headers=many), 431, "headers_too_large")
 
 
 async def test_a_slow_sender_is_cut(client: Client) -> None:

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
+from api.http import protocol
 from api.http.app import asgi_app
-from api.http.serve import UNANSWERED, Server, listen
+from api.http.auth import Auth
+from api.http.serve import UNANSWERED, Server, listen, room_for
 from api.http.settings import ApiSettings
 from runner.client import Client
 from runner.states import RunStatus
 
 BOUND = 20.0
+ANSWER = re.compile(rb"HTTP/1\.1 (?=\d{3} )")
+LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = b"POST /v1/threads HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
-@pytest.fixture
-async def port(client: Client) -> AsyncIterator[int]:
-    """A served API that takes heads of 4 kB within 0.3 s."""
-    settings = ApiSettings(_env_file=None, port=0, auth="off", max_header_bytes=4096, body_timeout=0.3, heartbeat=0.1)
-    app = asgi_app(client, auth="off", settings=settings)
+@asynccontextmanager
+async def served(client: Client, auth: Auth = "off", **more: Any) -> AsyncIterator[int]:
+    """A served API that takes heads of 4 kB within 0.3 s, and as long between requests."""
+    short = {"max_header_bytes": 4096, "body_timeout": 0.3, "idle_timeout": 0.3, "heartbeat": 0.1}
+    settings = ApiSettings(_env_file=None, port=0, **{**short, **more})
+    app = asgi_app(client, auth=auth, settings=settings)
     with listen(settings) as listening:
         server = Server(app)
         running = asyncio.create_task(server.serve([listening]))
@@ -31,6 +41,42 @@ async def port(client: Client) -> AsyncIterator[int]:
         yield listening.getsockname()[1]
         server.should_exit = True
         await running
+
+
+@pytest.fixture
+async def port(client: Client) -> AsyncIterator[int]:
+    async with served(client) as port:
+        yield port
+
+
+@pytest.fixture(autouse=True)
+def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "LINGER", 0.2)
+
+
+async def one_answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the next answer."""
+    async with asyncio.timeout(BOUND):
+        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        return int(first.split()[1]), headers, await reader.readexactly(int(headers.get("content-length", 0)))
+
+
+async def exchange(port: int, *parts: bytes) -> bytes:
+    """All that the server says to ``parts``, until it closes by itself; nothing is closed from here."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for part in parts:
+        writer.write(part)
+        await writer.drain()
+    async with asyncio.timeout(BOUND):
+        found = await reader.read()
+    writer.close()
+    return found
+
+
+def problems_in(raw: bytes) -> list[dict[str, Any]]:
+    """The problem documents of the answers in ``raw``."""
+    return [json.loads(part.partition(b"\r\n\r\n")[2]) for part in ANSWER.split(raw) if b"problem+json" in part]
 
 
 async def status(reader: asyncio.StreamReader) -> tuple[int, bytes]:
@@ -52,7 +98,7 @@ async def test_a_head_without_end_is_refused(port: int) -> None:
 
     writing = asyncio.create_task(endless())
     code, rest = await status(reader)
-    assert code == 413 and b"application/problem+json" in rest and b"request_too_large" in rest
+    assert code == 431 and b"application/problem+json" in rest and b"headers_too_large" in rest
     await asyncio.wait((writing,), timeout=BOUND)
     assert isinstance(writing.exception(), ConnectionError)
 
@@ -98,3 +144,202 @@ def test_who_takes_nothing_is_cut_off() -> None:
         accepted, _ = listening.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNANSWERED
+
+
+@pytest.mark.parametrize(
+    "after",
+    [b"\r\n", b"\r\n" * 50, b"G", b"GET /livez HTTP/1.1\r\nHost: local"],
+    ids=["a line", "lines", "a letter", "half a head"],
+)
+async def test_what_follows_an_answer_does_not_hold_the_connection(port: int, after: bytes) -> None:
+    """A2: bytes that begin no request, and a second head that does not end, have the time that the first has."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(LIVEZ)
+    assert (await one_answer(reader))[0] == 200
+    writer.write(after)
+    code, rest = await status(reader)
+    assert (code, b"request_timeout" in rest) == ((408, True) if after[:1] == b"G" else (0, False))
+    writer.close()
+
+
+async def test_bytes_that_trickle_do_not_buy_time(port: int) -> None:
+    """A2: a head that grows by a byte now and then is as late as one that does not grow."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(LIVEZ + b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: ")
+    assert (await one_answer(reader))[0] == 200
+
+    async def trickle() -> None:
+        while True:
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    writing = asyncio.create_task(trickle())
+    code, _ = await status(reader)
+    assert code == 408
+    writing.cancel()
+    await asyncio.wait((writing,))
+    writer.close()
+
+
+async def test_a_body_that_nobody_reads_does_not_hold_the_connection(client: Client) -> None:
+    """A2: who was refused early is told that the connection closes, and has time to read that while the body is thrown away."""
+    async with served(client, auth="keys") as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(POST + b"Content-Length: 1000000\r\n\r\n{")
+        code, headers, _ = await one_answer(reader)
+        assert (code, headers["connection"]) == (401, "close")
+        writer.write(b"x" * 100_000)
+        async with asyncio.timeout(BOUND):
+            assert await reader.read() == b""
+            with pytest.raises(ConnectionError):
+                while True:  # the server does not take the rest for ever
+                    writer.write(b"x" * 100_000)
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+        writer.close()
+
+
+async def test_a_stream_is_not_cut_for_what_its_reader_sends_meanwhile(port: int, client: Client) -> None:
+    """A2: no request is waited for while an answer is under way; what is no request is answered after it."""
+    await client.enqueue("t", "x", "r")
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /v1/threads/t/runs/r/stream HTTP/1.1\r\nHost: localhost\r\n\r\nGET /livez HT")
+    async with asyncio.timeout(BOUND):
+        await reader.readuntil(b"run.queued")
+        for _ in range(10):  # comments, one every 0.1 s: more than the patience with a head
+            await reader.readuntil(b": \n\n")
+        writer.write(b"\0\r\n\r\n")
+        for _ in range(3):
+            await reader.readuntil(b": \n\n")
+        await client.cancel("t", "r")
+        rest = await reader.read()
+    assert b"run.cancelled" in rest and [found["code"] for found in problems_in(rest)] == ["bad_request"]
+    assert rest.index(b"0\r\n\r\n") < rest.index(b"HTTP/1.1 400")
+    writer.close()
+
+
+async def test_requests_ahead_are_bounded(port: int) -> None:
+    """A2: ten thousand small requests fit into one read, and each takes memory until its turn."""
+    raw = await exchange(port, LIVEZ * 5000)
+    assert raw.count(b"HTTP/1.1 200") == protocol.AHEAD + 1
+    assert [found["code"] for found in problems_in(raw)] == ["bad_request"]
+
+
+async def test_trailers_and_framing_are_bounded(port: int) -> None:
+    """A2: what stands around a body's bytes counts like headers, and what comes after the body changes none of them."""
+    head = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+    raw = await exchange(port, head + b"1\r\n{\r\n0\r\nX-Long: ", *[b"x" * 10_000] * 100)
+    assert [found["code"] for found in problems_in(raw)] == ["headers_too_large"]
+    raw = await exchange(port, head + b"2\r\n{}\r\n0\r\nX-Request-Id: 00000000-0000-0000-0000-000000000001\r\n\r\n")
+    assert b" 201 " in raw.split(b"\r\n")[0] and b"000000000001" not in raw
+
+
+HOST = b"Host: localhost\r\n"
+MALFORMED = {
+    "no host": b"GET /livez HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+    "the same host twice": b"GET /livez HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+    "two hosts in HTTP/1.0": b"GET /livez HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n",
+    "an empty host": b"GET /livez HTTP/1.1\r\nHost:\r\n\r\n",
+    "userinfo": b"GET /livez HTTP/1.1\r\nHost: user@a\r\n\r\n",
+    "a space in the host": b"GET /livez HTTP/1.1\r\nHost: a b\r\n\r\n",
+    "two hosts in one": b"GET /livez HTTP/1.1\r\nHost: a, b\r\n\r\n",
+    "a path in the host": b"GET /livez HTTP/1.1\r\nHost: a/b\r\n\r\n",
+    "a port of letters": b"GET /livez HTTP/1.1\r\nHost: a:b\r\n\r\n",
+    "two lengths": POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{} ",
+    "the same length twice": POST + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+    "a list of lengths": POST + b"Content-Length: 2, 2\r\n\r\n{}",
+    "a signed length": POST + b"Content-Length: +2\r\n\r\n{}",
+    "a negative length": POST + b"Content-Length: -2\r\n\r\n{}",
+    "an endless length": POST + b"Content-Length: 99999999999999999999999\r\n\r\n{}",
+    "length and chunks": POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunks and length": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
+    "chunks twice": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "another encoding": POST + b"Transfer-Encoding: gzip\r\n\r\n",
+    "another encoding in chunks": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "nearly chunked": POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "a space before the colon": POST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    "chunks in HTTP/1.0": b"POST /v1/threads HTTP/1.0\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a chunk too large": POST + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffffff\r\n",
+    "a chunk of letters": POST + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
+    "HTTP/0.9": b"GET /livez\r\n\r\n",
+    "HTTP/2.0": b"GET /livez HTTP/2.0\r\n" + HOST + b"\r\n",
+    "HTTP/2's preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "a long method": b"G" * 1000 + b" /livez HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a method of its own": b"FROBNICATE /livez HTTP/1.1\r\n" + HOST + b"\r\n",
+    "CONNECT": b"CONNECT localhost:1 HTTP/1.1\r\n" + HOST + b"\r\n",
+    "no path": b"GET livez HTTP/1.1\r\n" + HOST + b"\r\n",
+    "an absolute URL without a path": b"GET http://localhost HTTP/1.1\r\n" + HOST + b"\r\n",
+    "bytes in the path": b"GET /livez\xff HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a null": b"GET /livez\0 HTTP/1.1\r\n" + HOST + b"\r\n",
+    "bare newlines": b"GET /livez HTTP/1.1\nHost: localhost\n\n",
+    "a folded header": b"GET /livez HTTP/1.1\r\n" + HOST + b"X: a\r\n b\r\n\r\n",
+    "a header without a name": b"GET /livez HTTP/1.1\r\n" + HOST + b": x\r\n\r\n",
+}
+
+
+async def test_what_is_no_request_is_one_problem(client: Client) -> None:
+    """A2, RFC 9112: each is refused once, as a problem, and nothing behind it on the connection is taken for a request."""
+    taken = []
+    async with served(client, body_timeout=BOUND) as port:
+        for name, sent in MALFORMED.items():
+            raw = await exchange(port, sent + LIVEZ)
+            head, found = raw.partition(b"\r\n\r\n")[0].lower(), problems_in(raw)
+            told = b" 400 " in head and b"connection: close" in head and len(ANSWER.findall(raw)) == 1
+            if not (
+                told and [(one["status"], one["code"], bool(one["detail"])) for one in found] == [(400, "bad_request", True)]
+            ):
+                taken.append((name, raw))
+    assert taken == [] and (await client.threads()).items == []
+
+
+async def test_hosts_that_are_fine(port: int) -> None:
+    for host in (b"localhost:8000", b"[::1]:8000", b"api.example.org", b"xn--a_b.example", b"10.0.0.1:"):
+        raw = await exchange(port, b"GET /livez HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n")
+        assert b" 200 " in raw.split(b"\r\n")[0], host
+
+
+async def test_old_clients_need_no_host(port: int) -> None:
+    """RFC 9112, 3.2: HTTP/1.0 has none."""
+    assert b" 200 " in (await exchange(port, b"GET /livez HTTP/1.0\r\n\r\n")).split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize("what", [b"h2c", b"websocket"])
+async def test_no_other_protocol_is_spoken(port: int, what: bytes) -> None:
+    """A2: a request that asks for another protocol is answered in this one, and is the last of its connection."""
+    head = LIVEZ[:-2] + b"Connection: upgrade\r\nUpgrade: " + what
+    raw = await exchange(port, head + b"\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: eHh4eA==\r\n\r\n" + LIVEZ)
+    assert len(ANSWER.findall(raw)) == 1 and b" 200 " in raw.split(b"\r\n")[0]
+
+
+async def test_too_many_headers_are_refused(client: Client) -> None:
+    async with served(client, max_headers=10, max_header_bytes=2**20) as port:
+        raw = await exchange(port, LIVEZ[:-2] + b"a: b\r\n" * 1000 + b"\r\n")
+    assert [found["code"] for found in problems_in(raw)] == ["headers_too_large"]
+
+
+async def test_connections_are_bounded(client: Client) -> None:
+    """A2: beyond the bound a connection is told so at once; there is room again when others close."""
+    async with served(client, max_connections=5, idle_timeout=BOUND, body_timeout=BOUND) as port:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+        for reader, writer in held:
+            writer.write(LIVEZ)
+            assert (await one_answer(reader))[0] == 200
+        raw = await exchange(port)
+        assert [(found["status"], found["code"]) for found in problems_in(raw)] == [(503, "server_busy")]
+        assert b"retry-after: 1" in raw.lower()
+        for _, writer in held:
+            writer.close()
+            await writer.wait_closed()
+        async with asyncio.timeout(BOUND):
+            while b" 200 " not in await exchange(port, LIVEZ[:-2] + b"Connection: close\r\n\r\n"):
+                await asyncio.sleep(0.01)
+
+
+def test_connections_leave_room_for_other_files() -> None:
+    """A2: a process without descriptors could not even refuse."""
+    assert room_for(10_000, files=1024) == 1024 - 128
+    assert room_for(10_000, files=100_000) == 10_000
+    assert room_for(10_000, files=100) == 50

@@ -1,0 +1,210 @@
+"""One connection: what comes before, between and around requests, an application cannot bound (semantics: A2).
+
+A timer runs whenever no request is complete and no answer is under way; bytes that complete nothing do not stop it. What is no
+request of HTTP/1.1 is refused once, with a problem, after the answers that are under way; nothing behind it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from http import HTTPStatus
+from typing import Any, Final
+
+import httptools
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from runner.errors import HeadersTooLargeError, RequestError, RequestTimeoutError, RunyardError, ServerBusyError
+from runner.models import new_id
+
+from . import problems
+from .settings import ApiSettings
+
+AHEAD: Final = 16
+"""Requests that may wait on a connection for the answer to the one before them."""
+LINGER = 2.0
+"""Seconds for which a connection that was answered early takes what its client still sends; closed at once, the answer would be
+lost with it (RFC 9112, 9.6)."""
+SPARE: Final = 64
+"""Connections beyond the bound that are told so; those beyond these are cut."""
+HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]+)(:[0-9]{0,5})?")
+"""A host and a port, without what RFC 9110 (4.2.4) wants refused: a user's name before them."""
+
+
+class Protocol(HttpToolsProtocol):
+    """Bounds a connection in time, bytes, requests ahead and number, and refuses what two readers could take for two things.
+
+    And tells the request that is being answered that its client is gone, also if others wait behind it on the connection.
+    """
+
+    def __init__(self, config: uvicorn.Config, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        settings: ApiSettings = config.app.state.service.settings  # type: ignore[union-attr]
+        self._most_bytes, self._most_headers = settings.max_header_bytes, settings.max_headers
+        self._most_connections = settings.max_connections
+        self._patience = {"first": settings.body_timeout, "head": settings.body_timeout, "idle": settings.idle_timeout}
+        self._answering: RequestResponseCycle | None = None
+        self._in_head = False
+        self._progress = False  # the bytes that came last brought a request further
+        self._fruitless = 0  # bytes since others did
+        self._state = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._refusal: RunyardError | None = None  # nothing more is read; said once the answers under way are complete
+        self._last = False  # the answer under way was begun before its request was complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        beyond = len(self.connections) - self._most_connections
+        if beyond > SPARE:
+            transport.abort()
+        elif beyond > 0:
+            self._refuse(ServerBusyError("this server has as many connections as it takes; come again", sent=False))
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._watch("gone")
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        if self._refusal is not None or self._state == "lingering":
+            return
+        self._progress = False
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:  # no other protocol is spoken here, and this one's parser takes nothing more
+            self.cycle.keep_alive = False
+        except httptools.HttpParserError as error:
+            found = error.__context__
+            self._refuse(found if isinstance(found, RunyardError) else RequestError(f"this is no HTTP/1.1 request: {error}"))
+        self._fruitless = 0 if self._progress else self._fruitless + len(data)
+        if self._fruitless > self._most_bytes:
+            self._refuse(HeadersTooLargeError(f"the headers are larger than {self._most_bytes} bytes", most=self._most_bytes))
+        self._watch()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # what stands behind a body changes nothing of its request
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._progress = False, True
+        self._check_head()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._progress = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._progress = True
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._unset_keepalive_if_required()
+        if not self.transport.is_closing():
+            if self._last:
+                self._linger()
+            elif self._refusal is not None and not self._is_answering():
+                self._tell(self._refusal)
+        self._watch()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, self._announcing(cycle, app))
+
+    def _announcing(self, cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
+        """``app``, whose answer says that the connection closes if its request is not complete yet."""
+
+        async def announcing(scope: Scope, receive: Receive, send: Send) -> None:
+            async def answer(message: Message) -> None:
+                if message["type"] == "http.response.start" and cycle.more_body:
+                    self._last = True
+                    await send({**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]})
+                    cycle.keep_alive = True  # it is closed from here, after a while
+                else:
+                    await send(message)
+
+            await app(scope, receive, answer)
+
+        return announcing
+
+    def _check_head(self) -> None:
+        """Raises RunyardError."""
+        if len(self.headers) > self._most_headers:
+            raise HeadersTooLargeError(f"there are more than {self._most_headers} headers", most=self._most_headers)
+        if len(self.pipeline) >= AHEAD:
+            raise RequestError(f"more than {AHEAD} requests wait for answers on this connection; wait for some")
+        version = self.parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            raise RequestError("only HTTP/1.1 and HTTP/1.0 are spoken here")
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) != 1 and (hosts or version == "1.1"):
+            raise RequestError(f"a request has one Host, this one has {len(hosts)}")
+        if hosts and not HOST.fullmatch(hosts[0]):
+            raise RequestError("Host is a name or an address, and a port after a colon where there is one")
+        for name, value in self.headers:
+            if name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
+                raise RequestError("the only Transfer-Encoding is chunked, in HTTP/1.1")
+
+    def _is_answering(self) -> bool:
+        answering = self._answering
+        return answering is not None and not (answering.response_complete or answering.disconnected) or bool(self.pipeline)
+
+    def _watch(self, state: str | None = None) -> None:
+        """Start the timer of the state that the connection is in, unless it runs."""
+        if state is None:
+            if self._state == "lingering" or self.transport.is_closing():
+                return
+            state = "answering" if self._is_answering() else "head" if self._in_head else "idle" if self.cycle else "first"
+        if state == self._state:
+            return
+        self._state = state
+        if self._timer is not None:
+            self._timer.cancel()
+        seconds = LINGER if state == "lingering" else self._patience.get(state)
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self._too_slow)
+
+    def _too_slow(self) -> None:
+        if self._state == "head":
+            self._refuse(RequestTimeoutError(f"the headers did not arrive within {self._patience['head']:g} s"))
+        else:
+            self.transport.close()
+
+    def _refuse(self, error: RunyardError) -> None:
+        if self._refusal is None and not self.transport.is_closing():
+            self._refusal = error
+            self._abandon()
+            if not self._is_answering():
+                self._tell(error)
+
+    def _abandon(self) -> None:
+        """Whoever waits for the rest of the request that came last waits for nothing."""
+        if self.pipeline and self.pipeline[0][0].more_body:
+            self.pipeline.popleft()
+        elif self.cycle is not None and self.cycle.more_body and not self.cycle.response_started:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
+    def _tell(self, error: RunyardError) -> None:
+        answer = problems.response(error, new_id(), {"Connection": "close"})
+        lines = [f"HTTP/1.1 {answer.status_code} {HTTPStatus(answer.status_code).phrase}".encode()]
+        lines += [name + b": " + value for name, value in answer.raw_headers]
+        self.transport.write(b"\r\n".join([*lines, b"", bytes(answer.body)]))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close after a while in which what comes is thrown away."""
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._watch("lingering")
