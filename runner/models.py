@@ -45,9 +45,15 @@ def new_id() -> str:
 
 
 def check_id(value: Any, name: str) -> str:
-    """Return ``value`` if it is a valid id (1 to 255 printable characters), else raise :class:`InvalidInputError`."""
+    """Return ``value`` if it is a valid id, else raise :class:`InvalidInputError`.
+
+    An id has 1 to 255 printable characters, and is not ``.`` or ``..``: whoever resolves a path takes them for steps in it
+    (RFC 3986, 5.2.4), encoded or not.
+    """
     if not (isinstance(value, str) and 1 <= len(value) <= MAX_ID_LENGTH and value.isprintable()):
         raise InvalidInputError(f"{name} must be 1 to {MAX_ID_LENGTH} printable characters, got {value!r:.80}", field=name)
+    if value in (".", ".."):
+        raise InvalidInputError(f"{name} cannot be {value!r}, which paths have for a step; choose another", field=name)
     return str(value)
 
 

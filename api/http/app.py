@@ -20,6 +20,7 @@ from runner.settings import Settings
 from . import problems
 from .auth import Auth, Gate
 from .document import document
+from .head import Head
 from .limits import Bounds
 from .observe import Observe
 from .paths import KeepSlashes
@@ -119,6 +120,7 @@ def asgi_app(
         allow_headers=ASKED,
         expose_headers=TOLD,
     )
+    app.add_middleware(Head)
     app.add_middleware(Observe)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     routes = [route for module in ROUTERS for route in module.router.routes if isinstance(route, APIRoute)]

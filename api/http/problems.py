@@ -180,7 +180,8 @@ def _of_http(request: Request, error: HTTPException) -> RunyardError:
         return errors.RouteNotFoundError("there is no such path; /openapi.json lists those that there are")
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allow = ", ".join(sorted(_methods(request)))
-        return errors.MethodNotAllowedError(f"{request.method} is not possible here, only {allow}", allow=allow)
+        method = "HEAD" if getattr(request.state, "head", False) else request.method
+        return errors.MethodNotAllowedError(f"{method} is not possible here, only {allow}", allow=allow)
     return errors.RequestError(str(error.detail))
 
 
@@ -193,7 +194,8 @@ def _methods(request: Request) -> set[str]:
         if re.fullmatch(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(template)), path)
     }
     nearest = min(fitting, key=lambda template: template.count("{"), default=None)
-    return {method.upper() for method in fitting[nearest]} if nearest is not None else set()
+    found = {method.upper() for method in fitting[nearest]} if nearest is not None else set()
+    return found | {"HEAD"} if "GET" in found else found
 
 
 class Refusal(HTTPException):

@@ -84,7 +84,7 @@ class Protocol(HttpToolsProtocol):
             self._refuse(found if isinstance(found, RunyardError) else RequestError(f"this is no HTTP/1.1 request: {error}"))
         self._fruitless = 0 if self._progress else self._fruitless + len(data)
         if self._fruitless > self._most_bytes:
-            self._refuse(HeadersTooLargeError(f"the headers are larger than {self._most_bytes} bytes", most=self._most_bytes))
+            self._refuse(self._too_large())
         self._watch()
 
     def on_message_begin(self) -> None:
@@ -122,7 +122,7 @@ class Protocol(HttpToolsProtocol):
         self._answering = cycle
         super()._start_asgi_task(cycle, self._announcing(cycle, app))
 
-    def _announcing(self, cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
+    def _announcing(self, cycle: RequestResponseCycle, app: ASGIApp) -> Any:
         """``app``, whose answer says that the connection closes if its request is not complete yet."""
 
         async def announcing(scope: Scope, receive: Receive, send: Send) -> None:
@@ -142,6 +142,8 @@ class Protocol(HttpToolsProtocol):
         """Raises RunyardError."""
         if len(self.headers) > self._most_headers:
             raise HeadersTooLargeError(f"there are more than {self._most_headers} headers", most=self._most_headers)
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self._most_bytes:
+            raise self._too_large()
         if len(self.pipeline) >= AHEAD:
             raise RequestError(f"more than {AHEAD} requests wait for answers on this connection; wait for some")
         version = self.parser.get_http_version()
@@ -156,16 +158,20 @@ class Protocol(HttpToolsProtocol):
             if name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
                 raise RequestError("the only Transfer-Encoding is chunked, in HTTP/1.1")
 
+    def _too_large(self) -> HeadersTooLargeError:
+        most = self._most_bytes
+        return HeadersTooLargeError(f"the request's path and headers are larger than {most} bytes", most=most)
+
     def _is_answering(self) -> bool:
         answering = self._answering
-        return answering is not None and not (answering.response_complete or answering.disconnected) or bool(self.pipeline)
+        return bool(self.pipeline) or not (answering is None or answering.response_complete or answering.disconnected)
 
     def _watch(self, state: str | None = None) -> None:
         """Start the timer of the state that the connection is in, unless it runs."""
         if state is None:
             if self._state == "lingering" or self.transport.is_closing():
                 return
-            state = "answering" if self._is_answering() else "head" if self._in_head else "idle" if self.cycle else "first"
+            state = "answering" if self._is_answering() else "head" if self._in_head else "idle" if self._answering else "first"
         if state == self._state:
             return
         self._state = state
@@ -191,9 +197,9 @@ class Protocol(HttpToolsProtocol):
         """Whoever waits for the rest of the request that came last waits for nothing."""
         if self.pipeline and self.pipeline[0][0].more_body:
             self.pipeline.popleft()
-        elif self.cycle is not None and self.cycle.more_body and not self.cycle.response_started:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        elif (waiting := self._answering) is not None and waiting.more_body and not waiting.response_started:
+            waiting.disconnected = True
+            waiting.message_event.set()
 
     def _tell(self, error: RunyardError) -> None:
         answer = problems.response(error, new_id(), {"Connection": "close"})

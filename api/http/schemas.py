@@ -58,7 +58,7 @@ FEW: Final = 1000
 """Entries that an object may have whose names or values are checked: each one that does not fit is an error to describe, and a
 body has room for millions."""
 
-ID_SCHEMA: Final[dict[str, Any]] = {"pattern": "^[^\\u0000-\\u001f\\u007f-\\u00a0]+$"}
+ID_SCHEMA: Final[dict[str, Any]] = {"pattern": "^(?!\\.{1,2}$)[^\\u0000-\\u001f\\u007f-\\u00a0]+$"}
 
 
 def _id(value: str) -> str:
@@ -92,7 +92,12 @@ def _few_fields(value: Any) -> Any:
 Id = Annotated[
     str,
     AfterValidator(_id),
-    Field(min_length=1, max_length=MAX_ID_LENGTH, description="1 to 255 printable characters.", json_schema_extra=ID_SCHEMA),
+    Field(
+        min_length=1,
+        max_length=MAX_ID_LENGTH,
+        description="1 to 255 printable characters; not . or ..",
+        json_schema_extra=ID_SCHEMA,
+    ),
 ]
 Uuid = Annotated[str, Field(description="A message's id.", json_schema_extra={"format": "uuid"})]
 Name = Annotated[str, AfterValidator(_id), Field(min_length=1, max_length=MAX_ID_LENGTH, json_schema_extra=ID_SCHEMA)]

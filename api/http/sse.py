@@ -113,6 +113,10 @@ class EventStream(Response):
         self.sent_at = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("state", {}).get("head"):  # a stream has no end, and its reader would have nothing of it
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
         with self.seat.permit:
             streams = self.seat.streams
             end = streams.join()

@@ -173,9 +173,8 @@ class Wire:
 
 
 def _path(segments: tuple[str, ...]) -> str:
-    """Ids may hold any printable text; dots alone would be taken for a way up."""
-    quoted = (quote(check_id(segment, "id"), safe="") for segment in segments)
-    return "/v1/" + "/".join(part.replace(".", "%2E") if not part.strip(".") else part for part in quoted)
+    """Ids may hold any printable text."""
+    return "/v1/" + "/".join(quote(check_id(segment, "id"), safe="") for segment in segments)
 
 
 def _header(event_id: str) -> str:

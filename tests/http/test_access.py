@@ -140,7 +140,7 @@ async def test_mounted_in_a_hosts_app(client: Client) -> None:
         assert made.headers["location"] == "/agents/v1/threads/a%2Fb"
         assert (await http.get(made.headers["location"])).json()["thread_id"] == "a/b"
         refused = await http.put("/agents/v1/threads")
-        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, POST")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD, POST")
         document = (await http.get("/agents/openapi.json")).json()
         assert document["servers"] == [{"url": "/agents"}]
 

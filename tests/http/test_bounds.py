@@ -13,11 +13,14 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from pydantic import JsonValue
 
-from api.http.app import asgi_app
+from api.http.app import ROUTERS, asgi_app
+from api.http.paths import check_text
 from api.http.settings import ApiSettings
 from runner.client import Client
+from runner.errors import RequestError
 from runner.models import HitlRequest, JsonObject
 from runner.nesting import MAX_NESTING
 from tests.http.conftest import SECRET, Caller, transport
@@ -223,7 +226,7 @@ async def test_paths_and_methods(http: httpx.AsyncClient) -> None:
     problem(await http.get("/v1/nothing"), 404, "route_not_found")
     refused = await http.put("/v1/threads/t")
     problem(refused, 405, "method_not_allowed")
-    assert refused.headers["allow"] == "DELETE, GET, PATCH"
+    assert refused.headers["allow"] == "DELETE, GET, HEAD, PATCH"
     problem(await http.post("/v1/threads/"), 404, "route_not_found")
 
 
@@ -290,3 +293,91 @@ async def test_a_defect_is_one_problem_and_tells_nothing(
     reply = await http.get("/v1/threads/t")
     problem(reply, 500, "internal_error")
     assert "secret" not in reply.text and json.loads(reply.text)["detail"]
+
+
+@pytest.mark.parametrize("id", ["%FF", "%FE", "%C0%AE", "%ED%A0%80", "%F4%90%80%80", "a%00b"])
+async def test_what_is_no_utf8_is_no_id(http: httpx.AsyncClient, client: Client, id: str) -> None:
+    """A2: bytes that decode to nothing, or to nothing else than other bytes do, name no thread; nor do they in a query."""
+    for path in (f"/v1/threads/{id}/runs", f"/v1/threads/t/runs/{id}/cancel", f"/v1/requests/{id}/respond"):
+        problem(await http.post(raw(http, path), json={"message": "x"}), 400, "bad_request")
+    problem(await http.get(raw(http, f"/v1/threads?agent={id}")), 400, "bad_request")
+    problem(await http.get(raw(http, f"/v1/threads?{id}=x")), 400, "bad_request")
+    assert (await client.threads()).items == []
+
+
+@pytest.mark.parametrize("text", [b"%zz", b"%", b"a%2", b"%%30", b"%FF", b"\xff", b"%00", b"\0"])
+def test_texts_that_nothing_decodes(text: bytes) -> None:
+    """A2: `%zz` left as it is would name what `%25zz` names."""
+    with pytest.raises(RequestError):
+        check_text(text)
+
+
+def raw(http: httpx.AsyncClient, target: str) -> httpx.URL:
+    """``target`` as it stands; the client would repair it."""
+    return httpx.URL(http.base_url).copy_with(raw_path=target.encode())
+
+
+@pytest.mark.parametrize("id", ["%2E", "%2E%2E", "%2e%2E"])
+async def test_steps_are_no_ids(http: httpx.AsyncClient, client: Client, id: str) -> None:
+    """A2, RFC 3986, 5.2.4: a client that resolves the path would ask for something else."""
+    for path in (f"/v1/threads/{id}/runs", f"/v1/threads/t/runs/{id}/cancel", f"/v1/requests/{id}/respond"):
+        problem(await http.post(raw(http, path), json={"message": "x"}), 422, "invalid_request")
+    dots = id.replace("%2E", ".").replace("%2e", ".")
+    problem(await http.post("/v1/threads", json={"thread_id": dots}), 422, "invalid_request")
+    problem(await http.post(PROMPT, json={"message": "x", "run_id": dots}), 422, "invalid_request")
+    assert (await client.threads()).items == []
+
+
+def routes() -> list[tuple[str, str, set[str]]]:
+    """Method, path and names of query parameters of every route."""
+    found = [route for module in ROUTERS for route in module.router.routes if isinstance(route, APIRoute)]
+    return [(method, r.path, {p.alias for p in r.dependant.query_params}) for r in found for method in r.methods or ()]
+
+
+async def test_every_route_refuses_what_it_does_not_know(http: httpx.AsyncClient) -> None:
+    """A: `?limt=1` would be a list of everything; and of two values for one thing, one would not count."""
+    assert len(routes()) >= 35
+    for method, path, names in routes():
+        target = re.sub(r"{\w+}", "x", path)
+        body = {"json": {}} if method in ("POST", "PATCH") else {}
+        found = problem(await http.request(method, f"{target}?limt=1", **body), 422, "invalid_request")
+        assert [(e["location"], e["pointer"]) for e in found["errors"]] == [("query", "limt")], target
+        for name in names - {"tag"}:
+            found = problem(await http.request(method, f"{target}?{name}=1&{name}=1", **body), 422, "invalid_request")
+            assert [(e["location"], e["pointer"]) for e in found["errors"]] == [("query", name)], target
+    assert (await http.get("/v1/threads?tag=a:b&tag=c:d")).status_code == 200
+    found = problem(await http.get("/v1/threads?" + "&".join(f"p{n}=1" for n in range(500))), 422, "invalid_request")
+    assert len(found["errors"]) <= 50
+
+
+async def test_head_is_get_without_the_content(http: httpx.AsyncClient, client: Client) -> None:
+    """RFC 9110, 9.3.2: the same status and headers wherever GET is; what GET does not have, HEAD has not either."""
+    await client.enqueue("t", "x", "r")
+    for method, path, names in routes():
+        target = path.replace("{thread_id}", "t").replace("{run_id}", "r") + ("?wait=0" if "wait" in names else "")
+        target += "?other=t" if "other" in names else ""
+        async with asyncio.timeout(20):
+            head = await http.head(target)
+        assert head.content == b""
+        if method == "GET" and not path.endswith("/stream"):
+            got = await http.get(target)
+            assert head.status_code == got.status_code in (200, 202), target
+            if path != "/metrics":
+                assert without_date(head.headers) == without_date(got.headers), target
+    refused = await http.head("/v1/threads/t/fork")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+    assert (await http.head("/v1/threads/nobody")).status_code == 404
+
+
+async def test_head_opens_no_stream(http: httpx.AsyncClient, app: FastAPI, client: Client) -> None:
+    """The headers of a stream, which has no end, and nothing is held for it."""
+    await client.enqueue("t", "x", "r")
+    for path in ("/v1/threads/t/stream", "/v1/threads/t/runs/r/stream"):
+        async with asyncio.timeout(20):
+            head = await http.head(path)
+        assert (head.status_code, head.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+    assert (await http.head("/v1/threads/t/runs/none/stream")).status_code == 404
+
+
+def without_date(headers: httpx.Headers) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name != "x-request-id"}

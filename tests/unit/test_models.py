@@ -43,14 +43,14 @@ def test_new_ids_are_uuid7_and_sort_by_age() -> None:
     assert {uuid.UUID(i).version for i in ids} == {7}
 
 
-@pytest.mark.parametrize("good", ["a", "x" * 255, "with space", "ünï", "a:b/c"])
+@pytest.mark.parametrize("good", ["a", "x" * 255, "with space", "ünï", "a:b/c", "...", ".a", "a.."])
 def test_good_ids(good: str) -> None:
     assert check_id(good, "thread_id") == good
 
 
-@pytest.mark.parametrize("bad", ["", "x" * 256, "a\nb", "\0", "a\u200b\x7f", 7, None])
+@pytest.mark.parametrize("bad", ["", "x" * 256, "a\nb", "\0", "a\u200b\x7f", ".", "..", 7, None])
 def test_bad_ids(bad: object) -> None:
-    """A2: ids are 1 to 255 printable characters."""
+    """A2: ids are 1 to 255 printable characters, and none is a step in a path (RFC 3986, 5.2.4)."""
     with pytest.raises(InvalidInputError) as caught:
         check_id(bad, "thread_id")  # type: ignore[arg-type]
     assert caught.value.details["field"] == "thread_id"

@@ -20,6 +20,7 @@ from runner.models import MAX_ID_LENGTH, check_id
 from runner.webhooks.masking import HIDE_WEBHOOKS
 
 from ..auth import Principal
+from ..parameters import Known
 from ..paths import decoded
 from ..problems import Refusal, documented
 from ..schemas import ID_SCHEMA
@@ -82,8 +83,10 @@ class Route(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
+        known = Known(self)
 
         async def route(request: Request) -> Response:
+            known.check(request)
             if self.body_field is not None and not _is_json(request):
                 raise UnsupportedMediaTypeError("send the body as application/json, with that Content-Type")
             return await handle(Body(request.scope, request.receive))

@@ -722,6 +722,9 @@ BEGIN
     THEN
         PERFORM runyard.refuse('invalid_input', 'thread_id and run_id, and agent and queue where given, must have 1 to 255 characters');
     END IF;
+    IF thread_id IN ('.', '..') OR run_id IN ('.', '..') OR agent IN ('.', '..') OR queue IN ('.', '..') THEN
+        PERFORM runyard.refuse('invalid_input', 'thread_id, run_id, agent and queue cannot be . or .., which paths have for a step');
+    END IF;
     IF priority NOT IN ('high', 'normal', 'low') OR jsonb_typeof(metadata) <> 'object' THEN
         PERFORM runyard.refuse('invalid_input', 'priority is high, normal or low, and metadata an object');
     END IF;
