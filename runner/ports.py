@@ -327,11 +327,12 @@ class Scheduler(Protocol):
 
 class EventLog(Protocol):
     """One bounded stream of events per run. ``follow`` yields None each time ``silence`` seconds passed without an event, if a
-    number of seconds is given. ``begins`` yields at first, and whenever an attempt of any run of the thread begins
+    number of seconds is given. ``read`` with ``page`` returns as many events as a reader may hold, none if there are no more.
+    ``begins`` yields at first, and whenever an attempt of any run of the thread begins
     or a verb outside an attempt tells of one: the events that are numbered 1."""
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None: ...
-    async def read(self, ref: RunRef, after: str | None = None) -> list[Event]: ...
+    async def read(self, ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]: ...
     async def holds(self, ref: RunRef, event_id: str) -> bool: ...
     def follow(
         self, ref: RunRef, after: str | None = None, *, silence: float | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
@@ -153,11 +153,15 @@ class _Reader:
 
     async def _underway(self, ref: RunRef, run: Run) -> None:
         """Wait a moment for the run's end: just committed, it follows what its attempt said last, and neither is lost."""
-        kept = await self._kept(ref)
-        if not kept or (position(kept[-1].id) or START) >= _end(run):
-            return
         with suppress(TimeoutError, BackendUnavailableError):
-            async with asyncio.timeout(UNDERWAY), aclosing(self._log().follow(ref, kept[-1].id)) as events:
+            if run.event_id is None or await self._log().holds(ref, run.event_id):
+                return
+            last = None
+            while page := [event.id for event in await self._log().read(ref, last, page=True) if event.id is not None]:
+                last = page[-1]
+            if (position(last) or _end(run)) >= _end(run):
+                return
+            async with asyncio.timeout(UNDERWAY), aclosing(self._log().follow(ref, last)) as events:
                 async for event in events:
                     if event is not None and (position(event.id) or START) >= _end(run):
                         return
@@ -189,7 +193,7 @@ class _Reader:
         if arrival is not None and arrival.id is None:
             return
         if arrival is not None and (self.cursor.skips(arrival) or self.cursor.turns(arrival)):
-            async for event in self._catch_up(ref, position(arrival.id), [arrival]):
+            async for event in self._catch_up(ref, position(arrival.id), arrival):
                 yield event
         elif arrival is not None and self.cursor.admit(arrival):
             yield arrival
@@ -200,24 +204,57 @@ class _Reader:
                 async for event in self._catch_up(ref, position(run.event_id)):
                     yield event
 
-    async def _catch_up(self, ref: RunRef, until: Position | None, arrived: Sequence[Event] = ()) -> AsyncIterator[Event]:
-        """All that Redis and Postgres hold between the cursor and ``until`` (inclusive; None: everything), holes announced."""
-        held = (*await self.backend.runs.run_events(ref), *await self._kept(ref), *arrived)
-        merged = {place: event for event in held if (place := position(event.id)) and (until is None or place <= until)}
-        for _, event in sorted(merged.items(), key=lambda item: item[0]):
-            hole = self.cursor.skips(event)
-            if not self.cursor.admit(event):
+    async def _catch_up(self, ref: RunRef, until: Position | None, arrived: Event | None = None) -> AsyncIterator[Event]:
+        """All that Redis and Postgres hold between the cursor and ``until`` (inclusive; None: everything), holes announced.
+
+        Redis is read a page at a time, as the events are taken. Postgres is asked where the count has a hole or an attempt
+        begins, and for the end if that is missing; of its answer only what belongs there is held.
+        """
+        async for event in self._kept(ref, arrived):
+            place = position(event.id)
+            if place is None or place <= self.cursor.at:
                 continue
+            if until is not None and place > until:
+                break
+            if self.cursor.skips(event) or self.cursor.turns(event):
+                for proved in await self._proved(ref, place, inclusive=False):
+                    for each in self._admit(proved):
+                        yield each
+            for each in self._admit(event):
+                yield each
+        if until is None or self.cursor.at < until:
+            for proved in await self._proved(ref, until):
+                for each in self._admit(proved):
+                    yield each
+
+    def _admit(self, event: Event) -> Iterator[Event]:
+        """``event`` unless it was seen, after a gap if others are missing before it and nobody was told."""
+        hole = self.cursor.skips(event)
+        if self.cursor.admit(event):
             if hole and not self.announced:
                 yield self._gap()
             self.announced = False
             yield event
 
-    async def _kept(self, ref: RunRef) -> list[Event]:
-        try:
-            return await self._log().read(ref)
-        except BackendUnavailableError:
-            return []
+    async def _proved(self, ref: RunRef, until: Position | None, *, inclusive: bool = True) -> list[Event]:
+        """What Postgres proves after the cursor, up to ``until``."""
+        found = {place: event for event in await self.backend.runs.run_events(ref) if (place := position(event.id))}
+        most = until or (sys.maxsize, sys.maxsize)
+        return [e for at, e in sorted(found.items(), key=_place) if self.cursor.at < at and (at < most or (inclusive and at == most))]
+
+    async def _kept(self, ref: RunRef, arrived: Event | None) -> AsyncIterator[Event]:
+        """What Redis holds after the cursor, as far as it can be read, and ``arrived``."""
+        after = None if self.cursor.at == START else "{}-{}".format(*self.cursor.at)
+        with suppress(BackendUnavailableError):
+            while True:
+                page = await self._log().read(ref, after, page=True)
+                for event in page:
+                    yield event
+                if (last := next((event.id for event in reversed(page) if event.id is not None), None)) is None:
+                    break
+                after = last
+        if arrived is not None:
+            yield arrived
 
     def _log(self) -> EventLog:
         log: EventLog | None = getattr(self.backend, "events", None)
@@ -244,6 +281,10 @@ class _Reader:
 
     def _gap(self) -> Event:
         return Event(id=None, type="gap", thread_id=self.thread_id, run_id=self.run_id)
+
+
+def _place(item: tuple[Position, Event]) -> Position:
+    return item[0]
 
 
 def _end(run: Run) -> Position:

@@ -34,7 +34,8 @@ class MemoryEventLog:
         async with self._changed:
             self._changed.notify_all()
 
-    async def read(self, ref: RunRef, after: str | None = None) -> list[Event]:
+    async def read(self, ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]:
+        """``page`` changes nothing: the events are held anyway."""
         return [e for e in self._streams.get(ref, []) if after is None or place(e.id) > place(after)]
 
     async def holds(self, ref: RunRef, event_id: str) -> bool:

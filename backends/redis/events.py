@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
+from runner.errors import BackendUnavailableError, RunyardError
 from runner.exchange import RunRef
 from runner.models import STREAM_ENDS, Event
 
@@ -18,6 +20,9 @@ from .jobs import packb, unpackb
 from .keys import events_suffix
 
 PAGE: Final = 500
+"""Events that are read at once, at most."""
+PAGE_BYTES: Final = 64 * 2**10
+"""About as many bytes: what a reader holds that takes nothing. An event that is larger is a page by itself."""
 DAY: Final = 86_400.0
 
 
@@ -49,8 +54,9 @@ class RedisEventLog:
     """Implements :class:`runner.ports.EventLog`.
 
     max_events: about how many events a run's stream keeps. ttl: seconds that a stream lives after its last event (semantics:
-    E4). backlog: how many live events a follower may leave unread before it has to read the stream again.
-    Raises BackendUnavailableError when Redis does not answer.
+    E4). backlog: how many live events a follower may leave unread before it has to read the stream again (in bytes, see
+    :mod:`backends.redis.hub`).
+    Raises BackendUnavailableError when Redis does not answer, or has no stream where one should be.
     """
 
     def __init__(self, server: RedisServer, *, max_events: int = 5000, ttl: float = DAY, backlog: int = 1000) -> None:
@@ -85,15 +91,22 @@ class RedisEventLog:
             for shard, args in shards.items()
         ]
 
-    async def read(self, ref: RunRef, after: str | None = None) -> list[Event]:
-        """The events after the id ``after`` that the stream holds, a ``gap`` wherever some may be missing."""
+    async def read(self, ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]:
+        """The events after the id ``after`` that the stream holds, a ``gap`` wherever some may be missing. ``page``: only the
+        first few, which may be a gap alone; none if there are no more."""
         position = _Position(ref, after)
+        if page:
+            events, more = await self._page(position)
+            while more and not events:
+                events, more = await self._page(position)
+            return events
         return [event async for event in self._stored(position)]
 
     async def holds(self, ref: RunRef, event_id: str) -> bool:
         """Whether the stream still has the event with this id, whatever its length."""
         id_ = EventId.parse(event_id)
-        return id_ is not None and bool(await self._server.command("XRANGE", self._keys.events(ref), str(id_), str(id_)))
+        with _a_stream():
+            return id_ is not None and bool(await self._server.command("XRANGE", self._keys.events(ref), str(id_), str(id_)))
 
     async def follow(
         self, ref: RunRef, after: str | None = None, *, silence: float | None = None
@@ -117,19 +130,16 @@ class RedisEventLog:
                 except TimeoutError:
                     yield None
                     continue
-                if message is None:  # this reader was slow; the stream still has what its queue dropped
-                    events = [event async for event in self._stored(position)]
-                else:
-                    text, _, payload = message.partition(b" ")
-                    id_ = EventId.parse(text.decode())
-                    assert id_ is not None  # the append script takes no other
-                    events = []
-                    if position.is_ahead(id_) and not id_.follows(position.last):
-                        events = [event async for event in self._stored(position)]
-                    events += position.advance(id_, payload)
-                for event in events:
-                    ended = event.type in STREAM_ENDS
-                    yield event
+                live_event = _decoded(message, ref) if message is not None else None
+                if live_event is None or (position.is_ahead(live_event[0]) and not live_event[0].follows(position.last)):
+                    # This reader was slow, or events are missing before this one, or it is none: the stream tells.
+                    async for event in self._stored(position):
+                        ended = event.type in STREAM_ENDS
+                        yield event
+                if live_event is not None:
+                    for event in position.advance(*live_event):
+                        ended = event.type in STREAM_ENDS
+                        yield event
 
     async def begins(self, thread_key: int) -> AsyncGenerator[bool, None]:
         """At once, and whenever an event numbered 1 is added to a run of the thread. Raises BackendUnavailableError when the
@@ -141,14 +151,51 @@ class RedisEventLog:
 
     async def _stored(self, position: _Position) -> AsyncGenerator[Event, None]:
         """Page through what the stream holds after ``position``, and move it."""
-        read, key = script("read"), self._keys.events(position.ref)
-        while True:
-            after = "" if position.last is None else str(position.last)
-            [(whole, *entries)] = await self._server.call(Call(read, key, (after, PAGE)))
-            for event in position.turn_page(bool(whole), entries):
+        more = True
+        while more:
+            events, more = await self._page(position)
+            for event in events:
                 yield event
-            if len(entries) < 2 * PAGE:
-                return
+
+    async def _page(self, position: _Position) -> tuple[list[Event], bool]:
+        """Some of what the stream holds after ``position``, which moves, and whether there is more."""
+        after = "" if position.last is None else str(position.last)
+        call = Call(script("read"), self._keys.events(position.ref), (after, PAGE, PAGE_BYTES))
+        with _a_stream():
+            [(whole, more, *entries)] = await self._server.call(call)
+        before = position.last
+        events = list(position.turn_page(bool(whole), entries))
+        return events, bool(more) and position.last != before
+
+
+@contextmanager
+def _a_stream() -> Iterator[None]:
+    """Something else under a stream's key is a stream that cannot be read."""
+    try:
+        yield
+    except BackendUnavailableError:
+        raise
+    except RunyardError as error:
+        raise BackendUnavailableError(f"a run's events cannot be read ({error.message}); delete what stands there") from error
+
+
+def _decoded(message: bytes, ref: RunRef) -> tuple[EventId, Event] | None:
+    """The event in a message of the channel of ``ref``; None if the append script did not write it."""
+    text, _, payload = message.partition(b" ")
+    return _event(text, payload, ref)
+
+
+def _event(text: bytes, payload: bytes | None, ref: RunRef) -> tuple[EventId, Event] | None:
+    """The event with the id ``text``; None if ``payload`` is none."""
+    id_ = EventId.parse(text.decode("latin-1"))
+    try:
+        type_, thread_id, data = unpackb(payload or b"")
+    except (ValueError, TypeError):  # msgpack's errors, and another number of parts
+        return None
+    if id_ is None or not (isinstance(type_, str) and isinstance(thread_id, str) and isinstance(data, dict)):
+        return None
+    # Written by append from a validated event.
+    return id_, Event.model_construct(id=str(id_), type=type_, thread_id=thread_id, run_id=ref.run_id, data=data)
 
 
 class _Position:
@@ -175,20 +222,19 @@ class _Position:
         if self._gap_due and not entries:
             yield self._gap("")
         for i in range(0, len(entries), 2):
-            id_ = EventId.parse(entries[i].decode())
-            assert id_ is not None
-            yield from self.advance(id_, entries[i + 1])
+            if (found := _event(entries[i], entries[i + 1], self.ref)) is not None:
+                yield from self.advance(*found)
+            elif (id_ := EventId.parse(entries[i].decode())) is not None and self.is_ahead(id_):
+                self.last, self._gap_due = id_, True  # an entry that nobody can read is lost
 
-    def advance(self, id_: EventId, payload: bytes) -> Iterator[Event]:
-        """The event with this id unless it was seen before, after a gap if something may be missing."""
+    def advance(self, id_: EventId, event: Event) -> Iterator[Event]:
+        """``event``, which has this id, unless it was seen before; after a gap if something may be missing."""
         if not self.is_ahead(id_):
             return
-        type_, thread_id, data = unpackb(payload)
         if self._gap_due or not id_.follows(self.last):
-            yield self._gap(thread_id)
+            yield self._gap(event.thread_id)
         self.last = id_
-        # Written by append from a validated event.
-        yield Event.model_construct(id=str(id_), type=type_, thread_id=thread_id, run_id=self.ref.run_id, data=data)
+        yield event
 
     def _gap(self, thread_id: str) -> Event:
         self._gap_due = False

@@ -22,15 +22,33 @@ PING_AFTER = 5.0
 """Seconds of silence after which the connection is tested; it is lost after as many more."""
 
 
+MOST_EACH = 2**20
+"""Bytes of messages that one subscription holds unread. A message that is larger is held alone."""
+MOST_IN_ALL = 64 * 2**20
+"""Bytes that all subscriptions of a process hold unread together; a message counts for each that holds it."""
+ALWAYS = 32 * 2**10
+"""Bytes that a subscription may hold whatever the others do: who is quick does not pay for who is slow."""
+
+
+class Unread:
+    """Bytes that the subscriptions of a process hold."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
 class Subscription:
     """The messages of one channel since the subscription began. ``silence``: seconds without one that :meth:`get` tells of.
+    ``unread``: what all subscriptions hold.
 
     One timer lasts as long as the subscription: one for each message would cost more than the message.
     """
 
-    def __init__(self, limit: int, silence: float | None = None) -> None:
+    def __init__(self, limit: int, silence: float | None = None, unread: Unread | None = None) -> None:
         self._limit = limit
         self._messages: deque[bytes] = deque()
+        self._size = 0
+        self._unread = unread if unread is not None else Unread()
         self._ready = asyncio.Event()
         self._dropped = False
         self._lost = False
@@ -41,7 +59,7 @@ class Subscription:
         self._timer = None if silence is None else self._loop.call_later(silence, self._listen)
 
     async def get(self) -> bytes | None:
-        """The next message. None: some were dropped, since more than ``limit`` were unread.
+        """The next message. None: some were dropped, since more than ``limit``, or too many bytes, were unread.
 
         Raises TimeoutError each time there was none for ``silence`` seconds; BackendUnavailableError once the connection was
         lost and everything that came before was taken.
@@ -58,17 +76,21 @@ class Subscription:
         if not self._messages:
             raise BackendUnavailableError("the connection to Redis was lost; subscribe again and read what was missed")
         message = self._messages.popleft()
+        self._hold(-len(message))
         self._settle()
         return message
 
     def put(self, message: bytes) -> None:
         self._heard_at = self._loop.time()
         self._silent = False
-        if len(self._messages) >= self._limit:
-            self._messages.clear()
-            self._dropped = True
-        else:
+        if self._dropped:  # the subscriber will read elsewhere what came until it hears of that
+            return
+        if self._has_room(len(message)):
             self._messages.append(message)
+            self._hold(len(message))
+        else:
+            self._forget()
+            self._dropped = True
         self._ready.set()
 
     def lose(self) -> None:
@@ -78,6 +100,22 @@ class Subscription:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._forget()
+
+    def _has_room(self, size: int) -> bool:
+        if not self._messages:
+            return True
+        held = self._size + size
+        most = ALWAYS if self._unread.size + size > MOST_IN_ALL else MOST_EACH
+        return held <= most and len(self._messages) < self._limit
+
+    def _hold(self, size: int) -> None:
+        self._size += size
+        self._unread.size += size
+
+    def _forget(self) -> None:
+        self._messages.clear()
+        self._hold(-self._size)
 
     def _listen(self) -> None:
         assert self._silence is not None
@@ -202,11 +240,12 @@ class Hub:
         self._timeout = timeout
         self._connecting = asyncio.Lock()
         self._link: _Link | None = None
+        self._unread = Unread()
 
     @asynccontextmanager
     async def subscribe(self, channel: str, limit: int, silence: float | None = None) -> AsyncIterator[Subscription]:
         """A subscription that the server has confirmed: nothing that is published inside the block is missed."""
-        name, subscription, link = channel.encode(), Subscription(limit, silence), None
+        name, subscription, link = channel.encode(), Subscription(limit, silence, self._unread), None
         try:
             try:
                 async with asyncio.timeout(self._timeout):

@@ -1,9 +1,12 @@
 """The event log: nothing is lost or repeated between what is stored and what is live, and what is missing is announced."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing
-from typing import Any
+import gc
+import tracemalloc
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+from datetime import UTC, datetime
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +15,10 @@ from backends.memory.events import MemoryEventLog
 from backends.redis import RedisEventLog, RedisServer
 from runner.errors import BackendUnavailableError
 from runner.exchange import RunRef
-from runner.models import Event
+from runner.models import Event, Run
+from runner.ports import Backend
+from runner.states import RunStatus
+from runner.streams import follow_run
 
 REF = RunRef(1, "r")
 
@@ -222,3 +228,140 @@ async def test_followers_hear_of_a_lost_server() -> None:
             await log.append(1, [event(1, 1, "run.completed")])
             assert await followed(log) == ["1-1"]
         await server.close()
+
+
+READERS, EVENTS, SIZE = 30, 2000, 4000
+"""What a run says is 8 MB; all of it for every reader would be 240 MB."""
+EACH = 192 * 1024
+"""Bytes that a reader which takes nothing may cost here, with all that the language has around them."""
+
+
+def long_run() -> list[Event]:
+    return [event(1, n, text=f"{n:0{SIZE}}", attempt=1) for n in range(1, EVENTS)] + [event(1, EVENTS, "run.completed")]
+
+
+class Measured:
+    """Memory that was taken since the block began and is held."""
+
+    def __enter__(self) -> "Measured":
+        gc.collect()
+        tracemalloc.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        tracemalloc.stop()
+
+    def held(self) -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+
+async def test_who_takes_nothing_is_bounded_in_bytes(server: RedisServer) -> None:
+    """E3: a reader whose queue was full reads the stream again as it takes it, not all of it at once."""
+    log, said = RedisEventLog(server), long_run()
+    with Measured() as memory:
+        async with AsyncExitStack() as stack:
+            readers = [await stack.enter_async_context(aclosing(log.follow(REF))) for _ in range(READERS)]
+            await log.append(1, said[:1])
+            assert [await anext(reader) for reader in readers] == said[:1] * READERS
+            for n in range(1, EVENTS, 100):
+                await log.append(1, said[n : n + 100])
+            assert [(await anext(reader), await anext(reader)) for reader in readers] == [tuple(said[1:3])] * READERS
+            assert memory.held() < READERS * EACH + 2 * 2**20
+            assert [seen async for seen in readers[0]] == said[3:]
+
+
+async def test_what_a_process_holds_for_its_readers_is_bounded(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E3: also where each reader's part is small; and nobody misses anything for it."""
+    monkeypatch.setattr("backends.redis.hub.MOST_IN_ALL", 50_000)
+    monkeypatch.setattr("backends.redis.hub.ALWAYS", 5_000)
+    log = RedisEventLog(server)
+    refs = [RunRef(1, f"r{n}") for n in range(20)]
+    said = {ref: [e.model_copy(update={"run_id": ref.run_id}) for e in long_run()[-40:]] for ref in refs}
+    for ref in refs:
+        for n, e in enumerate(said[ref], 1):
+            e.id = f"1-{n}"
+    async with AsyncExitStack() as stack:
+        readers = {ref: await stack.enter_async_context(aclosing(log.follow(ref))) for ref in refs}
+        for ref, events in said.items():
+            await log.append(1, events[:1])
+            assert await anext(readers[ref]) == events[0]
+        with Measured() as memory:
+            for n in range(1, 40):
+                await log.append_many([(ref, events[n : n + 1]) for ref, events in said.items()])
+            assert memory.held() < 50_000 + 20 * 10_000 + 200_000  # all of it is 3 MB
+        for ref, reader in readers.items():
+            assert [e async for e in reader] == said[ref][1:]
+
+
+class Told:
+    """A store with a run that is complete, of which it proves the end."""
+
+    def __init__(self, log: RedisEventLog) -> None:
+        self.events, self.runs, self.threads, self.asked = log, self, self, 0
+
+    async def run(self, thread_id: str, run_id: str) -> Run:
+        status, end = RunStatus.COMPLETED, f"1-{EVENTS}"
+        return Run(thread_id=thread_id, run_id=run_id, status=status, event_id=end, fence=1, accepted_at=datetime.now(UTC))
+
+    async def thread_key(self, thread_id: str) -> int:
+        return REF.thread_key
+
+    async def run_events(self, ref: RunRef) -> list[Event]:
+        self.asked += 1
+        return [event(1, 3, "message.completed"), event(1, EVENTS, "run.completed")]
+
+
+async def test_a_run_that_is_over_is_read_as_it_is_taken(server: RedisServer, log: RedisEventLog) -> None:
+    """E3, E4: the streams of finished runs, too; and what the stream proves, nobody asks the store for."""
+    said, told = long_run(), Told(log)
+    for n in range(0, EVENTS, 100):
+        await log.append(1, said[n : n + 100])
+
+    def read(after: str | None = None) -> AsyncGenerator[Event]:
+        return follow_run(cast(Backend, told), "t", REF.run_id, after)
+
+    with Measured() as memory:
+        async with AsyncExitStack() as stack:
+            readers = [await stack.enter_async_context(aclosing(read())) for _ in range(READERS)]
+            assert [await anext(reader) for reader in readers] == said[:1] * READERS
+            assert memory.held() < READERS * EACH + 2 * 2**20
+            assert [seen async for seen in readers[0]] == said[1:]
+    assert [seen async for seen in read("1-7")] == said[7:]
+    assert told.asked == 0
+    await server.command("XDEL", server.keys.events(REF), *(f"1-{n}" for n in range(2, 6)))
+    seen = [(e.id, e.type) async for e in read()][:5]
+    assert seen == [("1-1", said[0].type), (None, "gap"), ("1-3", "message.completed"), (None, "gap"), ("1-6", said[5].type)]
+
+
+@pytest.mark.parametrize("odd", [b"", b"garbage", b"1-x y", b"1-3 \xc1", b"1-3 \x01", b"9" * 40 + b"-1 x", b"7-7"])
+async def test_odd_messages_on_a_channel_cut_no_stream(server: RedisServer, log: RedisEventLog, odd: bytes) -> None:
+    """E1: what the log did not write is passed over."""
+    async with aclosing(log.follow(REF)) as following:
+        await log.append(1, [event(1, 1)])
+        seen = [await anext(following)]
+        await server.command("PUBLISH", server.keys.events(REF), odd)
+        await log.append(1, [event(1, 2), event(1, 3, "run.completed")])
+        async with asyncio.timeout(10):
+            seen += [event async for event in following]
+    assert ids(seen) == ["1-1", "1-2", "1-3"]
+
+
+async def test_odd_entries_of_a_stream_are_a_gap(server: RedisServer, log: RedisEventLog) -> None:
+    """E1: an entry that nobody can read is lost, and that is said."""
+    await log.append(1, [event(1, 1)])
+    await server.command("XADD", server.keys.events(REF), "1-2", "e", b"\xc1")
+    await server.command("XADD", server.keys.events(REF), "1-3", "odd", "x")
+    await log.append(1, [event(1, 4, "run.completed")])
+    assert ids(await log.read(REF)) == await followed(log) == ["1-1", None, "1-4"]
+
+
+async def test_a_key_of_another_type_is_an_unavailable_stream(server: RedisServer, log: RedisEventLog) -> None:
+    """E4: whoever reads goes on with what the store proves."""
+    await server.command("SET", server.keys.events(REF), "x")
+    for call in (lambda: log.read(REF), lambda: log.holds(REF, "1-1"), lambda: followed(log)):
+        with pytest.raises(BackendUnavailableError):
+            await cast(Any, call())
+    told = Told(log)
+    seen = [(e.id, e.type) async for e in follow_run(cast(Backend, told), "t", REF.run_id)]
+    assert seen[-1] == (f"1-{EVENTS}", "run.completed")

@@ -86,6 +86,9 @@ async def test_what_no_index_can_hold_is_refused(backend: Backend) -> None:
         "run_id => ''",
         "agent => repeat('x', 256)",
         "queue => ''",
+        "run_id => '.'",
+        "run_id => '..'",
+        "agent => '..'",
     ],
 )
 async def test_sql_accept_refuses_what_python_could_not_read(postgres_url: str, argument: str) -> None:

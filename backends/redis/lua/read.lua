@@ -2,14 +2,15 @@
 One page of a run's events, and what the stream can prove about those before it.
 
 KEYS[1]  the stream
-ARGV     the id after which to read ("" from the start), how many events at most
+ARGV     the id after which to read ("" from the start), how many events at most, about how many bytes (one event is read whatever its
+         size)
 Returns  1 if nothing can be missing between the id and the page because the stream still holds the id (or, from the start, because
-         nothing was ever trimmed), else 0; then per event: id, payload
+         nothing was ever trimmed), else 0; 1 if there may be more after the page, else 0; then per event: id, payload
 ]]
-local stream, after, count = KEYS[1], ARGV[1], ARGV[2]
+local stream, after, count, most = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local whole = 1
 if redis.call('EXISTS', stream) == 0 then
-  return {after == '' and 1 or 0}
+  return {after == '' and 1 or 0, 0}
 end
 if after == '' then
   local info = redis.call('XINFO', 'STREAM', stream)
@@ -23,9 +24,22 @@ if after == '' then
 elseif #redis.call('XRANGE', stream, after, after) == 0 then
   whole = 0
 end
-local out = {whole}
-for _, entry in ipairs(redis.call('XRANGE', stream, after == '' and '-' or '(' .. after, '+', 'COUNT', count)) do
-  out[#out + 1] = entry[1]
-  out[#out + 1] = entry[2][2]
+local out, size, got = {whole, 0}, 0, 0
+local from, step = after == '' and '-' or '(' .. after, 1
+while got < count and size < most do
+  local entries = redis.call('XRANGE', stream, from, '+', 'COUNT', math.min(step, count - got))
+  if #entries == 0 then
+    return out
+  end
+  for _, entry in ipairs(entries) do
+    out[#out + 1] = entry[1]
+    out[#out + 1] = entry[2][1] == 'e' and entry[2][2] or ''
+    size = size + #entry[1] + #out[#out]
+  end
+  got = got + #entries
+  from = '(' .. entries[#entries][1]
+  -- as many as fit by what was seen, so that a page of large events is not read to be thrown away
+  step = math.max(1, math.min(64, math.floor((most - size) * got / math.max(size, 1))))
 end
+out[2] = 1
 return out
