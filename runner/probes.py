@@ -7,7 +7,8 @@
 ``/stacks``    the stacks of threads and tasks (:mod:`runner.stacks`); to the same machine only, unless that is lifted
 =============  ====================================================================================================
 
-It is served by threads, so it answers while user code blocks the main loop.
+It is served by threads, so it answers while user code blocks the main loop. Anybody who reaches it may ask: connections are
+bounded in number, bytes and time, and what is dear to tell is told again for a second.
 """
 
 from __future__ import annotations
@@ -16,27 +17,36 @@ import json
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import structlog
-from prometheus_client import make_wsgi_app
+from prometheus_client import REGISTRY
+from prometheus_client.exposition import choose_encoder
 
 from .errors import BackendUnavailableError
 from .stacks import stacks
 
 if TYPE_CHECKING:
+    from io import BufferedIOBase
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from .worker import Worker
 
-PATIENCE: Final = 5.0
-"""Seconds that a client may take over its request."""
+PATIENCE = 5.0
+"""Seconds that a connection lasts at most."""
+MOST = 64
+"""Connections at once; beyond that the oldest is cut, so that who asks at once is answered."""
+LONGEST: Final = 16 * 2**10
+"""Bytes of a request."""
+FRESH = 1.0
+"""Seconds for which the metrics are told as they were: making them holds up the main loop."""
 PLAIN: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 
@@ -85,7 +95,7 @@ def serving(port: int, host: str = "0.0.0.0", *, remote_stacks: bool = False) ->
 
 def application(watched: Watched, *, remote_stacks: bool = False) -> WSGIApplication:
     """The port as a WSGI application."""
-    metrics: WSGIApplication = make_wsgi_app()
+    metrics = _Metrics()
 
     def tell_stacks(environ: WSGIEnvironment, respond: StartResponse) -> Iterable[bytes]:
         if not (remote_stacks or ip_address(environ["REMOTE_ADDR"]).is_loopback):
@@ -109,11 +119,30 @@ def application(watched: Watched, *, remote_stacks: bool = False) -> WSGIApplica
     def route(environ: WSGIEnvironment, respond: StartResponse) -> Iterable[bytes]:
         if (found := routes.get(environ["PATH_INFO"])) is None:
             return _reply(respond, "404 Not Found", PLAIN, f"{', '.join(routes)}\n")
-        if environ["REQUEST_METHOD"] != "GET":
-            return _reply(respond, "405 Method Not Allowed", PLAIN, "GET only\n")
-        return found(environ, respond)
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return _reply(respond, "405 Method Not Allowed", PLAIN, "GET and HEAD only\n")
+        content = found(environ, respond)
+        return content if environ["REQUEST_METHOD"] == "GET" else []
 
     return route
+
+
+class _Metrics:
+    """``/metrics``, made by one thread at a time and kept for a while in each format that is asked for."""
+
+    def __init__(self) -> None:
+        self._making = threading.Lock()
+        self._made: dict[str, tuple[float, bytes]] = {}
+
+    def __call__(self, environ: WSGIEnvironment, respond: StartResponse) -> Iterable[bytes]:
+        encode, kind = choose_encoder(environ.get("HTTP_ACCEPT", ""))
+        with self._making:
+            made_at, content = self._made.get(kind, (-FRESH, b""))
+            if time.monotonic() - made_at >= FRESH:
+                content = encode(REGISTRY)
+                self._made = {**self._made, kind: (time.monotonic(), content)}
+        respond("200 OK", [("Content-Type", kind), ("Content-Length", str(len(content)))])
+        return [content]
 
 
 def _reply(respond: StartResponse, status: str, kind: str, body: str) -> list[bytes]:
@@ -124,6 +153,37 @@ def _reply(respond: StartResponse, status: str, kind: str, body: str) -> list[by
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._open: dict[socket.socket, float] = {}  # the oldest first
+        self._changing = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changing:
+            for oldest in list(self._open)[: max(0, len(self._open) - MOST + 1)]:
+                self._cut(oldest)
+            self._open[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._changing:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Cut what lasts too long: a timeout of each read would begin anew with every byte."""
+        late = time.monotonic() - PATIENCE
+        with self._changing:
+            for request in [request for request, since in self._open.items() if since < late]:
+                self._cut(request)
+
+    def _cut(self, request: socket.socket) -> None:
+        """Its thread finds it closed, and ends."""
+        del self._open[request]
+        with suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that left early is no error of ours; anything else is."""
@@ -135,8 +195,29 @@ class _Server6(_Server):
     address_family = socket.AF_INET6
 
 
+class _Head:
+    """What a connection says. Raises ConnectionError after LONGEST bytes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._left = file, LONGEST
+
+    def readline(self, most: int = -1) -> bytes:
+        if not self._left:
+            raise ConnectionAbortedError(f"the request is longer than {LONGEST} bytes")
+        line = self._file.readline(min(most, self._left) if most >= 0 else self._left)
+        self._left -= len(line)
+        return line
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class _Quiet(WSGIRequestHandler):
     timeout = PATIENCE
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = cast("BufferedIOBase", _Head(cast(BinaryIO, self.rfile)))
 
     def address_string(self) -> str:
         return str(self.client_address[0])

@@ -240,7 +240,11 @@ class _Reader:
         """What Postgres proves after the cursor, up to ``until``."""
         found = {place: event for event in await self.backend.runs.run_events(ref) if (place := position(event.id))}
         most = until or (sys.maxsize, sys.maxsize)
-        return [e for at, e in sorted(found.items(), key=_place) if self.cursor.at < at and (at < most or (inclusive and at == most))]
+        return [
+            e
+            for at, e in sorted(found.items(), key=_place)
+            if self.cursor.at < at and (at < most or (inclusive and at == most))
+        ]
 
     async def _kept(self, ref: RunRef, arrived: Event | None) -> AsyncIterator[Event]:
         """What Redis holds after the cursor, as far as it can be read, and ``arrived``."""

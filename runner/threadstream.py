@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pydantic import JsonValue
+
 from .errors import BackendUnavailableError, RunNotFoundError, ThreadNotFoundError
-from .models import STREAM_ENDS, Event, Run, check_id
+from .models import STREAM_ENDS, Event, JsonObject, Run, check_id
 from .ports import remote_of
 from .states import RunStatus
 from .streams import NOT_HELD, START, follow_run, position, stopped, with_silence
@@ -32,6 +34,8 @@ ROOM: Final = 6000
 """Bytes for the runs that a cursor names: a header carries it. Of those that find no room, events may be repeated after it."""
 UNREAD: Final = 100
 """Events of all runs together that wait for a slow reader; beyond that its runs are not read on."""
+UNREAD_TEXT: Final = 2**18
+"""Characters of text in them, as well; one event may have more."""
 
 
 class ThreadEvent(NamedTuple):
@@ -168,13 +172,55 @@ async def _key(backend: Backend, thread_id: str) -> int:
     return key
 
 
+class Unread:
+    """Events, and looks that are asked for (None), that wait for their reader. ``put`` waits for room."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[tuple[Event | None, int]] = asyncio.Queue(UNREAD)
+        self._text = 0
+        self._room = asyncio.Event()
+
+    async def put(self, event: Event | None) -> None:
+        text = _text(event.data) if event is not None else 0
+        while self._text and self._text + text > UNREAD_TEXT:
+            self._room.clear()
+            await self._room.wait()
+        self._text += text
+        await self._queue.put((event, text))
+
+    @property
+    def waiting(self) -> int:
+        """How many there are."""
+        return self._queue.qsize()
+
+    async def get(self) -> Event | None:
+        event, text = await self._queue.get()
+        self._text -= text
+        self._room.set()
+        return event
+
+
+def _text(data: JsonObject) -> int:
+    """Characters of text in ``data``."""
+    found, waiting = 0, list[JsonValue](data.values())
+    while waiting:
+        match waiting.pop():
+            case str() as text:
+                found += len(text)
+            case dict() as inner:
+                waiting += inner.values()
+            case list() as inner:
+                waiting += inner
+    return found
+
+
 class _Reader:
     def __init__(self, backend: Backend, thread_id: str, key: int, place: Place, look: float) -> None:
         self.backend, self.thread_id, self.key, self.place, self.look = backend, thread_id, key, place, look
         self.known: dict[str, Known] = {}  # of the runs that are open
         self.read_up_to: dict[str, str] = {}  # per run, what its follower has read, handed on or not
         self.following: dict[str, asyncio.Task[None]] = {}
-        self.arrived: asyncio.Queue[Event | None] = asyncio.Queue(UNREAD)
+        self.arrived = Unread()
         self.listening: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
+import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, cast
 from urllib.error import HTTPError
 
 import pytest
 from prometheus_client import REGISTRY
 
+from runner import probes
 from runner.errors import BackendUnavailableError
 from runner.exchange import Delivery, Job, Standing
 from runner.liveness import LATELY, Pulse
@@ -68,6 +73,7 @@ def test_stacks_are_for_the_same_machine() -> None:
 def test_anything_else_is_refused() -> None:
     assert get("/")[0] == 404
     assert get("/livez", method="POST")[0] == 405
+    assert get("/livez", method="HEAD") == (200, "")
     assert "\nrunyard_rescues_total " in get("/metrics")[1]
 
 
@@ -81,6 +87,64 @@ def test_a_port_that_is_taken_is_a_typed_error() -> None:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5)
         assert refused.value.code == 503
         refused.value.close()
+
+
+class TestAttacks:
+    """A2: anybody who reaches the port may ask, and must not take the worker's threads, memory or time."""
+
+    @pytest.fixture
+    def port(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+        monkeypatch.setattr(probes, "PATIENCE", 0.4)
+        monkeypatch.setattr(probes, "MOST", 10)
+        with serving(0, "127.0.0.1") as watched:
+            assert watched.address is not None
+            yield int(watched.address.rpartition(":")[2])
+
+    def livez(self, port: int) -> int:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=5) as reply:
+            return int(reply.status)
+
+    def test_bytes_that_trickle_do_not_buy_time(self, port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port), timeout=0.05) as slow:
+            slow.sendall(b"GET /livez HTTP/1.1\r\nX: ")
+            give_up = time.monotonic() + 10
+            with pytest.raises(ConnectionError):
+                while time.monotonic() < give_up:
+                    slow.sendall(b"x")
+                    with suppress(TimeoutError):
+                        if not slow.recv(1000):
+                            raise ConnectionResetError
+        assert self.livez(port) == 200
+
+    def test_connections_are_bounded(self, port: int) -> None:
+        """The oldest goes first: whoever asks at once is answered."""
+        before = threading.active_count()
+        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+        assert self.livez(port) == 200
+        assert threading.active_count() - before <= 30
+        for connection in held:
+            connection.close()
+
+    def test_a_head_is_bounded(self, port: int) -> None:
+        request = b"GET /livez HTTP/1.1\r\n" + b"X: %s\r\n" % (b"x" * 60_000) * 90 + b"\r\n"
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as large, suppress(ConnectionError):
+            large.sendall(request)  # it may be closed before all is sent
+            assert b" 200 " not in large.recv(1000)
+        assert self.livez(port) == 200
+
+    def test_metrics_are_told_once_in_a_while(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = []
+
+        def encode(registry: object) -> bytes:
+            made.append(registry)
+            return b"x 1\n"
+
+        monkeypatch.setattr(probes, "choose_encoder", lambda accept: (encode, "text/plain"))
+        monkeypatch.setattr(probes, "FRESH", 60.0)
+        app = application(Watched())
+        environ = {"PATH_INFO": "/metrics", "REQUEST_METHOD": "GET", "REMOTE_ADDR": "10.0.0.7"}
+        bodies = [b"".join(app(environ, cast(Any, lambda status, headers: None))) for _ in range(100)]
+        assert bodies == [b"x 1\n"] * 100 and len(made) == 1
 
 
 class TestTroubles:

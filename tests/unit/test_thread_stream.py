@@ -15,8 +15,8 @@ from backends.memory import MemoryBackend, connect
 from runner import threadstream
 from runner.client import Client
 from runner.exchange import Attempt, RunRef, WorkerInfo, Write
-from runner.models import Event, HitlRequest
-from runner.threadstream import Place, ThreadEvent, follow_thread
+from runner.models import Event, HitlRequest, JsonObject
+from runner.threadstream import UNREAD_TEXT, Place, ThreadEvent, Unread, follow_thread
 
 BOUND = 20.0
 HEADER = 20_000
@@ -175,3 +175,35 @@ async def test_what_no_stream_issued_is_no_cursor(stage: Stage, place: Any) -> N
     cursor = base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
     [(_, event)] = await until(stage, cursor, "", "gap")
     assert event.id is None
+
+
+async def test_what_waits_for_a_slow_reader_is_bounded_in_text(stage: Stage) -> None:
+    """E3: a hundred events may be a hundred large ones; those that wait are handed on later, and none is lost."""
+    attempt = await stage.begin("r")
+    for n in range(2, 42):
+        data: JsonObject = {"text": "x" * 100_000}
+        event = Event(id=f"{attempt.fence}-{n}", type="message.delta", thread_id="t", run_id="r", data=data)
+        await stage.backend.events.append(attempt.thread_key, [event])
+    unread = Unread()
+    events = await stage.backend.events.read(await stage.ref("r"))
+
+    async def write() -> None:
+        for event in events:
+            await unread.put(event)
+        await unread.put(None)
+
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as tasks:
+        writing = tasks.create_task(write())
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert unread.waiting <= 5 and not writing.done()
+        assert [await unread.get() for _ in range(len(events) + 1)] == [*events, None]
+
+
+async def test_one_large_event_is_no_end(stage: Stage) -> None:
+    unread = Unread()
+    large = Event(id="1-1", type="message.delta", thread_id="t", run_id="r", data={"text": ["x" * UNREAD_TEXT, {"y": "x"}]})
+    async with asyncio.timeout(BOUND):
+        for _ in range(3):
+            await unread.put(large)
+            assert await unread.get() == large
