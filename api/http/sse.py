@@ -24,6 +24,8 @@ from runner.models import STREAM_ENDS, Event
 
 STALLED: Final = 60.0
 """Seconds for which the opening, or a comment, may wait for a reader that takes nothing."""
+TURN: Final = 2**13
+"""Bytes that a stream sends at most before others have their turn: hundreds of streams may have something to send at once."""
 COMMENT: Final = b": \n\n"
 RETRY: Final = b"retry: 1000\n\n"
 HEADERS: Final = {"X-Accel-Buffering": "no"}
@@ -169,10 +171,15 @@ class EventStream(Response):
             sending.result()
 
     async def _send_entries(self, send: Send) -> None:
+        sent = 0
         try:
             async for entry in self.entries:
-                await self._send(send, entry.frame())
+                frame = entry.frame()
+                await self._send(send, frame)
                 metrics.STREAM_EVENTS.inc()
+                if (sent := sent + len(frame)) >= TURN:
+                    sent = 0
+                    await asyncio.sleep(0)
                 if entry.event.type in STREAM_ENDS and self.on_left is not None:
                     self.on_left = None  # what the reader could cancel by leaving is over
         except RunyardError as error:

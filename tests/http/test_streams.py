@@ -213,6 +213,23 @@ async def test_who_takes_nothing_has_left(app: FastAPI, monkeypatch: pytest.Monk
     assert cancelled.is_set()
 
 
+async def test_a_stream_with_much_to_say_lets_others_have_their_turn(app: FastAPI) -> None:
+    """A2: entries that are all there wait for nothing, so nothing else would run until the last one is sent."""
+
+    async def much() -> AsyncGenerator[Entry]:
+        for n in range(1, 301):
+            yield Entry(None, Event(id=f"1-{n}", type="message.delta", thread_id="t", run_id="r", data={"text": "x" * 5000}))
+
+    service, reader, turns = app.state.service, Reader(), 0
+    seat = sse.Seat(service.streams, service.rates.stream("k"), lambda: asyncio.sleep(0, True))
+    streaming = asyncio.create_task(sse.EventStream(much(), seat)({"type": "http"}, reader.receive, reader.send))
+    async with asyncio.timeout(BOUND):
+        while not streaming.done():
+            await asyncio.sleep(0)
+            turns += 1
+    assert turns > 300 * 5000 / (2 * sse.TURN)
+
+
 async def test_who_leaves_as_the_run_ends_breaks_nothing(app: FastAPI, client: Client) -> None:
     """R10: there is nothing to cancel any more, and that is no failed request."""
     caller = await app.state.service.caller(Principal("", frozenset({"write"}), "k"), "")
