@@ -19,6 +19,7 @@ from api.http.serve import UNANSWERED, Server, listen, room_for
 from api.http.settings import ApiSettings
 from runner.client import Client
 from runner.states import RunStatus
+from tests.http.conftest import SECRET
 
 BOUND = 20.0
 ANSWER = re.compile(rb"HTTP/1\.1 (?=\d{3} )")
@@ -30,7 +31,7 @@ POST = b"POST /v1/threads HTTP/1.1\r\nHost: localhost\r\nContent-Type: applicati
 async def served(client: Client, auth: Auth = "off", **more: Any) -> AsyncIterator[int]:
     """A served API that takes heads of 4 kB within 0.3 s, and as long between requests."""
     short = {"max_header_bytes": 4096, "body_timeout": 0.3, "idle_timeout": 0.3, "heartbeat": 0.1}
-    settings = ApiSettings(_env_file=None, port=0, **{**short, **more})
+    settings = ApiSettings(_env_file=None, port=0, token_secret=SECRET, **{**short, **more})
     app = asgi_app(client, auth=auth, settings=settings)
     with listen(settings) as listening:
         server = Server(app)
