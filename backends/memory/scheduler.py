@@ -40,7 +40,8 @@ class MemoryScheduler:
         self._events = events
         self._jobs: dict[str, _Waiting] = {}
         self._locks: dict[str, _Lock] = {}
-        self._served: dict[str, int] = {}
+        self._turns: dict[tuple[str, str], int] = {}
+        self._looked: dict[str, int] = {}
         self._number = 0
         self._changed = asyncio.Condition()
         self._roused: set[str] = set()
@@ -89,11 +90,16 @@ class MemoryScheduler:
         return sorted(due, key=lambda w: (PRIORITIES.index(w.job.priority), w.due, w.number))
 
     def _by_turns(self, queues: Sequence[str]) -> Iterator[_Waiting]:
-        """What is due, by priority, each time the first of the tenant that was served longest ago."""
+        """What is due, each time the first of the tenant whose turn it is, in the queue that was served longest ago. Who has
+        nothing due stands in no ring, and who comes joins it at its end."""
         due = self._due(queues)
+        waiting = {(w.job.queue, w.job.tenant): None for w in sorted(due, key=lambda w: w.number)}
+        for gone in [name for name in self._turns if name[0] in queues and name not in waiting]:
+            del self._turns[gone]
+        for name in waiting:
+            self._turns.setdefault(name, self._next())
         while due:
-            first = [w for w in due if w.job.priority == due[0].job.priority]
-            following = min(first, key=lambda w: self._served.get(w.job.tenant, 0))
+            following = min(due, key=lambda w: (self._looked.get(w.job.queue, 0), self._turns[w.job.queue, w.job.tenant]))
             due.remove(following)
             yield following
 
@@ -113,7 +119,7 @@ class MemoryScheduler:
             del self._jobs[job.id]
             delivery = Delivery(job, self._next())
             self._locks[job.lane_key] = _Lock(worker_id, job.run_id, delivery.token, self.now() + LOCK)
-            self._served[job.tenant] = delivery.token
+            self._turns[job.queue, job.tenant] = self._looked[job.queue] = delivery.token
             taken.append(delivery)
         return taken
 

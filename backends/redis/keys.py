@@ -1,20 +1,21 @@
 """The names of everything that runyard keeps in Redis.
 
-======================================  ======  =============================================================================
-key                                     type    holds
-======================================  ======  =============================================================================
-``<ns>:{n}:job:<job id>``               string  the job in arq's format (``jobs.py``), without expiry, as long as it is offered
-``<ns>:{n}:queue:<queue>:<priority>``   zset    job id → when it is due, in ms of the server's clock; once due, its turn
-``<ns>:{n}:turns:<queue>:<priority>``   hash    tenant → its last turn (``lua/turns.lua``)
-``<ns>:{n}:lock:<lane key>``            string  ``worker|run|token``: who may start something on that lane; expires
-``<ns>:{n}:wait:<lane key>``            hash    job id → ``queue:priority`` of jobs that wait for the lane's lock; expires
-``<ns>:{n}:wake:<queue>``               list    tokens that wake idle workers
-``<ns>:{0}:rouse:<worker>``             list    a token that ends this worker's wait, put there when it is to stop; expires
-``<ns>:{n}:token``                      int     the last lock token
-``<ns>:{n}:events:<thread>:<run>``      stream  the run's events; also the name of the channel that announces them; expires
-``<ns>:{n}:events:<thread>``            channel tells that a run of the thread has an event numbered 1
-``<ns>:cancel``                         channel hints that a running run was asked to cancel
-======================================  ======  =============================================================================
+========================================  ======  =============================================================================
+key                                       type    holds
+========================================  ======  =============================================================================
+``<ns>:{n}:job:<job id>``                 string  the job in arq's format (``jobs.py``), without expiry, as long as it is offered
+``<ns>:{n}:later:<queue>``                zset    job id → when it is due, in ms of the server's clock
+``<ns>:{n}:due:<n>:<queue>:<tenant>``     zset    job id → its place among the tenant's due jobs, high priority first; n: length
+``<ns>:{n}:turns:<queue>``                zset    tenant that has due jobs → its next turn (``lua/turns.lua``)
+``<ns>:{n}:lock:<lane key>``              string  ``worker|run|token``: who may start something on that lane; expires
+``<ns>:{n}:wait:<lane key>``              hash    job id → queue of jobs that wait for the lane's lock; expires
+``<ns>:{n}:wake:<queue>``                 list    tokens that wake idle workers
+``<ns>:{0}:rouse:<worker>``               list    a token that ends this worker's wait, put there when it is to stop; expires
+``<ns>:{n}:token``                        int     the last lock token
+``<ns>:{n}:events:<thread>:<run>``        stream  the run's events; also the name of the channel that announces them; expires
+``<ns>:{n}:events:<thread>``              channel tells that a run of the thread has an event numbered 1
+``<ns>:cancel``                           channel hints that a running run was asked to cancel
+========================================  ======  =============================================================================
 
 ``ns`` is ``runyard`` unless a deployment shares its Redis with another one. ``n`` is the shard of the lane; everything that one
 script touches carries the same hash tag ``{n}`` and so lies in one slot. That is why a job is not kept under arq's own
@@ -26,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from zlib import crc32
 
-from runner.exchange import Job, RunRef
+from runner.exchange import RunRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,3 @@ class Keys:
 
 def events_suffix(ref: RunRef) -> str:
     return f"{ref.thread_key}:{ref.run_id}"
-
-
-def queue_suffix(job: Job) -> str:
-    return f"{job.queue}:{job.priority}"

@@ -21,7 +21,6 @@ from runner.exchange import Delivery, Job, RunRef
 from .connection import Call, RedisServer, script
 from .events import RedisEventLog
 from .jobs import UnknownEnvelopeError, decode, encode, packb, unpackb
-from .keys import queue_suffix
 
 CHUNK: Final = 1000
 """Jobs per script call, so that none holds the server for long."""
@@ -62,7 +61,7 @@ class RedisScheduler:
         return [None] * len(jobs)
 
     async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]:
-        """Take up to ``limit`` due jobs of ``queues`` with their lanes' locks, high priority first and tenants by turns.
+        """Take up to ``limit`` due jobs of ``queues`` with their lanes' locks, tenants by turns and queues too.
 
         ``wait``: seconds to wait first, until a submission wakes this worker, the next job that its last claim saw is due, or
         :meth:`rouse`; never longer than two. The server claims in the moment in which the wait ends, without a round trip.
@@ -75,9 +74,11 @@ class RedisScheduler:
         if limit > 0:
             self._turn += 1
             pause = self._pause(queues, wait)
+            first = self._turn // self._keys.shards % max(len(queues), 1)
+            looked_at = (*queues[first:], *queues[:first])  # else who fills the first one would hold up the others
             for n in range(self._keys.shards):
                 shard = (self._turn + n) % self._keys.shards
-                args = (worker_id, limit - len(deliveries), self._lock_ms, *queues)
+                args = (worker_id, limit - len(deliveries), self._lock_ms, *looked_at)
                 call = Call(script("claim"), self._keys.prefix(shard), args)
                 if n == 0 and pause > 0:
                     reply = await self._server.pop_and_call(self._wake_keys(worker_id, queues), pause, call)
@@ -124,7 +125,7 @@ class RedisScheduler:
         """
         unknown: list[Job] = []
         for chunk, replies in await self._by_shard(
-            "unknown", jobs, lambda job: job.lane_key, lambda job: (job.id, queue_suffix(job))
+            "unknown", jobs, lambda job: job.lane_key, lambda job: (job.id, job.queue, job.tenant)
         ):
             unknown += [chunk[position - 1] for position in replies]
         return unknown
@@ -150,22 +151,21 @@ class RedisScheduler:
     async def _deliveries(self, shard: int, worker_id: str, reply: list[Any]) -> list[Delivery]:
         deliveries = []
         for i in range(1, len(reply), 4):
-            id_, payload, token, suffix = reply[i : i + 4]
+            id_, payload, token, queue = reply[i : i + 4]
             try:
                 deliveries.append(Delivery(decode(payload), int(token)))
             except UnknownEnvelopeError as error:
                 log.warning("job put back", job_id=id_, reason=str(error), delay_ms=UNKNOWN_ENVELOPE_DELAY_MS)
-                await self._put_back(shard, worker_id, id_, payload, int(token), suffix)
+                await self._put_back(shard, worker_id, id_, payload, int(token), queue)
         return deliveries
 
-    async def _put_back(self, shard: int, worker_id: str, id_: bytes, payload: bytes, token: int, suffix: bytes) -> None:
+    async def _put_back(self, shard: int, worker_id: str, id_: bytes, payload: bytes, token: int, queue: bytes) -> None:
         prefix = self._keys.prefix(shard)
         lane, _, run = id_.partition(b":")
-        queue, _, priority = suffix.rpartition(b":")
         value = b"%b|%b|%d" % (worker_id.encode(), run, token)
         await self._server.call(
             Call(script("release"), prefix, (lane, value)),
-            Call(script("submit"), prefix, (id_, payload, queue, priority, UNKNOWN_ENVELOPE_DELAY_MS, "")),
+            Call(script("submit"), prefix, (id_, payload, queue, "", UNKNOWN_ENVELOPE_DELAY_MS, "")),
         )
 
     def _wake_keys(self, worker_id: str, queues: Sequence[str]) -> list[str]:

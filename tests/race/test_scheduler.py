@@ -16,7 +16,7 @@ from backends.redis import RedisEventLog, RedisScheduler, RedisServer
 from backends.redis.jobs import encode
 from runner.errors import BackendUnavailableError, InvalidInputError
 from runner.exchange import Delivery, Job, RunRef, queued_event
-from runner.models import Event
+from runner.models import Event, Priority
 from runner.ports import Scheduler
 
 QUEUES = ["default"]
@@ -402,14 +402,52 @@ async def test_every_tenant_gets_its_share(any_scheduler: Scheduler) -> None:
     assert set(await starts(any_scheduler, 4, 50)) == {"a", "b"}
 
 
-async def test_priority_is_above_turns(any_scheduler: Scheduler) -> None:
-    """R16: tenants take turns within a priority."""
+@pytest.mark.parametrize("limit", [1, 5])
+async def test_a_tenants_high_priority_takes_nobody_elses_turn(any_scheduler: Scheduler, limit: int) -> None:
+    """R16: beside 200 high runs of another tenant, a normal one waits for about its fair turn, and so does a low one."""
+    await any_scheduler.submit([Job(n, "r", tenant="many", priority="high") for n in range(200)])
+    assert await starts(any_scheduler, limit, 10) == ["many"] * 10
+    await any_scheduler.submit([Job(1000, "r", tenant="few"), Job(1001, "r", tenant="least", priority="low")])
+    assert {"few", "least"} <= set(await starts(any_scheduler, limit, 3 + 1))
+
+
+async def test_priority_orders_a_tenants_own_turns(any_scheduler: Scheduler) -> None:
+    """R11: a tenant's high runs take its earlier turns, however late they came, and each class keeps its order."""
     for tenant in "ab":
         await any_scheduler.submit([Job(ord(tenant) * 10 + n, "r", tenant=tenant) for n in range(3)])
-    await any_scheduler.submit([Job(n, "r", tenant="a", priority="high") for n in range(3)])
-    order = await starts(any_scheduler, 9, 9)
-    assert order[:3] == ["a"] * 3
-    assert all(set(order[n : n + 2]) == {"a", "b"} for n in (3, 5, 7))
+    late: list[Priority] = ["low", "high", "normal", "high"]
+    await any_scheduler.submit([Job(n, "r", tenant="a", priority=priority) for n, priority in enumerate(late)])
+    order: list[Job] = []
+    while len(order) < 10:
+        taken = await any_scheduler.claim("w", QUEUES, 1)
+        order += [delivery.job for delivery in taken]
+        await any_scheduler.release("w", taken)
+    assert all({job.tenant for job in order[n : n + 2]} == {"a", "b"} for n in (0, 2, 4))
+    own = [job.thread_key for job in order if job.tenant == "a"]
+    assert own == [1, 3, 970, 971, 972, 2, 0]
+
+
+async def test_a_stream_of_others_starves_nobody(any_scheduler: Scheduler) -> None:
+    """R16: a tenant waits for one run at most of each that stood there before it, however many come after it."""
+    await any_scheduler.submit([Job(n, "r", tenant="zz") for n in range(9)])
+    order = []
+    for n in range(60):
+        await any_scheduler.submit([Job(100 + 2 * n + m, "r", tenant=f"new{2 * n + m}") for m in range(2)])
+        order += await starts(any_scheduler, 1, 1)
+    gaps = [n for n, tenant in enumerate(order) if tenant == "zz"]
+    assert gaps[:4] == [0, 3, 10, 25]  # each time behind all that waited at its last turn: 2, then 6, then 14
+    assert order[1:3] == ["new0", "new1"]
+
+
+async def test_the_queues_of_a_worker_take_turns(any_scheduler: Scheduler) -> None:
+    """R16: whoever fills one queue does not hold up the others that the worker serves."""
+    await any_scheduler.submit([Job(n, "r", tenant="many", queue="first", priority="high") for n in range(200)])
+    await any_scheduler.submit([Job(1000, "r", tenant="few", queue="second")])
+    order: list[str] = []
+    for _ in range(3):
+        taken = await any_scheduler.claim("w", ["first", "second"], 1)
+        order += [delivery.job.tenant for delivery in taken]
+    assert "few" in order
 
 
 async def test_what_becomes_due_gets_a_turn(scheduler: RedisScheduler) -> None:
@@ -427,10 +465,18 @@ async def test_what_becomes_due_gets_a_turn(scheduler: RedisScheduler) -> None:
 
 
 async def test_turns_are_forgotten_with_the_backlog(server: RedisServer, scheduler: RedisScheduler) -> None:
-    """The order's state is bounded: what nobody waits in begins anew."""
-    turns = server.keys.prefix(0) + "turns:default:normal"
+    """The order's state is bounded: only tenants that have something due take part, and an empty queue leaves no key."""
+    turns = server.keys.prefix(0) + "turns:default"
     await scheduler.submit([Job(n, "r", tenant=f"t{n % 50}") for n in range(500)])
-    assert await server.command("HLEN", turns) == 50
+    assert await server.command("ZCARD", turns) == 50
+    await scheduler.claim("w", QUEUES, 480)
+    assert await server.command("ZCARD", turns) == 20
     await scheduler.claim("w", QUEUES, 500)
-    await scheduler.submit([Job(1000, "r", tenant="next")])
-    assert await server.command("HGETALL", turns) == [b"next", b"1"]
+    assert await server.command("KEYS", "*default*") == []
+
+
+async def test_names_cannot_be_confused(scheduler: RedisScheduler) -> None:
+    """A queue and a tenant that share a separator with each other are still two: no job is taken from another's queue."""
+    await scheduler.submit([Job(1, "r", queue="q:1", tenant="t"), Job(2, "r", queue="q", tenant="1:t")])
+    assert [delivery.job.thread_key for delivery in await scheduler.claim("w", ["q"], 9)] == [2]
+    assert [delivery.job.thread_key for delivery in await scheduler.claim("w", ["q:1"], 9)] == [1]

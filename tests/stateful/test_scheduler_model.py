@@ -126,11 +126,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     def offered(self) -> dict[str, bool]:
         """Job id → whether it is due."""
         now, out = self.now(), {}
-        for key in self.keys("queue"):
-            reply = self.do(self.server.command("ZRANGE", key, 0, -1, "WITHSCORES"))
-            for id_, score in zip(reply[::2], reply[1::2], strict=True):
-                assert id_.decode() not in out, "a job is offered once"
-                out[id_.decode()] = float(score) <= now
+        for kind in ("later", "due"):
+            for key in self.keys(kind):
+                reply = self.do(self.server.command("ZRANGE", key, 0, -1, "WITHSCORES"))
+                for id_, score in zip(reply[::2], reply[1::2], strict=True):
+                    assert id_.decode() not in out, "a job is offered once"
+                    out[id_.decode()] = kind == "due" or float(score) <= now
         return out
 
     def locks(self) -> dict[str, str]:
@@ -315,7 +316,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.pass_time(lane, FAR + 1)
 
     def pass_time(self, lane: int, seconds: float) -> None:
-        for key in self.keys("queue"):
+        for key in self.keys("later"):
             for id_ in self.do(self.server.command("ZRANGE", key, 0, -1)):
                 if id_.startswith(b"%d:" % lane):
                     self.do(self.server.command("ZINCRBY", key, -seconds * 1000, id_))

@@ -1,17 +1,17 @@
 --[[
-Take due jobs, high priority first and tenants by turns, and the lock of each one's lane. The job key goes with the offer: were it left to the release, a
-worker that dies before it would leave it for ever.
+Take due jobs, tenants by turns and high priority of a tenant first, and the lock of each one's lane. The job key goes with the offer: were it left to
+the release, a worker that dies before it would leave it for ever.
 
 A job whose lane is locked goes back, due when that lock runs out, and is noted under wait:<lane>, so that the release of the lock
-makes it due at once. One lock gives way: that of the same run in another worker's hands passes to the claimant, because a holder that
-cannot reach Postgres may renew for ever what was taken over long ago. A worker never takes its own run from itself.
+makes it due at once; that is no turn of its tenant. One lock gives way: that of the same run in another worker's hands passes to the
+claimant, because a holder that cannot reach Postgres may renew for ever what was taken over long ago. A worker never takes its own run
+from itself.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
-ARGV     worker id (without "|"), limit, lock in ms, then the queues
-Returns  ms until the next job is due (0: one is due already, -1: there is none), then per job: id, payload, token, "queue:priority"
+ARGV     worker id (without "|"), limit, lock in ms, then the queues, in the order in which they are looked at
+Returns  ms until the next job is due (0: one is due already, -1: there is none), then per job: id, payload, token, queue
 ]]
 -- include turns.lua
-local PRIORITIES = {'high', 'normal', 'low'}
 local HORIZON = 2000 -- ms; see submit.lua
 local BOUND = 1000   -- jobs that one call looks at beyond those that it takes
 
@@ -30,12 +30,13 @@ local function next_token()
   return string.format('%.0f', token)
 end
 
-local function take(zset, name, id)
+-- Take a job out of `due`. Whether it went to the worker.
+local function take(due, queue, id)
+  redis.call('ZREM', due, id)
   local lane, run = string.match(id, '^([^:]*):(.*)$')
   local payload = lane and redis.call('GET', prefix .. 'job:' .. id)
   if not payload then
-    redis.call('ZREM', zset, id)
-    return
+    return false
   end
   local lock, wait = prefix .. 'lock:' .. lane, prefix .. 'wait:' .. lane
   local held = redis.call('GET', lock)
@@ -46,61 +47,83 @@ local function take(zset, name, id)
       if left < 0 then
         left = lock_ms
       end
-      redis.call('ZADD', zset, now + left + 1, id)
-      redis.call('HSET', wait, id, name)
+      redis.call('ZADD', prefix .. 'later:' .. queue, now + left + 1, id)
+      redis.call('HSET', wait, id, queue)
       redis.call('PEXPIRE', wait, left + lock_ms)
-      return
+      return false
     end
   end
   local token = next_token()
   redis.call('SET', lock, worker .. '|' .. run .. '|' .. token, 'PX', lock_ms)
-  redis.call('ZREM', zset, id)
   redis.call('DEL', prefix .. 'job:' .. id)
   redis.call('HDEL', wait, id)
   claimed = claimed + 1
   out[#out + 1] = id
   out[#out + 1] = payload
   out[#out + 1] = token
-  out[#out + 1] = name
+  out[#out + 1] = queue
+  return true
 end
 
--- Those whose time has come get their turns.
-local function make_due(zset, name)
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', zset, TIMES, now, 'LIMIT', 0, BOUND)) do
-    local tenant = tenant_of(redis.call('GET', prefix .. 'job:' .. id))
-    redis.call('ZADD', zset, turn(zset, prefix .. 'turns:' .. name, tenant), id)
+-- Those whose time has come take part in the turns.
+local function make_due(queue)
+  local later = prefix .. 'later:' .. queue
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', later, '-inf', now, 'LIMIT', 0, BOUND)) do
+    local payload = redis.call('GET', prefix .. 'job:' .. id)
+    if payload then
+      enter(prefix, queue, id, owner_of(payload))
+    else
+      redis.call('ZREM', later, id)
+    end
   end
 end
 
-for _, priority in ipairs(PRIORITIES) do
-  for q = 4, #ARGV do
-    local name = ARGV[q] .. ':' .. priority
-    local zset = prefix .. 'queue:' .. name
-    make_due(zset, name)
-    -- Each job looked at leaves the due range; the bound keeps one call short where many lanes are locked.
-    while claimed < limit and scanned < limit + BOUND do
-      local ids = redis.call('ZRANGEBYSCORE', zset, '-inf', now, 'LIMIT', 0, limit - claimed)
-      if #ids == 0 then
-        break
-      end
-      scanned = scanned + #ids
-      for _, id in ipairs(ids) do
-        take(zset, name, id)
-      end
+-- Take up to `most` jobs of a tenant. The bound keeps one call short where many lanes are locked. Whether the tenant has no more.
+local function serve(queue, tenant, most)
+  local due = due_jobs(prefix, queue, tenant)
+  local enough = claimed + most
+  while claimed < enough and scanned < limit + BOUND do
+    local ids = redis.call('ZRANGE', due, 0, enough - claimed - 1)
+    if #ids == 0 then
+      return true
+    end
+    scanned = scanned + #ids
+    for _, id in ipairs(ids) do
+      take(due, queue, id)
+    end
+  end
+  return redis.call('EXISTS', due) == 0
+end
+
+local function by_turns(queue)
+  local turns = prefix .. 'turns:' .. queue
+  local last = nil
+  while claimed < limit and scanned < limit + BOUND do
+    local first = redis.call('ZRANGE', turns, 0, 1)
+    if #first == 0 then
+      return
+    end
+    if serve(queue, first[1], first[2] and 1 or limit - claimed) then
+      redis.call('ZREM', turns, first[1])
+    elseif first[2] then
+      last = (last or last_turn(turns)) + 1
+      redis.call('ZADD', turns, last, first[1])
     end
   end
 end
 
 for q = 4, #ARGV do
+  make_due(ARGV[q])
+  by_turns(ARGV[q])
+end
+
+for q = 4, #ARGV do
   local next_due = nil
-  for _, priority in ipairs(PRIORITIES) do
-    local first = redis.call('ZRANGE', prefix .. 'queue:' .. ARGV[q] .. ':' .. priority, 0, 0, 'WITHSCORES')
-    if first[2] then
-      local left = math.max(0, math.ceil(tonumber(first[2]) - now))
-      next_due = math.min(next_due or left, left)
-    else
-      redis.call('DEL', prefix .. 'turns:' .. ARGV[q] .. ':' .. priority)
-    end
+  if redis.call('EXISTS', prefix .. 'turns:' .. ARGV[q]) == 1 then
+    next_due = 0
+  else
+    local first = redis.call('ZRANGE', prefix .. 'later:' .. ARGV[q], 0, 0, 'WITHSCORES')[2]
+    next_due = first and math.max(0, math.ceil(tonumber(first) - now))
   end
   local wake = prefix .. 'wake:' .. ARGV[q]
   if next_due and (next_due == 0 or (claimed >= limit and next_due <= HORIZON)) then

@@ -14,14 +14,13 @@ local prefix = KEYS[1]
 local function hand_on(wait)
   local waiting = redis.call('HGETALL', wait)
   for i = 1, #waiting, 2 do
-    local zset = prefix .. 'queue:' .. waiting[i + 1]
-    local score = redis.call('ZSCORE', zset, waiting[i])
-    if score then
-      if tonumber(score) >= TIMES then
-        local tenant = tenant_of(redis.call('GET', prefix .. 'job:' .. waiting[i]))
-        redis.call('ZADD', zset, turn(zset, prefix .. 'turns:' .. waiting[i + 1], tenant), waiting[i])
-      end
-      local wake = prefix .. 'wake:' .. string.match(waiting[i + 1], '^(.*):[^:]*$')
+    local id, queue = waiting[i], waiting[i + 1]
+    local tenant, priority = owner_of(redis.call('GET', prefix .. 'job:' .. id))
+    if redis.call('ZSCORE', prefix .. 'later:' .. queue, id) then
+      enter(prefix, queue, id, tenant, priority)
+    end
+    if redis.call('ZSCORE', due_jobs(prefix, queue, tenant), id) then
+      local wake = prefix .. 'wake:' .. queue
       if redis.call('LLEN', wake) < TOKENS then
         redis.call('RPUSH', wake, '1')
       end

@@ -1,5 +1,5 @@
 --[[
-Offer runs of one shard to the workers. Repeating a call changes nothing; an earlier due time or turn that is already there stays.
+Offer runs of one shard to the workers. Repeating a call changes nothing; an earlier due time or a place among what is due stays.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     per job: id, payload, queue, priority, delay in ms, tenant
@@ -15,14 +15,12 @@ local now = time[1] * 1000 + time[2] / 1000
 local wanted = {}
 
 for i = 1, #ARGV, 6 do
-  local id, queue, delay = ARGV[i], ARGV[i + 2], tonumber(ARGV[i + 4])
+  local id, queue, priority, delay, tenant = ARGV[i], ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4]), ARGV[i + 5]
   redis.call('SET', prefix .. 'job:' .. id, ARGV[i + 1])
-  local name = queue .. ':' .. ARGV[i + 3]
-  local zset = prefix .. 'queue:' .. name
-  if delay > 0 then
-    redis.call('ZADD', zset, 'LT', now + delay, id)
-  elseif tonumber(redis.call('ZSCORE', zset, id) or TIMES) >= TIMES then
-    redis.call('ZADD', zset, turn(zset, prefix .. 'turns:' .. name, ARGV[i + 5]), id)
+  if delay <= 0 then
+    enter(prefix, queue, id, tenant, priority)
+  elseif not redis.call('ZSCORE', due_jobs(prefix, queue, tenant), id) then
+    redis.call('ZADD', prefix .. 'later:' .. queue, 'LT', now + delay, id)
   end
   if delay <= HORIZON then
     wanted[queue] = (wanted[queue] or 0) + 1

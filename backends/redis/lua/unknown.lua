@@ -2,18 +2,25 @@
 Tell which jobs are neither offered nor in a worker's hands.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
-ARGV     per job: id, "queue:priority"
+ARGV     per job: id, queue, tenant
 Returns  the positions, from 1, of the jobs that are not known
 ]]
+-- include turns.lua
 local prefix, unknown = KEYS[1], {}
-for i = 1, #ARGV, 2 do
+
+-- A job is found by its tenant's turn or by its time; what was lost in part is lost.
+local function offered(id, queue, tenant)
+  local due = redis.call('ZSCORE', due_jobs(prefix, queue, tenant), id) and redis.call('ZSCORE', prefix .. 'turns:' .. queue, tenant)
+  return (due or redis.call('ZSCORE', prefix .. 'later:' .. queue, id)) and redis.call('EXISTS', prefix .. 'job:' .. id) == 1
+end
+
+for i = 1, #ARGV, 3 do
   local id = ARGV[i]
   local lane, run = string.match(id, '^([^:]*):(.*)$')
-  local offered = redis.call('ZSCORE', prefix .. 'queue:' .. ARGV[i + 1], id) and redis.call('EXISTS', prefix .. 'job:' .. id) == 1
-  if not offered then
+  if not offered(id, ARGV[i + 1], ARGV[i + 2]) then
     local held = redis.call('GET', prefix .. 'lock:' .. lane)
     if not held or string.match(held, '^[^|]*|(.*)|%d+$') ~= run then
-      unknown[#unknown + 1] = (i + 1) / 2
+      unknown[#unknown + 1] = (i + 2) / 3
     end
   end
 end
