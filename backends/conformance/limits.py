@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from runner import errors
-from runner.exchange import Effects, RunRef, Write
+from runner.exchange import Attempt, Effects, RunRef, Write
 from runner.models import ErrorInfo, HitlRequest, Limit, RunOptions
 from runner.states import RunStatus
 
@@ -174,24 +174,44 @@ class TestSlots:
         await world.take("w1", thread="c")
 
     async def test_the_line_is_fair_between_tenants_and_ordered_by_priority(self, world: World) -> None:
-        """R16: the n-th of a tenant stands beside the n-th of the others."""
+        """R16: tenants take turns, whatever the priority of their runs; a tenant's own go by priority."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")
         running = await world.start("r", thread="running")
         for n in range(6):
-            await _wait_in_line(world, f"many{n}")
-        await _wait_in_line(world, "urgent", priority="high")
+            await _wait_in_line(world, f"many{n}", priority="high" if n % 2 else "normal")
         for n in range(2):
-            await _wait_in_line(few, f"few{n}")
-        order = []
-        attempt = running
-        while jobs := (await world.finish(attempt, said("x"))).effects.jobs:
-            [job] = jobs
-            order.append(job.run_id)
-            (claim,) = await world.runs.claim("w", [job.ref])
-            assert claim.attempt is not None, claim
-            attempt = claim.attempt
-        assert order == ["urgent", "many0", "few0", "many1", "few1", "many2", "many3", "many4", "many5"]
+            await _wait_in_line(few, f"few{n}", priority="low")
+        assert await _served(world, running) == ["many1", "few0", "many3", "few1", "many5", "many0", "many2", "many4"]
+        await few.backend.close()
+
+    async def test_who_comes_late_with_priority_waits_for_a_turn(self, world: World) -> None:
+        """R16: it takes the place of its tenant's first run, also where that one was told to go on, and nobody else's."""
+        few = await tenant(world, "few")
+        await limit(world, "running_per_agent", 1, "default")
+        running = await world.start("r", thread="running")
+        for run in ("a", "b"):
+            await _wait_in_line(world, run)
+        await _wait_in_line(few, "few")
+        assert submitted((await world.finish(running, said("x"))).effects) == ["a"]
+        await _wait_in_line(world, "urgent", priority="high")
+        claim = await world.claim("a", thread="a")
+        assert (claim.outcome, submitted(claim.effects)) == ("limited", ["urgent"]), "who may not go on says who may"
+        urgent = await world.take("urgent", thread="urgent")
+        assert await _served(world, urgent) == ["few", "a", "b"]
+        await few.backend.close()
+
+    async def test_a_tenant_that_left_the_line_has_no_turn(self, world: World) -> None:
+        """R16: whoever comes back to it comes behind the others, also after a cancel."""
+        few = await tenant(world, "few")
+        await limit(world, "running_per_agent", 1, "default")
+        running = await world.start("r", thread="running")
+        await _wait_in_line(few, "gone")
+        await _wait_in_line(world, "a")
+        await few.runs.cancel("gone", "gone")
+        await world.backend.limits.review_limits()
+        await _wait_in_line(few, "back")
+        assert await _served(world, running) == ["a", "back"]
         await few.backend.close()
 
     async def test_two_limits_at_once(self, world: World) -> None:
@@ -248,6 +268,18 @@ async def _wait_in_line(world: World, run_id: str, **fields: object) -> None:
     await world.accept(run_id, thread=run_id, **fields)  # type: ignore[arg-type]
     claim = await world.claim(run_id, thread=run_id)
     assert claim.outcome == "limited", claim
+
+
+async def _served(world: World, attempt: Attempt) -> list[str]:
+    """The runs that go on one after the other once ``attempt`` ends, until nobody waits."""
+    order = []
+    while jobs := (await world.finish(attempt, said("x"))).effects.jobs:
+        [job] = jobs
+        order.append(job.run_id)
+        (claim,) = await world.runs.claim("w", [job.ref])
+        assert claim.attempt is not None, claim
+        attempt = claim.attempt
+    return order
 
 
 async def _refs(one: World, other: World, runs: Sequence[str] | set[str]) -> list[RunRef]:

@@ -115,7 +115,8 @@ def _start(
     r.attempt += 1
     r.crash_count = crashes
     run.progress = run.isolated = False
-    run.slot = run.until_fewer = None
+    limits.take_turn(db, thread, run)
+    run.until_fewer = None
     r.started_at, run.changed_at, run.not_before = db.now(), db.now(), None
     run.attempts.append(AttemptInfo(fence=r.fence, worker_id=worker_id, started_at=r.started_at, outcome="running"))
     own = run.own()

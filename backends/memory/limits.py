@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from runner.app import DEFAULT_AGENT
@@ -90,15 +91,21 @@ def missing_slot(db: Database, thread: ThreadState, run: RunState) -> Slot | Non
 
 
 def wait_for(db: Database, thread: ThreadState, run: RunState, slot: Slot) -> Effects:
-    """Put the run into the line. Each tenant's n-th run stands beside the n-th of the others, within a priority."""
+    """Put the run into the line. A tenant that has none there comes behind the other tenants."""
     left = run.slot
     if left == slot:
-        return Effects()
-    others = [(t, r) for t, r in _line(db, slot) if r.run.priority == run.run.priority]
-    own = [r.turn for t, r in others if t.tenant == thread.tenant]
-    run.turn = max(min((r.turn for _, r in others), default=1), max(own, default=0) + 1)
+        return offers(db, [slot])
+    if not any(t.tenant == thread.tenant for t, _ in _line(db, slot)):
+        db.turns[slot, thread.tenant] = db.number()
     run.slot, run.changed_at = slot, db.now()
     return offers(db, [left] if left else [])
+
+
+def take_turn(db: Database, thread: ThreadState, run: RunState) -> None:
+    """The run leaves the line for its slot; its tenant goes behind the other tenants."""
+    if run.slot is not None:
+        db.turns[run.slot, thread.tenant] = db.number()
+        run.slot = None
 
 
 def leave_line(db: Database, run: RunState) -> Effects:
@@ -124,8 +131,17 @@ def _free(db: Database, slot: Slot) -> int:
 
 
 def _line(db: Database, slot: Slot) -> list[tuple[ThreadState, RunState]]:
-    found = [(t, r) for t, r in _runs(db) if r.slot == slot]
-    return sorted(found, key=lambda pair: (PRIORITIES.index(pair[1].run.priority), pair[1].turn, pair[1].lane_seq or 0))
+    """The first of each tenant, by turns, then the second of each, and so on; a tenant's own by priority."""
+    tenants: defaultdict[str, list[tuple[ThreadState, RunState]]] = defaultdict(list)
+    for thread, run in _runs(db):
+        if run.slot == slot:
+            tenants[thread.tenant].append((thread, run))
+    places = [
+        (place, db.turns[slot, tenant], pair)
+        for tenant, line in tenants.items()
+        for place, pair in enumerate(sorted(line, key=lambda pair: (PRIORITIES.index(pair[1].run.priority), pair[1].lane_seq)))
+    ]
+    return [pair for _, _, pair in sorted(places, key=lambda found: found[:2])]
 
 
 def _runs(db: Database) -> Sequence[tuple[ThreadState, RunState]]:

@@ -133,7 +133,6 @@ class RunState:
     until_fewer: int | None = None
     last_answer: tuple[int, Any] | None = None
     slot: Slot | None = None
-    turn: int = 0
     attempts: list[AttemptInfo] = field(default_factory=list)
 
     @property
@@ -242,6 +241,7 @@ class Database:
         self.paused: dict[str, datetime] = {}
         self.lease: tuple[str, datetime] | None = None
         self.limits: dict[tuple[LimitName, str | None], int] = {}
+        self.turns: dict[tuple[Slot, str], int] = {}
         self.keys: dict[str, tuple[ApiKey, bytes]] = {}
         self.notes: list[Note] = []
         self.pruned: dict[str, int] = {}

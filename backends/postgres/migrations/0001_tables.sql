@@ -161,7 +161,7 @@ CREATE TABLE runyard.runs (
     finished_at         timestamptz,
     changed_at          timestamptz NOT NULL DEFAULT now(),
     waits_for_slot      text,
-    turn                bigint,
+    place_in_line       bigint,
     deleted             boolean NOT NULL DEFAULT false,
     CHECK (runyard.run_is_sound(status, kind, finished_at, suspended_at, started_at, fence, lane_seq, admitted_at, completion_seq,
                                priority, multitask_strategy))
@@ -181,8 +181,7 @@ CREATE INDEX runs_worker ON runyard.runs (worker_id) WHERE worker_id IS NOT NULL
 CREATE INDEX runs_queued ON runyard.runs (tenant, accept_no) WHERE finished_at IS NULL AND worker_id IS NULL AND suspended_at IS NULL;
 CREATE INDEX runs_of_agent ON runyard.runs (agent) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_of_tenant ON runyard.runs (tenant) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
-CREATE INDEX runs_line ON runyard.runs (waits_for_slot, turn, lane_seq) WHERE waits_for_slot IS NOT NULL;
-CREATE INDEX runs_line_of_tenant ON runyard.runs (waits_for_slot, tenant, turn) WHERE waits_for_slot IS NOT NULL;
+CREATE INDEX runs_line ON runyard.runs (waits_for_slot, tenant, place_in_line) WHERE waits_for_slot IS NOT NULL;
 CREATE INDEX runs_results ON runyard.runs (finished_at) WHERE fork IS NOT NULL AND result IS NOT NULL;
 CREATE INDEX runs_unsuccessful ON runyard.runs (thread_key)
     WHERE finished_at IS NOT NULL AND completion_seq IS NULL AND last_seq IS NOT NULL;
@@ -292,6 +291,15 @@ CREATE TABLE runyard.limits (
     most       bigint NOT NULL,
     UNIQUE NULLS NOT DISTINCT (limit_name, subject)
 );
+
+-- The tenants in the line for a slot, in the order in which they are served next; one may have left the line. Changed under the slot's lock only.
+CREATE TABLE runyard.slot_turns (
+    slot   text NOT NULL,
+    tenant text NOT NULL,
+    turn   bigint NOT NULL DEFAULT nextval('runyard.lane_numbers'),
+    PRIMARY KEY (slot, tenant)
+) WITH (fillfactor = 50);
+CREATE INDEX slot_turns_order ON runyard.slot_turns (slot, turn);
 
 -- How many runs waited when it was measured, of those that were accepted by then. name: "all" or "tenant …".
 CREATE TABLE runyard.queue_sizes (

@@ -152,7 +152,7 @@ BEGIN
         status = to_status, finished_at = now(), changed_at = now(), suspended_at = NULL, error = why, event_id = event,
         completion_seq = r.completion_seq, high_water_seq = r.high_water_seq, branch_id = r.branch_id, extra = r.extra, usage = r.usage,
         result = r.result, last_seq = r.last_seq, last_message_id = r.last_message_id, lane = r.lane, has_tools = r.has_tools,
-        first_seq = r.first_seq, crash_count = r.crash_count, waits_for_slot = NULL, turn = NULL,
+        first_seq = r.first_seq, crash_count = r.crash_count, waits_for_slot = NULL, place_in_line = NULL,
         admitted_at = r.admitted_at, lane_seq = r.lane_seq
     WHERE accept_no = r.accept_no;
     IF was = 'running' AND r.kind <> 'external' AND to_status <> 'completed' THEN

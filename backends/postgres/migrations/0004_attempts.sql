@@ -277,8 +277,9 @@ BEGIN
         branch_id = r.branch_id, base_id = r.base_id, snapshot_tip = r.snapshot_tip, snapshot_cutoff = r.snapshot_cutoff,
         first_seq = r.first_seq, last_seq = r.last_seq,
         last_message_id = r.last_message_id, has_tools = r.has_tools, app_version = r.app_version,
-        waits_for_slot = NULL, turn = NULL, until_fewer = NULL, changed_at = now()
+        waits_for_slot = NULL, place_in_line = NULL, until_fewer = NULL, changed_at = now()
     WHERE accept_no = r.accept_no;
+    IF r.waits_for_slot IS NOT NULL THEN PERFORM runyard.take_turn(r.waits_for_slot, r.tenant); END IF;
     c.outcome := 'claimed';
     c.thread_extra := t.extra;
     c.run := r;

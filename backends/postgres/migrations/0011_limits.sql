@@ -201,8 +201,7 @@ BEGIN
     FOREACH slot IN ARRAY runyard.slots_of(r) LOOP
         free := runyard.free_slots(slot);
         IF r.waits_for_slot = slot THEN
-            IF free <= (SELECT count(*) FROM (SELECT 1 FROM runyard.runs x WHERE x.waits_for_slot = slot
-                        AND (x.turn, x.lane_seq) < (r.turn, r.lane_seq) LIMIT free) y) THEN
+            IF NOT EXISTS (SELECT 1 FROM runyard.first_in_line(slot, free) f(accept_no) WHERE f.accept_no = r.accept_no) THEN
                 RETURN slot;
             END IF;
         ELSIF free <= (SELECT count(*) FROM (SELECT 1 FROM runyard.runs x WHERE x.waits_for_slot = slot LIMIT free) y) THEN
@@ -212,21 +211,46 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Put a run into the line for a slot: by priority, and in it by turns of the tenants, as lua/turns.lua has it. Effects: who may go on in the
--- line that it leaves.
+-- The first in the line for a slot, `most` of them: the first of each tenant, by turns, then the second of each, and so on.
+CREATE FUNCTION runyard.first_in_line(slot text, most bigint) RETURNS SETOF bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+        SELECT x.accept_no FROM (
+            SELECT s.tenant, s.turn FROM runyard.slot_turns s
+            WHERE s.slot = first_in_line.slot
+              AND EXISTS (SELECT 1 FROM runyard.runs r WHERE r.waits_for_slot = first_in_line.slot AND r.tenant = s.tenant)
+            ORDER BY s.turn LIMIT most) t
+        CROSS JOIN LATERAL (
+            SELECT r.accept_no, row_number() OVER (ORDER BY r.place_in_line) AS place FROM runyard.runs r
+            WHERE r.waits_for_slot = first_in_line.slot AND r.tenant = t.tenant ORDER BY r.place_in_line LIMIT most) x
+        ORDER BY x.place, t.turn LIMIT most;
+END $$;
+
+-- Put a run into the line for a slot: tenants by turns, as lua/turns.lua has it, and those of a tenant by priority. Effects: who may go on in
+-- the line that it leaves, or, where it stands already, instead of it.
 CREATE FUNCTION runyard.wait_for_slot(r runyard.runs, slot text) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     class bigint := CASE r.priority WHEN 'high' THEN 0 WHEN 'normal' THEN 1 ELSE 2 END * (1::bigint << 48);
-    front bigint;
-    mine bigint;
 BEGIN
-    IF r.waits_for_slot = slot THEN RETURN NULL; END IF;
-    front := (SELECT min(x.turn) FROM runyard.runs x WHERE x.waits_for_slot = slot AND x.turn > class AND x.turn < class + (1::bigint << 48));
-    mine := (SELECT max(x.turn) FROM runyard.runs x WHERE x.waits_for_slot = slot AND x.tenant = r.tenant
-             AND x.turn > class AND x.turn < class + (1::bigint << 48));
-    UPDATE runyard.runs SET waits_for_slot = slot, turn = greatest(front, mine + 1, class + 1), changed_at = now() WHERE accept_no = r.accept_no;
+    IF r.waits_for_slot = slot THEN RETURN runyard.next_for_slot(slot); END IF;
+    INSERT INTO runyard.slot_turns AS s (slot, tenant) VALUES (slot, r.tenant)
+    ON CONFLICT ON CONSTRAINT slot_turns_pkey DO UPDATE SET turn = excluded.turn
+    WHERE NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.waits_for_slot = excluded.slot AND x.tenant = excluded.tenant);
+    UPDATE runyard.runs SET waits_for_slot = slot, place_in_line = class + lane_seq, changed_at = now() WHERE accept_no = r.accept_no;
     RETURN runyard.next_for_slot(r.waits_for_slot);
+END $$;
+
+-- A tenant's run left the line for its slot: the tenant goes to the end of the turns, or out of them.
+CREATE FUNCTION runyard.take_turn(from_slot text, for_tenant text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM runyard.runs x WHERE x.waits_for_slot = from_slot AND x.tenant = for_tenant) THEN
+        UPDATE runyard.slot_turns s SET turn = nextval('runyard.lane_numbers') WHERE s.slot = from_slot AND s.tenant = for_tenant;
+    ELSE
+        DELETE FROM runyard.slot_turns s WHERE s.slot = from_slot AND s.tenant = for_tenant;
+    END IF;
 END $$;
 
 -- A run cannot be claimed for another reason; whoever stands behind it must not wait for that. Effects: who may go on.
@@ -234,7 +258,7 @@ CREATE FUNCTION runyard.leave_line(r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 BEGIN
     IF r.waits_for_slot IS NULL THEN RETURN NULL; END IF;
-    UPDATE runyard.runs SET waits_for_slot = NULL, turn = NULL, changed_at = now() WHERE accept_no = r.accept_no;
+    UPDATE runyard.runs SET waits_for_slot = NULL, place_in_line = NULL, changed_at = now() WHERE accept_no = r.accept_no;
     RETURN runyard.next_for_slot(r.waits_for_slot);
 END $$;
 
@@ -245,9 +269,9 @@ DECLARE
     jobs jsonb;
 BEGIN
     IF slot IS NULL OR NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.waits_for_slot = slot) THEN RETURN NULL; END IF;
-    jobs := (SELECT jsonb_agg(runyard.job(y)) FROM (
-        SELECT x.* FROM runyard.runs x WHERE x.waits_for_slot = slot ORDER BY x.turn, x.lane_seq
-        LIMIT coalesce(runyard.free_slots(slot), 1000)) y);
+    jobs := (SELECT jsonb_agg(runyard.job(x) ORDER BY f.n)
+             FROM runyard.first_in_line(slot, coalesce(runyard.free_slots(slot), 1000)) WITH ORDINALITY f(accept_no, n)
+             JOIN runyard.runs x ON x.accept_no = f.accept_no);
     IF jobs IS NULL THEN RETURN NULL; END IF;
     RETURN jsonb_build_object('jobs', jobs);
 END $$;
@@ -267,13 +291,14 @@ BEGIN
     RETURN effects;
 END $$;
 
--- The leader's: count the queues, and offer what a slot is free for, though nobody freed it just now: a limit was raised or cleared, a run was
--- taken from a dead worker, or a submission was lost.
+-- The leader's: count the queues, offer what a slot is free for, though nobody freed it just now (a limit was raised or cleared, a run was
+-- taken from a dead worker, or a submission was lost), and forget the turns of tenants that left a line without being served.
 CREATE FUNCTION runyard.review_limits() RETURNS jsonb
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     slot text;
     effects jsonb;
+    idle text[];
 BEGIN
     PERFORM runyard.measure_queues();
     slot := (SELECT min(x.waits_for_slot) FROM runyard.runs x WHERE x.waits_for_slot IS NOT NULL);
@@ -281,5 +306,12 @@ BEGIN
         effects := runyard.merge_effects(effects, runyard.next_for_slot(slot));
         slot := (SELECT min(x.waits_for_slot) FROM runyard.runs x WHERE x.waits_for_slot > slot);
     END LOOP;
+    idle := ARRAY(SELECT DISTINCT s.slot FROM runyard.slot_turns s
+                  WHERE NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.waits_for_slot = s.slot AND x.tenant = s.tenant) LIMIT 100);
+    IF idle <> '{}' THEN
+        PERFORM runyard.lock_slots(idle);
+        DELETE FROM runyard.slot_turns s WHERE s.slot = ANY (idle)
+            AND NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.waits_for_slot = s.slot AND x.tenant = s.tenant);
+    END IF;
     RETURN effects;
 END $$;
