@@ -17,7 +17,7 @@ RunyardError
     │                                   RunAlreadyCompletedError, RunNotClaimedError, NothingToRunError, StaleFenceError,
     │                                   CancelRequestedError, IncompleteToolCycleError, RunEndedError, ResultExpiredError,
     │                                   AgentNotFoundError, StepUnknownError, QueueFullError, BudgetExceededError,
-    │                                   RunTimeoutError, AgentCancelledError, VersionMismatchError
+    │                                   RunTimeoutError, RunExpiredError, AgentCancelledError, VersionMismatchError
     ├── DataCorruptedError
     ├── ForkBoundaryError
     ├── CursorExpiredError
@@ -375,6 +375,13 @@ class StepUnknownError(RunError):
     """An earlier attempt started the step and did not finish it; whether it took effect is unknown."""
 
     code = "step_unknown"
+
+
+class RunExpiredError(RunError):
+    """The run had not started when the time that it had for that was over: its ``expires_in``, or the limit ``queued_seconds``."""
+
+    code = "run_expired"
+    http_status = 504
 
 
 class RunTimeoutError(RunError):

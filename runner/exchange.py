@@ -247,7 +247,7 @@ class AcceptRequest:
             "agent": self.agent,
             "message": _words(self.input) if self.input else None,
             "parent_id": self.parent_id,
-            "options": [self.options.parallel, self.options.multitask_strategy],
+            "options": [self.options.parallel, self.options.multitask_strategy, self.options.expires_in],
             "fork": [self.fork.fork_hash, self.fork.new] if self.fork else None,
         }
         if self.fork is not None and (fan := self.fork.fan) is not None:

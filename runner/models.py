@@ -37,6 +37,8 @@ Priority = Literal["high", "normal", "low"]
 PRIORITIES: Final[tuple[Priority, ...]] = ("high", "normal", "low")
 MAX_ID_LENGTH: Final = 255
 MAX_TAG_LENGTH: Final = 64
+MAX_EXPIRY: Final = 10 * 365 * 86400
+"""Seconds that a run may be given to start."""
 
 
 def new_id() -> str:
@@ -325,7 +327,8 @@ class RetryPolicy(_Model):
 
 class RunOptions(_Model):
     """How a run is executed. ``timeout`` (seconds) bounds one attempt; ``max_attempts`` bounds attempts that ended in an
-    error. ``webhook``: the URL that is told of its end."""
+    error. ``expires_in``: seconds, from when it is due, in which its first attempt has to start. ``webhook``: the URL that is
+    told of its end."""
 
     timeout: float | None = Field(None, gt=0)
     max_attempts: int = Field(1, ge=1, le=1000)
@@ -333,6 +336,7 @@ class RunOptions(_Model):
     multitask_strategy: MultitaskStrategy = "enqueue"
     parallel: bool = False
     webhook: str | None = None
+    expires_in: float | None = Field(None, gt=0, le=MAX_EXPIRY)
 
     @field_serializer("webhook", when_used="json-unless-none")
     def _hide(self, url: str, info: SerializationInfo) -> str:
@@ -340,7 +344,8 @@ class RunOptions(_Model):
 
 
 class Run(_Model):
-    """One prompt → final assistant message cycle, or a fork job, as the store knows it."""
+    """One prompt → final assistant message cycle, or a fork job, as the store knows it. ``expires_at``: it fails if its first
+    attempt has not started by then."""
 
     thread_id: str
     run_id: str
@@ -358,6 +363,7 @@ class Run(_Model):
     after_run_id: str | None = None
     options: RunOptions = Field(default_factory=RunOptions)
     run_at: datetime | None = None
+    expires_at: datetime | None = None
     accepted_at: datetime
     admitted_at: datetime | None = None
     started_at: datetime | None = None
@@ -457,7 +463,8 @@ class Event(_Model):
 
 
 LimitName = Literal[
-    "queued", "queued_per_tenant", "queued_per_lane", "message_bytes", "running_per_agent", "running_per_tenant"
+    "queued", "queued_per_tenant", "queued_per_lane", "queued_seconds", "message_bytes", "running_per_agent",
+    "running_per_tenant",
 ]  # fmt: skip
 LIMITS: Final = get_args(LimitName)
 

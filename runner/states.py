@@ -34,6 +34,7 @@ class Verb(StrEnum):
     FAIL = "fail"
     RELEASE = "release"
     BURY = "bury"
+    EXPIRE = "expire"
     CANCEL = "cancel"
     REDRIVE = "redrive"
 
@@ -52,6 +53,7 @@ TRANSITIONS: Final[dict[tuple[RunStatus | None, Verb], frozenset[RunStatus]]] = 
     (_Q, Verb.ADMIT): frozenset({_Q, _F}),
     (_Q, Verb.CLAIM): frozenset({_R}),
     (_Q, Verb.RESPOND): frozenset({_Q}),
+    (_Q, Verb.EXPIRE): frozenset({_F}),
     (_Q, Verb.CANCEL): frozenset({_X}),
     (_R, Verb.CLAIM): frozenset({_R, _X, _D}),
     (_R, Verb.APPEND): frozenset({_R}),

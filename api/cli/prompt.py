@@ -27,6 +27,9 @@ def prompt(
     delay: Annotated[float | None, typer.Option(envvar="RUNYARD_DELAY", min=0, help="Seconds until it is due.")] = None,
     run_at: Annotated[str | None, typer.Option(envvar="RUNYARD_RUN_AT", help="When it is due, ISO 8601.")] = None,
     timeout: Annotated[float | None, typer.Option(envvar="RUNYARD_TIMEOUT", help="Seconds for one attempt.")] = None,
+    expires_in: Annotated[
+        float | None, typer.Option(envvar="RUNYARD_EXPIRES_IN", help="Seconds in which it has to start, else it fails.")
+    ] = None,
     max_attempts: Annotated[int, typer.Option(envvar="RUNYARD_MAX_ATTEMPTS", help="Attempts that may end in an error.")] = 1,
     strategy: Annotated[
         str, typer.Option(envvar="RUNYARD_STRATEGY", help="On a busy thread: enqueue, reject, interrupt or rollback.")
@@ -52,6 +55,7 @@ def prompt(
                 delay=delay,
                 run_at=_moment(run_at),
                 timeout=timeout,
+                expires_in=expires_in,
                 max_attempts=max_attempts,
                 multitask_strategy=options.choice(strategy, MultitaskStrategy, "--strategy"),
             )

@@ -191,6 +191,9 @@ class _Execution(_Request):
     run_at: Moment | None = None
     delay: StrictFloat | None = Field(None, ge=0, lt=10 * YEAR, description="Seconds; instead of run_at.")
     timeout: StrictFloat | None = Field(None, gt=0, lt=YEAR, description="Seconds for one attempt.")
+    expires_in: StrictFloat | None = Field(
+        None, gt=0, le=10 * YEAR, description="Seconds, from when it is due; a run that has not started by then fails."
+    )
     max_attempts: StrictInt = Field(1, ge=1, le=1000)
     retry: Annotated[RetryPolicy | None, BeforeValidator(_few)] = None
     multitask_strategy: MultitaskStrategy = "enqueue"

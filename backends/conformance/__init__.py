@@ -17,7 +17,7 @@ backend's scheduler and event log have suites of their own.
 import pytest
 
 MODULES = (
-    *("abort", "attempts", "checkpointer", "creation", "cuts", "deletion", "feed", "forks", "history", "hitl", "inheritance"),
+    *("abort", "attempts", "checkpointer", "creation", "cuts", "deletion", "expiry", "feed", "forks", "history", "hitl", "inheritance"),
     *(
         "keys",
         "lanes",
@@ -43,6 +43,7 @@ from .checkpointer import TestCheckpointer, TestExternalRuns, TestRequests  # no
 from .creation import TestCreation, TestFilters  # noqa: E402
 from .cuts import TestMessageCuts  # noqa: E402
 from .deletion import TestDeletion  # noqa: E402
+from .expiry import TestExpiry  # noqa: E402
 from .fanout import TestFanOut  # noqa: E402
 from .feed import TestFeed, TestPruning  # noqa: E402
 from .forks import TestForks  # noqa: E402
@@ -72,6 +73,7 @@ __all__ = [
     "TestCheckpointer",
     "TestCreation",
     "TestDeletion",
+    "TestExpiry",
     "TestExternalRuns",
     "TestFanOut",
     "TestFeed",

@@ -9,10 +9,10 @@ import pytest
 
 from runner import errors
 from runner.exchange import Attempt, Write
-from runner.models import ErrorInfo, HitlRequest, Message, Run, new_id
+from runner.models import ErrorInfo, HitlRequest, Message, Run, RunOptions, new_id
 from runner.states import ENDED, MAX_CRASHES, RunStatus, Verb, targets
 
-from .world import T, World, now, said
+from .world import T, World, eventually, now, said
 
 pytestmark = pytest.mark.asyncio
 
@@ -44,6 +44,9 @@ async def set_up(world: World, status: RunStatus | None, verb: Verb) -> Scene:
     key = (await world.ref("r")).thread_key
     nobody = Attempt(key, "r", 1 << 40)
     if status is None:
+        return Scene(world, nobody)
+    if (status, verb) == (S.QUEUED, Verb.EXPIRE):
+        await world.accept("r", "r?", options=RunOptions(expires_in=0.001))
         return Scene(world, nobody)
     await world.accept("r", "r?")
     if status is S.QUEUED and verb is not Verb.RESPOND:
@@ -107,10 +110,23 @@ async def act(scene: Scene, verb: Verb) -> None:
             await world.runs.release(attempt)
         case Verb.BURY:
             await world.runs.bury(attempt, "killed")
+        case Verb.EXPIRE:
+            await over(world)
+            await world.runs.admit()
         case Verb.CANCEL:
             await world.runs.cancel(T, "r")
         case Verb.REDRIVE:
             await world.runs.redrive(T, "r")
+
+
+async def over(world: World) -> None:
+    """Wait until the time to start is over, if the run has one."""
+    run = await world.runs.run(T, "r")
+
+    async def passed() -> bool:
+        return run is None or run.expires_at is None or now() > run.expires_at + timedelta(milliseconds=50)
+
+    await eventually(passed)
 
 
 class TestTransitions:

@@ -53,6 +53,7 @@ def prompt(request: AcceptRequest) -> JsonObject:
             run_at=request.run_at.isoformat() if request.run_at is not None else None,
             delay=request.delay,
             timeout=options.timeout,
+            expires_in=options.expires_in,
             max_attempts=options.max_attempts,
             retry=options.retry.model_dump(mode="json") if options.retry != RetryPolicy() else None,
             multitask_strategy=options.multitask_strategy,

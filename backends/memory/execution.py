@@ -45,6 +45,8 @@ def _claim(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref
         return Claim(ref, "paused", effects=limits.leave_line(db, run))
     if status is RunStatus.RUNNING:
         return _take_over(db, thread, run, worker_id, ref)
+    if run.lane_seq is not None and lanes.is_late(db, run):
+        return Claim(ref, "ended", effects=lanes.expire(db, thread, run))
     due = run.not_before if run.lane_seq is not None else run.due_at
     if run.lane_seq is not None and thread.lane(run.run.lane or "")[0] is not run:
         return Claim(ref, "behind")

@@ -30,7 +30,8 @@ def explain(db: Database, thread: ThreadState, run: RunState) -> str:
         return f"waiting for an answer to {what} since {r.suspended_at}"
     if r.status is not RunStatus.QUEUED:
         return f"{r.status} at {r.finished_at}" + (f": {r.error.message}" if r.error else "")
-    return _queued(db, thread, run) + _versions(db, run)
+    until = f"; it fails if not started by {r.expires_at}" if r.expires_at and not r.attempt else ""
+    return _queued(db, thread, run) + until + _versions(db, run)
 
 
 def _queued(db: Database, thread: ThreadState, run: RunState) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from runner.errors import CheckpointerError, RunAlreadyClaimedError, RunAlreadyCompletedError, ThreadBusyError
+from runner.errors import CheckpointerError, RunAlreadyClaimedError, RunAlreadyCompletedError, RunExpiredError, ThreadBusyError
 from runner.exchange import MAIN_LANE, AcceptRequest, Effects, RunRef
-from runner.models import ErrorInfo, FeedType, JsonObject, Run, open_tool_calls
+from runner.models import MAX_EXPIRY, ErrorInfo, FeedType, JsonObject, Run, open_tool_calls
 from runner.models import cycles_closed as closed
 from runner.repair import CANCELLED, closing, farewell
 from runner.states import LIVE, RunStatus
@@ -45,6 +45,10 @@ def new_run(db: Database, thread: ThreadState, request: AcceptRequest, parent_id
         metadata=request.metadata,
         trace_context=request.trace_context,
     )
+    seconds = [run.options.expires_in, limits.limit_of(db, "queued_seconds")]
+    if any(each is not None for each in seconds):
+        most = min(each for each in seconds if each is not None)
+        run.expires_at = max(run.run_at or now, now) + timedelta(seconds=min(most, MAX_EXPIRY))
     known = RunState(run.model_copy(deep=True), db.number(), db.next_fence(), request, request.fork, changed_at=now)
     known.job = request.job
     return known
@@ -93,6 +97,25 @@ def admit_run(db: Database, thread: ThreadState, run: RunState) -> Effects:
     if may_start(thread, run):
         effects.jobs.append(job(thread, run, db.now()))
     return effects
+
+
+def expired(db: Database, thread: ThreadState) -> list[RunState]:
+    """The admitted runs whose first attempt did not start in time, in order."""
+    runs = [r for r in thread.runs.values() if r.lane_seq is not None and is_late(db, r)]
+    return sorted(runs, key=lambda r: r.lane_seq or 0)
+
+
+def is_late(db: Database, run: RunState) -> bool:
+    """The run should have started by now."""
+    r = run.run
+    return r.status is RunStatus.QUEUED and r.attempt == 0 and r.expires_at is not None and r.expires_at <= db.now()
+
+
+def expire(db: Database, thread: ThreadState, run: RunState) -> Effects:
+    """End a run that did not start in time."""
+    assert run.run.expires_at is not None
+    message = f"run {run.id} did not start by {run.run.expires_at.isoformat()}"
+    return end_outside(db, thread, run, RunStatus.FAILED, ErrorInfo(code=RunExpiredError.code, message=message))
 
 
 def may_start(thread: ThreadState, run: RunState) -> bool:

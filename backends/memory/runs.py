@@ -138,17 +138,22 @@ class MemoryRunStore:
             raise ThreadAlreadyExistsError(f"thread {fork.new!r} exists", thread_id=fork.new)
 
     async def admit(self, limit: int = 1000) -> Admitted:
-        """Admit what is due on any thread, and fire HITL deadlines."""
+        """Admit what is due on any thread, fire HITL deadlines, and end what did not start in time."""
         effects = Effects()
         threads = [t for t in self.db.threads.values() if not t.deleted]
-        for thread in [t for t in threads if lanes.due(self.db, t) or hitl.overdue(self.db, t)][:limit]:
+        due_ones = [t for t in threads if lanes.due(self.db, t) or hitl.overdue(self.db, t) or lanes.expired(self.db, t)]
+        for thread in due_ones[:limit]:
             effects += lanes.admit_thread(self.db, thread)
             effects += hitl.fire_deadlines(self.db, thread)
+            for run in lanes.expired(self.db, thread):
+                effects += lanes.expire(self.db, thread, run)
         now, due = self.db.now(), []
         for thread in self.db.threads.values():
             if not thread.deleted:
                 due += [r.due_at for r in thread.runs.values() if r.lane_seq is None and r.run.status is RunStatus.QUEUED]
                 due += [r.request.deadline_at for r in hitl.pending_of(self.db, thread) if r.request.deadline_at]
+                waiting = [r.run for r in thread.runs.values() if r.run.status is RunStatus.QUEUED and not r.run.attempt]
+                due += [run.expires_at for run in waiting if run.expires_at]
         return Admitted(effects, max(0.0, (min(due) - now).total_seconds()) if due else None)
 
     async def claim(self, worker_id: str, refs: Sequence[RunRef]) -> list[Claim]:
@@ -294,7 +299,7 @@ class MemoryRunStore:
             if request.request.run_id == run_id and request.request.answered_at is None:
                 del self.db.requests[thread.tenant, request.request.request_id]
         r.status, r.finished_at, r.error, r.error_count, r.crash_count = RunStatus.QUEUED, None, None, 0, 0
-        r.app_version, run.words = None, None
+        r.app_version, r.expires_at, run.words = None, None, None
         r.cancel_requested_at, r.worker_id, run.keep, run.progress, run.not_before = None, None, False, False, None
         run.lane_seq, run.changed_at, r.event_id, run.queued_fence = self.db.number(), self.db.now(), None, self.db.next_fence()
         if lanes.may_start(thread, run):

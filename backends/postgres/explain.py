@@ -41,6 +41,8 @@ def sentence(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
         text += "; " + _SENTENCES.get(facts["nobody"], "another is to take it over").format(**facts)
         if "since" in facts:
             text += "; " + _SENTENCES["paused"].format(**facts)
+    if run.status == "queued" and run.expires_at and not run.attempt:
+        text += f"; it fails if not started by {run.expires_at}"
     workers = [version for version in facts.get("workers") or () if version]
     if (run.status == "queued" or reason == "orphaned") and run.app_version and workers and run.app_version not in workers:
         text += f"; accepted by version {run.app_version}, workers run {', '.join(workers)}"

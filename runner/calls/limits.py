@@ -17,10 +17,11 @@ class LimitCalls(Calls):
         return await self.backend.limits.limits()
 
     async def set_limit(self, name: LimitName, most: int, *, subject: str | None = None) -> Limit:
-        """Allow at most ``most`` (of runs, or bytes), in place of what was set before for the same ``subject``.
+        """Allow at most ``most`` (of runs, bytes or seconds), in place of what was set before for the same ``subject``.
 
         ``name``: ``queued``, ``queued_per_tenant`` and ``queued_per_lane`` refuse what would wait beyond them with
-        QueueFullError; ``message_bytes`` refuses larger messages with MessageTooLargeError; ``running_per_agent`` and
+        QueueFullError; ``queued_seconds``: runs that have not started so many seconds after they were due fail with
+        ``run_expired``; ``message_bytes`` refuses larger messages with MessageTooLargeError; ``running_per_agent`` and
         ``running_per_tenant`` let runs wait until a slot is free. ``subject``: one agent or tenant, whose limit is another than
         that of each.
 

@@ -72,6 +72,7 @@ class RunCalls(ThreadCalls):
         multitask_strategy: MultitaskStrategy = "enqueue",
         metadata: JsonObject | None = None,
         webhook: str | None = None,
+        expires_in: float | None = None,
         connection: Any = None,
     ) -> RunHandle:
         """Accept a prompt on ``thread_id``, which is made if need be, and return at once (semantics: R1 to R4, R11).
@@ -80,7 +81,8 @@ class RunCalls(ThreadCalls):
         run (``invalid_input``). ``run_id``: yours, or None for a uuid7; the same
         id with the same content again is the same run. ``agent``: a name that a worker serves. ``parent_id``: branch at that
         message. ``parallel``: on a branch and lane of its own. ``run_at`` (aware) or ``delay`` (seconds): due later.
-        ``timeout``: seconds per attempt. ``webhook``: a URL that is told when the run ends. ``connection``: the caller's open
+        ``timeout``: seconds per attempt. ``expires_in``: seconds, from when it is due; a run that has not started by then fails
+        with ``run_expired``. ``webhook``: a URL that is told when the run ends. ``connection``: the caller's open
         database connection; the run exists once its transaction commits. ``metadata``: JSON, nested at most
         :data:`~runner.nesting.MAX_NESTING` levels deep.
 
@@ -104,6 +106,7 @@ class RunCalls(ThreadCalls):
                 multitask_strategy=multitask_strategy,
                 parallel=parallel,
                 webhook=told(webhook),
+                expires_in=expires_in,
             ),
             metadata=metadata or {},
         )

@@ -49,4 +49,4 @@ def test_missing_pairs_are_refused() -> None:
 def test_statuses_and_verbs_are_their_words() -> None:
     """design 1: the same word on the wire, in SQL, in metrics."""
     assert " ".join(RunStatus) == "queued running suspended completed failed cancelled dead"
-    assert " ".join(Verb) == "accept admit claim append suspend respond complete fail release bury cancel redrive"
+    assert " ".join(Verb) == "accept admit claim append suspend respond complete fail release bury expire cancel redrive"

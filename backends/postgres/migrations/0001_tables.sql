@@ -125,6 +125,7 @@ CREATE TABLE runyard.runs (
     job_run_id          text,
     until_fewer         integer,
     run_at              timestamptz,
+    expires_at          timestamptz,
     not_before          timestamptz,
     branch_id           bigint,
     base_id             uuid,
@@ -173,6 +174,7 @@ CREATE UNIQUE INDEX runs_active ON runyard.runs (thread_key, lane)
     WHERE finished_at IS NULL AND (worker_id IS NOT NULL OR suspended_at IS NOT NULL);
 CREATE INDEX runs_unadmitted ON runyard.runs (tenant, thread_id) WHERE lane_seq IS NULL;
 CREATE INDEX runs_due ON runyard.runs (coalesce(run_at, accepted_at)) WHERE lane_seq IS NULL;
+CREATE INDEX runs_expiring ON runyard.runs (expires_at) WHERE expires_at IS NOT NULL AND attempt = 0 AND finished_at IS NULL;
 CREATE INDEX runs_completed ON runyard.runs (branch_id, completion_seq) WHERE completion_seq IS NOT NULL;
 CREATE INDEX runs_extra ON runyard.runs (thread_key, completion_seq) WHERE extra IS NOT NULL;
 CREATE INDEX runs_waiting ON runyard.runs (thread_key, after_run_id) WHERE after_run_id IS NOT NULL;

@@ -406,8 +406,41 @@ BEGIN
                    AND x.finished_at IS NULL);
 END $$;
 
--- Admit what is committed and due on any thread, and fire the deadlines of requests. next_due: seconds until the next of either, NULL if none
--- waits for its time.
+-- End a run that did not start in time.
+CREATE FUNCTION runyard.expire_run(INOUT t runyard.threads, r runyard.runs, OUT effects jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    event text := nextval('runyard.fences') || '-1';
+    why jsonb := jsonb_build_object('code', 'run_expired', 'message', format('run %s did not start by %s', r.run_id, r.expires_at));
+BEGIN
+    got := runyard.end_run(t, r, 'failed', why, event);
+    t := got.t;
+    effects := runyard.merge_effects(got.effects, runyard.outside_event(t, got.r, event, 'run.failed', jsonb_build_object('error', why)));
+END $$;
+
+-- End the thread's admitted runs that did not start in time. lines: for which slots they waited.
+CREATE FUNCTION runyard.expire_runs(INOUT t runyard.threads, OUT effects jsonb, OUT lines text[])
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    r runyard.runs;
+BEGIN
+    lines := '{}';
+    FOR r IN
+        SELECT x.* FROM runyard.runs x
+        WHERE x.thread_key = t.thread_key AND x.expires_at <= clock_timestamp() AND x.attempt = 0 AND x.finished_at IS NULL
+          AND x.lane_seq IS NOT NULL
+        ORDER BY x.lane_seq
+    LOOP
+        IF r.waits_for_slot IS NOT NULL THEN lines := lines || r.waits_for_slot; END IF;
+        got := runyard.expire_run(t, r);
+        t := got.t; effects := runyard.merge_effects(effects, got.effects);
+    END LOOP;
+END $$;
+
+-- Admit what is committed and due on any thread, fire the deadlines of requests, and end what did not start in time. next_due: seconds until
+-- the next of these, NULL if nothing waits for its time.
 CREATE FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -415,6 +448,7 @@ DECLARE
     got record;
     t runyard.threads;
     done integer := 0;
+    lines text[] := '{}';
 BEGIN
     FOR due IN
         SELECT DISTINCT x.tenant, x.thread_id, t2.thread_key FROM (
@@ -428,16 +462,23 @@ BEGIN
                AND (h.otherwise IS NOT NULL OR NOT EXISTS (
                    SELECT 1 FROM runyard.runs r WHERE r.thread_key = h.thread_key AND r.run_id = h.run_id
                    AND r.status IN ('queued', 'running') AND r.kind <> 'external'))
-             ORDER BY h.deadline_at LIMIT most)) x
+             ORDER BY h.deadline_at LIMIT most)
+            UNION ALL
+            (SELECT e.tenant, e.thread_id FROM runyard.runs e
+             WHERE e.expires_at <= clock_timestamp() AND e.attempt = 0 AND e.finished_at IS NULL AND NOT e.deleted
+             ORDER BY e.expires_at LIMIT most)) x
         LEFT JOIN runyard.threads t2 ON t2.tenant = x.tenant AND t2.thread_id = x.thread_id AND t2.deleted_at IS NULL
         ORDER BY t2.thread_key NULLS LAST, x.tenant, x.thread_id
     LOOP
         got := runyard.admit_thread(runyard.ensure_thread(due.tenant, due.thread_id));
         t := got.t; effects := runyard.merge_effects(effects, got.effects);
         got := runyard.fire_deadlines(t);
-        effects := runyard.merge_effects(effects, got.effects);
+        t := got.t; effects := runyard.merge_effects(effects, got.effects);
+        got := runyard.expire_runs(t);
+        effects := runyard.merge_effects(effects, got.effects); lines := lines || got.lines;
         done := done + 1;
     END LOOP;
+    effects := runyard.merge_effects(effects, runyard.free(lines)); -- last: no further thread is locked
     IF done >= most THEN
         next_due := 0;
         RETURN;
@@ -446,7 +487,9 @@ BEGIN
         (SELECT min(coalesce(y.run_at, y.accepted_at)) FROM runyard.runs y
          WHERE y.lane_seq IS NULL AND coalesce(y.run_at, y.accepted_at) > clock_timestamp()),
         (SELECT min(h.deadline_at) FROM runyard.hitl_requests h
-         WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at > clock_timestamp())) - clock_timestamp())
+         WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at > clock_timestamp()),
+        (SELECT min(e.expires_at) FROM runyard.runs e
+         WHERE e.expires_at > clock_timestamp() AND e.attempt = 0 AND e.finished_at IS NULL)) - clock_timestamp())
     INTO next_due;
 END $$;
 
@@ -459,9 +502,19 @@ CREATE TYPE runyard.request AS (
     candidates bytea[], job_key bigint, job_run_id text
 );
 
--- Insert the run of a request. Without a lane it waits to be admitted.
+-- By when the first attempt has to start: the request's own time or the deployment's, whichever is shorter, from when the run is due.
+CREATE FUNCTION runyard.expires_at(q runyard.request, due_at timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    seconds double precision := least((q.options->>'expires_in')::double precision, runyard.limit_of('queued_seconds'));
+BEGIN
+    IF seconds IS NULL THEN RETURN NULL; END IF;
+    RETURN greatest(due_at, clock_timestamp()) + make_interval(secs => least(seconds, 315360000));
+END $$;
+
+-- Insert the run of a request. Without a lane it waits to be admitted. limited: there are limits to look at.
 CREATE FUNCTION runyard.insert_run(
-    for_tenant text, q runyard.request, key bigint, in_lane text, for_agent text, due_at timestamptz
+    for_tenant text, q runyard.request, key bigint, in_lane text, for_agent text, due_at timestamptz, limited boolean
 ) RETURNS runyard.runs
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -469,12 +522,15 @@ DECLARE
 BEGIN
     INSERT INTO runyard.runs AS x (tenant, thread_id, run_id, thread_key, kind, status, lane, lane_seq, admitted_at, agent, queue, priority,
         input, input_id, input_role, input_calls, input_results, request_hash, options, metadata, multitask_strategy, parallel,
-        parent_id, after_run_id, fork, candidates, job_key, job_run_id, run_at, app_version, trace_context, accepted_at)
+        parent_id, after_run_id, fork, candidates, job_key, job_run_id, run_at, expires_at, app_version, trace_context,
+        accepted_at)
     VALUES (for_tenant, q.thread_id, q.run_id, key, q.kind, 'queued', in_lane,
         CASE WHEN in_lane IS NOT NULL THEN nextval('runyard.lane_numbers') END, CASE WHEN in_lane IS NOT NULL THEN now() END, for_agent,
         coalesce(q.queue, (SELECT a.queue FROM runyard.agents a WHERE a.agent = for_agent), 'default'), q.priority,
         q.input, q.input_id, q.input_role, q.input_calls, q.input_results, q.request_hash, q.options, q.metadata, q.multitask_strategy,
-        q.parallel, q.parent_id, q.after_run_id, q.fork, q.candidates, q.job_key, q.job_run_id, due_at, q.app_version, q.trace_context, clock_timestamp())
+        q.parallel, q.parent_id, q.after_run_id, q.fork, q.candidates, q.job_key, q.job_run_id, due_at,
+        CASE WHEN limited OR q.options ? 'expires_in' THEN runyard.expires_at(q, due_at) END,
+        q.app_version, q.trace_context, clock_timestamp())
     ON CONFLICT (tenant, thread_id, run_id) WHERE NOT deleted DO NOTHING
     RETURNING x.* INTO r;
     RETURN r;
@@ -549,7 +605,7 @@ BEGIN
             PERFORM runyard.check_something_to_run(t, q.parent_id, busy);
         END IF;
     END IF;
-    run := runyard.insert_run(for_tenant, q, t.thread_key, in_lane, coalesce(q.agent, t.agent), due);
+    run := runyard.insert_run(for_tenant, q, t.thread_key, in_lane, coalesce(q.agent, t.agent), due, limited);
     created := run.run_id IS NOT NULL;
     IF NOT created THEN
         run := runyard.existing_run(for_tenant, q);
@@ -563,13 +619,14 @@ END $$;
 
 CREATE TYPE runyard.accepted AS (
     n integer, created boolean, status text, lane text, agent text, queue text, after_run_id text, run_at timestamptz,
-    accepted_at timestamptz, admitted_at timestamptz, effects jsonb, refused jsonb
+    expires_at timestamptz, accepted_at timestamptz, admitted_at timestamptz, effects jsonb, refused jsonb
 );
 
 CREATE FUNCTION runyard.accepted_as(n integer, r runyard.runs, created boolean, effects jsonb) RETURNS runyard.accepted
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    RETURN (n, created, r.status, r.lane, r.agent, r.queue, r.after_run_id, r.run_at, r.accepted_at, r.admitted_at, effects, NULL)::runyard.accepted;
+    RETURN (n, created, r.status, r.lane, r.agent, r.queue, r.after_run_id, r.run_at, r.expires_at, r.accepted_at,
+            r.admitted_at, effects, NULL)::runyard.accepted;
 END $$;
 
 -- Accept many runs in one transaction, in the order of their threads so that batches cannot deadlock, and as given within a thread. One that
@@ -669,13 +726,14 @@ CREATE FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETUR
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r runyard.runs;
+    limited boolean := EXISTS (SELECT 1 FROM runyard.limits);
 BEGIN
-    IF EXISTS (SELECT 1 FROM runyard.limits) AND (runyard.existing_run(for_tenant, q)).run_id IS NULL THEN
+    IF limited AND (runyard.existing_run(for_tenant, q)).run_id IS NULL THEN
         PERFORM runyard.check_room(for_tenant, q,
             (SELECT t.thread_key FROM runyard.threads t WHERE t.tenant = for_tenant AND t.thread_id = q.thread_id AND t.deleted_at IS NULL),
             '', false);
     END IF;
-    r := runyard.insert_run(for_tenant, q, NULL, NULL, q.agent, runyard.due_at(q));
+    r := runyard.insert_run(for_tenant, q, NULL, NULL, q.agent, runyard.due_at(q), limited);
     IF r.run_id IS NULL THEN
         PERFORM runyard.existing_run(for_tenant, q);
     END IF;
@@ -692,6 +750,7 @@ BEGIN
     FOR given IN SELECT key, value FROM jsonb_each(CASE jsonb_typeof(options) WHEN 'object' THEN options ELSE '{"options": null}' END) LOOP
         IF NOT (CASE given.key
             WHEN 'timeout' THEN jsonb_typeof(given.value) = 'number' AND given.value > '0'
+            WHEN 'expires_in' THEN jsonb_typeof(given.value) = 'number' AND given.value > '0' AND given.value <= '315360000'
             WHEN 'max_attempts' THEN given.value::text ~ '^[1-9][0-9]{0,2}$'
             WHEN 'parallel' THEN jsonb_typeof(given.value) = 'boolean'
             WHEN 'multitask_strategy' THEN given.value IN ('"enqueue"', '"reject"', '"interrupt"', '"rollback"')
@@ -699,7 +758,7 @@ BEGIN
                 AND length(given.value #>> '{}') <= 2048
             ELSE false END)
         THEN
-            PERFORM runyard.refuse('invalid_input', format('option %s cannot be %s; options are timeout (seconds), max_attempts (1 to 999), '
+            PERFORM runyard.refuse('invalid_input', format('option %s cannot be %s; options are timeout and expires_in (seconds), max_attempts (1 to 999), '
                 'parallel (true or false), multitask_strategy (enqueue, reject, interrupt, rollback) and webhook (an http or https URL)',
                 given.key, given.value));
         END IF;
@@ -736,7 +795,8 @@ BEGIN
     q.thread_id := thread_id; q.run_id := run_id; q.kind := 'prompt'; q.agent := agent; q.queue := queue; q.priority := priority;
     q.input := convert_to(jsonb_build_object('content', jsonb_build_array(jsonb_build_object('type', 'text', 'text', message)))::text, 'UTF8');
     q.input_id := gen_random_uuid(); q.input_role := 'user';
-    q.request_hash := jsonb_build_object('agent', md5(coalesce(agent, '')), 'message', md5(message))::text;
+    q.request_hash := (jsonb_build_object('agent', md5(coalesce(agent, '')), 'message', md5(message))
+        || CASE WHEN options ? 'expires_in' THEN jsonb_build_object('options', md5(options->>'expires_in')) ELSE '{}' END)::text;
     q.options := options; q.metadata := metadata; q.run_at := run_at;
     q.multitask_strategy := coalesce(options->>'multitask_strategy', 'enqueue');
     q.parallel := coalesce((options->>'parallel')::boolean, false);

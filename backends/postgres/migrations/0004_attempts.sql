@@ -198,6 +198,12 @@ BEGIN
         IF r.lane_seq IS NULL THEN
             c.outcome := 'not_due'; c.retry_in := extract(epoch FROM r.run_at - clock_timestamp()); RETURN c;
         END IF;
+        IF r.attempt = 0 AND r.expires_at <= clock_timestamp() THEN
+            c.outcome := 'ended';
+            c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r));
+            got := runyard.expire_run(t, r);
+            c.effects := runyard.merge_effects(c.effects, got.effects); RETURN c;
+        END IF;
         IF r.not_before > clock_timestamp() THEN
             c.outcome := 'not_due'; c.retry_in := extract(epoch FROM r.not_before - clock_timestamp()); RETURN c;
         END IF;
