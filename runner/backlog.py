@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Final
 
 from . import metrics
-from .exchange import QueueInfo
 from .ports import QueueStore
 
 EVERY: Final = 5.0
@@ -32,23 +31,11 @@ class Backlog:
                 took = await self.step()
                 await asyncio.sleep(max(EVERY, took / SHARE))
         finally:
-            self._show([])
+            self._shown = metrics.show_queues([], self._shown)
 
     async def step(self) -> float:
         """Measure once if this worker leads. Returns the seconds that it took."""
         began = time.monotonic()
-        self._show(await self._queues.queues() if self._leading() else [])
+        found = await self._queues.queues() if self._leading() else []
+        self._shown = metrics.show_queues(found, self._shown)
         return time.monotonic() - began
-
-    def _show(self, found: list[QueueInfo]) -> None:
-        for name in self._shown - {info.queue for info in found}:
-            for gauge in metrics.OF_QUEUES:
-                gauge.remove(name)
-        self._shown = {info.queue for info in found}
-        for info in found:
-            metrics.QUEUED.labels(queue=info.queue).set(info.queued)
-            metrics.DEEPEST_LANE.labels(queue=info.queue).set(info.deepest)
-            metrics.OLDEST.labels(queue=info.queue).set(info.oldest or 0.0)
-            metrics.SUSPENDED_RUNS.labels(queue=info.queue).set(info.suspended)
-            metrics.SERVING.labels(queue=info.queue).set(info.workers)
-            metrics.PAUSED.labels(queue=info.queue).set(info.paused_at is not None)

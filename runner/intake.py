@@ -274,6 +274,6 @@ def _count(delivery: Delivery, claim: Claim) -> None:
     if run is None or run.started_at is None:
         return
     if job.ready_at is not None:
-        metrics.PICKUP.labels(queue=job.queue).observe(max(0.0, run.started_at.timestamp() - job.ready_at))
+        metrics.PICKUP.labels(queue=metrics.queue_label(job.queue)).observe(max(0.0, run.started_at.timestamp() - job.ready_at))
     if run.attempt == 1:
-        metrics.QUEUE_WAIT.labels(queue=job.queue).observe(metrics.waited(run))
+        metrics.QUEUE_WAIT.labels(queue=metrics.queue_label(job.queue)).observe(metrics.waited(run))

@@ -1,7 +1,7 @@
 """What a process counts, for Prometheus. ``docs/reference/metrics.md`` lists it.
 
-Labels are closed sets: outcomes, kinds, and the agents and queues that this process serves (:func:`serve`); what goes by
-another name is counted under the empty one. Never ids, and never a text that somebody typed.
+Labels are closed sets: outcomes, kinds, error codes, and the agents and queues that workers serve (:func:`serve`); what goes by
+another name is counted under the empty one, which nobody can be called. Never ids, and never a text that somebody typed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, get_args
 from prometheus_client import Counter, Gauge, Histogram
 
 from .errors import BY_CODE
-from .exchange import OutsideEvent
+from .exchange import OutsideEvent, QueueInfo
 from .models import HitlRequest, Run, RunKind
 from .states import ENDED, RunStatus
 from .webhooks.models import TRY_OUTCOMES
@@ -158,7 +158,46 @@ def serve_http(routes: Iterable[tuple[str, str, int]]) -> None:
 
 def labels(agent: str | None, queue: str) -> dict[str, str]:
     """An agent and a queue as labels."""
-    return {"agent": agent if agent in _agents else "", "queue": queue if queue in _queues else ""}
+    return {"agent": agent if agent in _agents else "", "queue": queue_label(queue)}
+
+
+def queue_label(queue: str) -> str:
+    """A queue as a label."""
+    return queue if queue in _queues else ""
+
+
+def count_rejected(code: str) -> None:
+    """Count a request that was answered with a problem. ``code``: its error's; one that is not runyard's has no name."""
+    HTTP_REJECTED.labels(code=code if code in BY_CODE else "").inc()
+
+
+def show_queues(found: Iterable[QueueInfo], before: Iterable[str]) -> set[str]:
+    """Set the gauges of queues to what was measured. Queues that only callers know are shown together. Returns the names that
+    are shown; those of ``before`` that are not go."""
+    shown: dict[str, QueueInfo] = {}
+    for info in found:
+        name = info.queue if info.known else ""
+        sofar = shown.get(name, QueueInfo(queue=name))
+        shown[name] = QueueInfo(
+            queue=name,
+            queued=sofar.queued + info.queued,
+            deepest=max(sofar.deepest, info.deepest),
+            oldest=max(sofar.oldest or 0.0, info.oldest or 0.0),
+            suspended=sofar.suspended + info.suspended,
+            workers=sofar.workers + info.workers,
+            paused_at=info.paused_at,
+        )
+    for name in set(before) - shown.keys():
+        for gauge in OF_QUEUES:
+            gauge.remove(name)
+    for name, info in shown.items():
+        QUEUED.labels(queue=name).set(info.queued)
+        DEEPEST_LANE.labels(queue=name).set(info.deepest)
+        OLDEST.labels(queue=name).set(info.oldest or 0.0)
+        SUSPENDED_RUNS.labels(queue=name).set(info.suspended)
+        SERVING.labels(queue=name).set(info.workers)
+        PAUSED.labels(queue=name).set(info.paused_at is not None)
+    return set(shown)
 
 
 def count_ends(events: Iterable[OutsideEvent]) -> None:

@@ -92,7 +92,7 @@ class _Record:
             self._measure()
         state = self.scope["state"]
         if code := state.get("code"):
-            metrics.HTTP_REJECTED.labels(code=code).inc()
+            metrics.count_rejected(code)
         principal = state.get("principal")
         log.info(
             "request",

@@ -52,6 +52,21 @@ class TestQueues:
 
         await eventually(waits)
 
+    async def test_what_is_more_than_a_callers_name(self, world: World) -> None:
+        """A2: a queue is known by a live worker, by an agent that was served there, or by its pause."""
+
+        async def known() -> set[str]:
+            return {info.queue for info in await world.backend.queues.queues() if info.known}
+
+        for queue in ("invented", "served", "agents", "paused"):
+            await world.accept("r", thread=queue, queue=queue)
+        assert await known() == set()
+        await world.workers.register(WorkerInfo(worker_id="w", queues=["served"], agents={"writer": "agents"}))
+        await world.backend.queues.pause("paused")
+        assert await known() == {"served", "agents", "paused"}
+        await world.bury("w")
+        assert await known() == {"agents", "paused"}
+
     async def test_workers_that_drain_or_died_serve_nothing(self, world: World) -> None:
         for worker in ("w", "v"):
             await world.workers.register(WorkerInfo(worker_id=worker, queues=["a"]))

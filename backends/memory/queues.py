@@ -38,6 +38,9 @@ class MemoryQueueStore:
             suspended=sum(r.run.status is RunStatus.SUSPENDED for _, r in live),
             workers=sum(w.dead_at is None and not w.draining and name in w.queues for w in self.db.workers.values()),
             paused_at=self.db.paused.get(name),
+            known=name in self.db.paused
+            or name in self.db.agents.values()
+            or any(w.dead_at is None and name in w.queues for w in self.db.workers.values()),
         )
 
     async def pause(self, queue: str) -> datetime:

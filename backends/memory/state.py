@@ -238,6 +238,7 @@ class Database:
         self.requests: dict[tuple[str, str], RequestState] = {}
         self.workers: dict[str, WorkerInfo] = {}
         self.asks: dict[str, bool] = {}
+        self.agents: dict[str, str] = {}
         self.paused: dict[str, datetime] = {}
         self.lease: tuple[str, datetime] | None = None
         self.limits: dict[tuple[LimitName, str | None], int] = {}

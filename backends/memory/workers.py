@@ -30,6 +30,7 @@ class MemoryWorkerStore:
         if worker.worker_id in self.db.workers:
             self._alive(worker.worker_id)
         self.db.workers[worker.worker_id] = replace(worker, heartbeat_at=self.db.now(), dead_at=None)
+        self.db.agents |= worker.agents
         self.db.asks |= {agent: agent in worker.asking for agent in worker.agents}
 
     async def beat(self, worker_id: str) -> Standing:

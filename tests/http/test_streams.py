@@ -140,6 +140,32 @@ async def test_who_waits_for_a_run_counts(live: httpx.AsyncClient, client: Clien
     assert [run.run_id for run in (await client.runs()).items] == ["r"]
 
 
+async def test_waits_are_bounded_exactly(live: httpx.AsyncClient, app: FastAPI, client: Client) -> None:
+    """A2: with as many waits as a key may have, the next one is refused before anything is accepted. A wait that is over gives
+    its place back, whether its run stopped (200) or goes on (202)."""
+    rates = app.state.service.rates
+
+    async def held(many: int) -> bool:
+        return sum(rates._streams.values()) == many
+
+    async def wait(thread: str, seconds: float = 5.0) -> httpx.Response:
+        return await live.post(f"/v1/threads/{thread}/runs/wait?wait={seconds}", json={"message": "x", "run_id": "r"})
+
+    waits = [asyncio.create_task(wait(f"t{n}")) for n in range(3)]
+    await until(lambda: held(3))
+    for refused in (await wait("late"), await wait("late", 0.0), await live.get("/v1/threads/t0/runs/r/wait")):
+        assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
+    assert not [run for run in (await client.runs()).items if run.thread_id == "late"]
+    await client.cancel("t0", "r")
+    assert (await waits[0]).status_code == 200
+    assert (await wait("late", 0.0)).status_code == 202
+    assert (await wait("late", 0.01)).status_code == 202
+    for n in (1, 2):
+        await client.cancel(f"t{n}", "r")
+        assert (await waits[n]).status_code == 200
+    assert await held(0)
+
+
 async def test_who_is_refused_a_stream_has_prompted_nothing(live: httpx.AsyncClient, client: Client) -> None:
     """A2, R2: after a 429 the same prompt may be sent again, also without a run id."""
     await live.post("/v1/threads/t/runs", json={"message": "x", "run_id": "r"})

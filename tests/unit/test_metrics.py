@@ -10,16 +10,32 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import REGISTRY, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import Message, Receive, Scope, Send
 
-from runner import metrics
+from api.http.observe import Observe
+from runner import intake, metrics
 from runner.backlog import Backlog
-from runner.exchange import OutsideEvent, QueueInfo, RunRef
+from runner.exchange import Claim, Delivery, Job, OutsideEvent, QueueInfo, RunRef
 from runner.models import HitlRequest, Run
 from runner.states import RunStatus
 
-LABELS = {"agent", "queue", "outcome", "kind", "le", "method", "route", "status", "code"}
+WORKERS = "workers: names of the apps' agents, which register with their queues; empty for others"
+SOURCES = {
+    "agent": WORKERS,
+    "queue": WORKERS + "; of gauges also queues that the operator paused",
+    "outcome": "metrics.OUTCOMES, metrics.ATTEMPT_OUTCOMES, webhooks.models.TRY_OUTCOMES",
+    "kind": "models.RunKind",
+    "le": "buckets in metrics.py",
+    "method": "api.http.observe.METHODS, or other",
+    "route": "templates of the API's routes, or empty",
+    "status": "three digits that the API's own code answers, or left",
+    "code": "errors.BY_CODE; empty for others",
+}
+"""Where the values of each label come from. None comes from a caller: not what a caller names, sends, or types."""
+LABELS = set(SOURCES)
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
@@ -122,6 +138,70 @@ def test_runs_that_end_outside_an_attempt() -> None:
     assert value("runyard_runs_finished_total", outcome="dead", agent="writer", queue="gpu") == before + 1
 
 
+def test_every_label_has_a_source() -> None:
+    """Whoever adds a label says where its values come from, or takes one that is known."""
+    declared = {
+        (metric.describe()[0].name, label)
+        for metric in vars(metrics).values()
+        if isinstance(metric, MetricWrapperBase)
+        for label in metric._labelnames
+    }
+    assert declared
+    assert {label for _, label in declared} <= SOURCES.keys()
+
+
+async def test_hostile_names_do_not_grow_what_is_exposed() -> None:
+    """A2: agents, queues, codes, methods and paths that callers invent, 3,000 of each."""
+    metrics.serve({"writer": "default"}, ["default"])
+    found: list[QueueInfo] = [QueueInfo(queue="default", queued=1, workers=1, known=True)]
+
+    class Queues:
+        async def queues(self) -> list[QueueInfo]:
+            return found
+
+    backlog = Backlog(Queues(), lambda: True)  # type: ignore[arg-type]
+
+    async def attack(name: str) -> int:
+        meter = metrics.Meter(run(agent=name, queue=name), name)
+        meter.resumed([HitlRequest(created_at=START, answered_at=START)])
+        meter.ended(RunStatus.FAILED, time.monotonic())
+        metrics.count_ends([OutsideEvent(RunRef(1, "r"), "t", "1-1", type, {}, name, name) for type in ("run.failed", name)])
+        metrics.count_rejected(name)
+        job = Job(1, "r", queue=name, ready_at=START.timestamp())
+        intake._count(Delivery(job, 1), Claim(job.ref, "claimed", run=run(queue=name)))
+        await respond(method=name, path=f"/{name}")
+        found.append(QueueInfo(queue=name, queued=2, deepest=1, oldest=5.0))
+        await backlog.step()
+        return len(generate_latest())
+
+    size = await attack("name0")
+    for n in range(1, 3000):
+        if n < 3000 - 50:
+            found.append(QueueInfo(queue=f"name{n}", queued=2, deepest=1, oldest=5.0))
+        elif (now := await attack(f"name{n}")) > size + 1000:  # digits of the values
+            pytest.fail(f"{now} bytes after {n} names, {size} after the first")
+    assert "name1" not in generate_latest().decode()
+    assert (value("runyard_queued_runs", queue=""), value("runyard_queued_runs", queue="default")) == (5998 + 2, 1)
+    found.clear()
+    await backlog.step()
+
+
+async def respond(method: str, path: str) -> None:
+    """One request that no route takes, as the API observes it."""
+
+    async def nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 404, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        """Nobody reads it."""
+
+    await Observe(nowhere)({"type": "http", "method": method, "path": path, "headers": []}, receive, send)
+
+
 async def test_only_the_leader_shows_what_waits() -> None:
     class Queues:
         found: list[QueueInfo]
@@ -131,11 +211,11 @@ async def test_only_the_leader_shows_what_waits() -> None:
 
     queues, leading = Queues(), True
     backlog = Backlog(queues, lambda: leading)  # type: ignore[arg-type]
-    queues.found = [QueueInfo(queue="a", queued=3, oldest=7.5, paused_at=START), QueueInfo(queue="b")]
+    queues.found = [QueueInfo(queue="a", queued=3, oldest=7.5, paused_at=START, known=True), QueueInfo(queue="b", known=True)]
     await backlog.step()
     shown = {name: value(f"runyard_{name}", queue="a") for name in ("queued_runs", "oldest_queued_seconds", "paused_queue")}
     assert shown == {"queued_runs": 3.0, "oldest_queued_seconds": 7.5, "paused_queue": 1.0}
-    queues.found = [QueueInfo(queue="b")]
+    queues.found = [QueueInfo(queue="b", known=True)]
     await backlog.step()
     assert REGISTRY.get_sample_value("runyard_queued_runs", {"queue": "a"}) is None
     leading = False

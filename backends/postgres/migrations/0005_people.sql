@@ -344,7 +344,8 @@ END $$;
 
 -- What waits in each queue that holds runs, is paused or is served. Reads the unfinished runs once, by their index.
 CREATE FUNCTION runyard.queues() RETURNS TABLE (
-    queue text, queued bigint, deepest bigint, oldest double precision, suspended bigint, workers bigint, paused_at timestamptz
+    queue text, queued bigint, deepest bigint, oldest double precision, suspended bigint, workers bigint, paused_at timestamptz,
+    known boolean
 )
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -365,7 +366,8 @@ BEGIN
         WHERE w.dead_at IS NULL GROUP BY s.queue
     )
     SELECT n.queue, coalesce(f.queued, 0), coalesce(f.deepest, 0), extract(epoch FROM clock_timestamp() - f.since)::float8,
-           coalesce(f.suspended, 0), coalesce(s.workers, 0), p.paused_at
+           coalesce(f.suspended, 0), coalesce(s.workers, 0), p.paused_at,
+           s.queue IS NOT NULL OR p.queue IS NOT NULL OR EXISTS (SELECT 1 FROM runyard.agents a WHERE a.queue = n.queue)
     FROM (SELECT f.queue FROM found f UNION SELECT s.queue FROM served s UNION SELECT p.queue FROM runyard.paused_queues p) n
     LEFT JOIN found f ON f.queue = n.queue LEFT JOIN served s ON s.queue = n.queue LEFT JOIN runyard.paused_queues p ON p.queue = n.queue
     ORDER BY n.queue;
