@@ -378,7 +378,7 @@ class StepUnknownError(RunError):
 
 
 class RunExpiredError(RunError):
-    """The run had not started when the time that it had for that was over: its ``expires_in``, or the limit ``queued_seconds``."""
+    """The run did not start in time: within its ``expires_in``, or the limit ``queued_seconds``."""
 
     code = "run_expired"
     http_status = 504

@@ -479,8 +479,8 @@ class QueueInfo:
 
     ``queued``: runs that are due and wait for a worker or for their lane; ``deepest``: how many of them one lane holds at most;
     ``oldest``: for how many seconds the one that waits longest has done so, None if none waits. ``suspended``: runs that wait
-    for a human. ``workers``: those that live, serve the queue and do not drain. ``known``: a live worker serves it, an agent that
-    was ever served belongs to it, or it is paused; other names are only those of callers.
+    for a human. ``workers``: those that live, serve the queue and do not drain. ``known``: a live worker serves it, an agent
+    that was ever served belongs to it, or it is paused; other names are only those of callers.
     """
 
     queue: str

@@ -17,7 +17,20 @@ backend's scheduler and event log have suites of their own.
 import pytest
 
 MODULES = (
-    *("abort", "attempts", "checkpointer", "creation", "cuts", "deletion", "expiry", "feed", "forks", "history", "hitl", "inheritance"),
+    *(
+        "abort",
+        "attempts",
+        "checkpointer",
+        "creation",
+        "cuts",
+        "deletion",
+        "expiry",
+        "feed",
+        "forks",
+        "history",
+        "hitl",
+        "inheritance",
+    ),
     *(
         "keys",
         "lanes",

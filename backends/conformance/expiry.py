@@ -156,4 +156,7 @@ class TestExpiry:
         """R12."""
         await world.accept("r", queue="nobody", options=RunOptions(expires_in=600.0))
         run = await world.run("r")
-        assert await world.runs.explain(T, "r") == f"no live worker serves queue nobody; it fails if not started by {run.expires_at}"
+        assert (
+            await world.runs.explain(T, "r")
+            == f"no live worker serves queue nobody; it fails if not started by {run.expires_at}"
+        )

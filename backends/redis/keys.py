@@ -3,7 +3,7 @@
 ========================================  ======  =============================================================================
 key                                       type    holds
 ========================================  ======  =============================================================================
-``<ns>:{n}:job:<job id>``                 string  the job in arq's format (``jobs.py``), without expiry, as long as it is offered
+``<ns>:{n}:job:<job id>``                 string  the job in arq's format (``jobs.py``), without expiry, while it is offered
 ``<ns>:{n}:later:<queue>``                zset    job id → when it is due, in ms of the server's clock
 ``<ns>:{n}:due:<n>:<queue>:<tenant>``     zset    job id → its place among the tenant's due jobs, high priority first; n: length
 ``<ns>:{n}:turns:<queue>``                zset    tenant that has due jobs → its next turn (``lua/turns.lua``)
