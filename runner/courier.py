@@ -40,13 +40,13 @@ class Courier:
     def give_back(self, worker_id: str, delivery: Delivery, effects: Effects | None = None, jobs: Sequence[Job] = ()) -> None:
         """Release the delivery's lock, then submit ``jobs`` and carry out ``effects``."""
         effects = effects or Effects()
-        self._parcels(Parcel(worker_id, delivery, (*effects.jobs, *jobs)))
+        self._parcels(Parcel(worker_id, delivery, (*effects.submissions, *jobs)))
         self._tell(effects)
 
     def carry_out(self, effects: Effects) -> None:
         """Do what a commit asks, without a delivery to give back."""
-        if effects.jobs:
-            self._parcels(Parcel(jobs=effects.jobs))
+        if effects.jobs or effects.withdrawn:
+            self._parcels(Parcel(jobs=effects.submissions))
         self._tell(effects)
 
     async def drained(self) -> None:

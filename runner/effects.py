@@ -50,8 +50,8 @@ async def apply(effects: Effects, backend: Backend, *, patience: float = PATIENC
 
 
 def _calls(effects: Effects, backend: Backend) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
-    if effects.jobs:
-        yield "submit", partial(backend.scheduler.submit, effects.jobs)
+    if jobs := effects.submissions:
+        yield "submit", partial(backend.scheduler.submit, jobs)
     if effects.cancels:
         yield "hint_cancel", partial(backend.scheduler.hint_cancel, effects.cancels)
     for thread_key, events in _by_thread(effects).items():

@@ -66,7 +66,7 @@ class Job:
 
     ``delay``: seconds until it is due. ``ready_at``: when it could start at the earliest, in seconds since 1970 by the store's
     clock. ``queued``: the event to write when the job is submitted; None if an attempt has begun
-    since the run was accepted or redriven.
+    since the run was accepted or redriven. ``over``: the run ended before a worker took it; to submit it takes the offer back.
     """
 
     thread_key: int
@@ -79,6 +79,7 @@ class Job:
     delay: float = 0.0
     ready_at: float | None = field(default=None, compare=False)
     queued: Event | None = field(default=None, compare=False)
+    over: bool = field(default=False, compare=False)
 
     @property
     def ref(self) -> RunRef:
@@ -131,20 +132,28 @@ class OutsideEvent:
 
 @dataclass(slots=True)
 class Effects:
-    """What a commit asks of Redis: submit ``jobs``, write ``events``, hint the workers of ``cancels`` that a cancel waits."""
+    """What a commit asks of Redis: submit ``jobs``, write ``events``, hint the workers of ``cancels`` that a cancel waits, and
+    take back the offers of ``withdrawn``, which are over: a queue that nobody serves would keep them for ever."""
 
     jobs: list[Job] = field(default_factory=list)
     events: list[OutsideEvent] = field(default_factory=list)
     cancels: list[RunRef] = field(default_factory=list)
+    withdrawn: list[Job] = field(default_factory=list)
+
+    @property
+    def submissions(self) -> list[Job]:
+        """What to submit."""
+        return [*self.jobs, *self.withdrawn]
 
     def __iadd__(self, other: Effects) -> Effects:
         self.jobs += other.jobs
         self.events += other.events
         self.cancels += other.cancels
+        self.withdrawn += other.withdrawn
         return self
 
     def __bool__(self) -> bool:
-        return bool(self.jobs or self.events or self.cancels)
+        return bool(self.jobs or self.events or self.cancels or self.withdrawn)
 
 
 def _digest(value: Any) -> str:

@@ -60,6 +60,9 @@ class MemoryScheduler:
 
     async def submit(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
+            if job.over:
+                self._jobs.pop(job.id, None)
+                continue
             if job.queued is not None:
                 await self._events.append(job.thread_key, [job.queued])
             self._add(job, self.now() + timedelta(seconds=job.delay))

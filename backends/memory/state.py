@@ -355,11 +355,12 @@ def queued(thread: ThreadState, run: RunState) -> Event | None:
 
 
 def outside(thread: ThreadState, run: RunState, event_id: str, data: JsonObject | None = None) -> Effects:
-    """The event of a verb that ended the run outside any attempt."""
+    """The event of a verb that ended the run outside any attempt. If it waited for a worker, it does so no more."""
     kind = f"run.{run.run.status}"
-    return Effects(
-        events=[OutsideEvent(RunRef(thread.key, run.id), thread.id, event_id, kind, data or {}, run.run.agent, run.run.queue)]
-    )
+    r = run.run
+    over = [Job(thread.key, run.id, r.lane, r.kind, r.queue, tenant=thread.tenant, over=True)] if r.lane is not None else []
+    event = OutsideEvent(RunRef(thread.key, run.id), thread.id, event_id, kind, data or {}, r.agent, r.queue)
+    return Effects(events=[event], withdrawn=over)
 
 
 def check_messages(messages: Iterable[Message]) -> list[Message]:

@@ -226,7 +226,8 @@ class MemoryThreadStore:
         for run in live:
             if run.run.status is RunStatus.RUNNING:
                 effects.cancels.append(RunRef(thread.key, run.id))
-            effects += Effects(events=lanes.end_outside(self.db, thread, run, RunStatus.CANCELLED).events)
+            ended = lanes.end_outside(self.db, thread, run, RunStatus.CANCELLED)
+            effects += Effects(events=ended.events, withdrawn=ended.withdrawn)
             effects += lanes.offer_job(self.db, run)
         thread.deleted = True
         self.db.note(thread, "thread.deleted")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -456,6 +457,7 @@ def effects(text: str | None) -> Effects:
             for e in found.get("events", ())
         ],
         cancels=[RunRef(c["thread_key"], c["run_id"]) for c in found.get("cancels", ())],
+        withdrawn=[replace(job(fields), queued=None, over=True) for fields in found.get("withdrawn", ())],
     )
 
 

@@ -174,7 +174,8 @@ class RedisScheduler:
 
     def _submissions(self, jobs: Sequence[Job]) -> list[Call]:
         def args(job: Job) -> tuple[Any, ...]:
-            return job.id, encode(job), job.queue, job.priority, max(0, int(job.delay * 1000)), job.tenant
+            delay = -1 if job.over else max(0, int(job.delay * 1000))
+            return job.id, encode(job), job.queue, job.priority, delay, job.tenant
 
         queued = self._events.appends([(job.ref, [job.queued]) for job in jobs if job.queued is not None])
         return [*queued, *(call for _, call in self._calls("submit", jobs, lambda job: job.lane_key, args))]

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -473,6 +474,31 @@ async def test_turns_are_forgotten_with_the_backlog(server: RedisServer, schedul
     assert await server.command("ZCARD", turns) == 20
     await scheduler.claim("w", QUEUES, 500)
     assert await server.command("KEYS", "*default*") == []
+
+
+async def test_what_ended_is_offered_no_more(any_scheduler: Scheduler) -> None:
+    """A2: a run that expired or was cancelled in a queue that nobody serves; whoever waits there with it is not touched."""
+    jobs = [Job(n, "r", tenant=tenant, delay=delay) for n, (tenant, delay) in enumerate(product("ab", (0.0, 60.0)))]
+    await any_scheduler.submit(jobs)
+    for _ in range(2):
+        await any_scheduler.submit([replace(jobs[0], over=True), replace(jobs[1], over=True)])
+    assert await any_scheduler.unknown(jobs) == jobs[:2]
+    assert [delivery.job.tenant for delivery in await any_scheduler.claim("w", QUEUES, 9)] == ["b"]
+
+
+async def test_a_queue_that_nobody_serves_leaves_nothing_behind(server: RedisServer, scheduler: RedisScheduler) -> None:
+    """A2: names that callers invent take room in Redis for as long as runs wait under them."""
+    jobs = [Job(n, "r", queue=f"invented{n}", tenant="t", delay=n % 2 * 60.0) for n in range(100)]
+    await scheduler.submit(jobs)
+    await scheduler.submit([replace(job, over=True) for job in jobs])
+    assert await server.command("DBSIZE") == 0
+
+
+async def test_an_offer_in_a_workers_hands_stays_there(scheduler: RedisScheduler) -> None:
+    await scheduler.submit([Job(1, "r")])
+    [held] = await scheduler.claim("w", QUEUES, 9)
+    await scheduler.submit([replace(held.job, over=True)])
+    assert await scheduler.renew("w", [held]) == []
 
 
 async def test_names_cannot_be_confused(scheduler: RedisScheduler) -> None:

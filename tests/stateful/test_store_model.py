@@ -116,7 +116,8 @@ class StoreMachine(Choices, RuleBasedStateMachine):
         key = self.thread(data)
         parent = self.known_message(data, key) if data.draw(st.integers(0, 2)) == 0 else None
         message = self.said(data) if data.draw(st.integers(0, 4)) else None
-        options = RunOptions(parallel=data.draw(st.integers(0, 4)) == 0, multitask_strategy=strategy)
+        expires_in = data.draw(st.sampled_from([None] * 12 + [1e-6, 3600.0]))  # at once, or never
+        options = RunOptions(parallel=data.draw(st.integers(0, 4)) == 0, multitask_strategy=strategy, expires_in=expires_in)
         delay = data.draw(st.sampled_from([None] * 15 + [3600.0]))
         run_id = data.draw(st.sampled_from(RUNS))
         request = AcceptRequest(

@@ -104,7 +104,8 @@ class TwoStores:
                 return [value.request_id, value.run_id, value.thread_id, value.answer, value.answered_at is not None]
             case Effects():
                 jobs = sorted((job.run_id, job.lane, job.kind, job.delay > 0) for job in value.jobs)
-                return [jobs, sorted(e.type + e.ref.run_id for e in value.events), sorted(r.run_id for r in value.cancels)]
+                events = sorted(e.type + e.ref.run_id for e in value.events)
+                return [jobs, events, sorted(r.run_id for r in value.cancels), sorted(job.id for job in value.withdrawn)]
             case ErrorInfo():
                 return value.code
             case Forked():

@@ -58,6 +58,7 @@ def test_the_same_request_has_the_same_hash() -> None:
         ({"parent_id": "m"}, {"parent_id"}),
         ({"options": RunOptions(parallel=True)}, {"options"}),
         ({"options": RunOptions(multitask_strategy="reject")}, {"options"}),
+        ({"options": RunOptions(expires_in=60)}, {"options"}),
     ],
 )
 def test_what_changes_the_outcome_changes_the_hash(fields: dict[str, Any], named: set[str]) -> None:

@@ -1,5 +1,5 @@
 -- Threads, accepting and admitting runs. Every verb locks the thread row first; statements after the lock see what was committed before it.
--- Effects are JSON: {"jobs": […], "events": […], "cancels": […]}, or NULL when there are none.
+-- Effects are JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […]}, or NULL when there are none.
 
 CREATE FUNCTION runyard.merge_effects(a jsonb, b jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
@@ -7,7 +7,8 @@ BEGIN
     RETURN CASE WHEN a IS NULL THEN b WHEN b IS NULL THEN a ELSE jsonb_build_object(
         'jobs', coalesce(a->'jobs', '[]') || coalesce(b->'jobs', '[]'),
         'events', coalesce(a->'events', '[]') || coalesce(b->'events', '[]'),
-        'cancels', coalesce(a->'cancels', '[]') || coalesce(b->'cancels', '[]')) END;
+        'cancels', coalesce(a->'cancels', '[]') || coalesce(b->'cancels', '[]'),
+        'withdrawn', coalesce(a->'withdrawn', '[]') || coalesce(b->'withdrawn', '[]')) END;
 END $$;
 
 -- `queued`: what makes the event that is written with the submission, until an attempt's own events follow.
@@ -203,13 +204,14 @@ BEGIN
         FROM (SELECT jsonb_object_keys(a || b) k) keys) END;
 END $$;
 
--- The last event of a run that ends outside an attempt.
+-- The last event of a run that ends outside an attempt. If it waited for a worker, it does so no more.
 CREATE FUNCTION runyard.outside_event(t runyard.threads, r runyard.runs, event text, kind text, body jsonb) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN jsonb_build_object('events', jsonb_build_array(jsonb_build_object(
         'thread_key', t.thread_key, 'thread_id', t.thread_id, 'run_id', r.run_id, 'event_id', event, 'type', kind, 'data', body,
-        'agent', r.agent, 'queue', r.queue)));
+        'agent', r.agent, 'queue', r.queue)),
+        'withdrawn', CASE WHEN r.lane IS NULL THEN '[]' ELSE jsonb_build_array(runyard.job(r)) END);
 END $$;
 
 -- Cancel a live run under the thread's lock: a flag if a worker has it, else the end.
