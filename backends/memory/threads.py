@@ -226,6 +226,8 @@ class MemoryThreadStore:
         for run in live:
             if run.run.status is RunStatus.RUNNING:
                 effects.cancels.append(RunRef(thread.key, run.id))
+            if run.lane_seq is None:
+                run.lane_seq, run.run.lane, run.run.admitted_at = self.db.number(), run.id, self.db.now()
             ended = lanes.end_outside(self.db, thread, run, RunStatus.CANCELLED)
             effects += Effects(events=ended.events, withdrawn=ended.withdrawn)
             effects += lanes.offer_job(self.db, run)

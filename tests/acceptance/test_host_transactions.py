@@ -12,6 +12,7 @@ import asyncpg
 import psycopg
 import pytest
 
+from backends.redis import RedisServer
 from runner import Client, errors
 from runner.states import RunStatus
 from tests.fleet import Fleet
@@ -194,3 +195,30 @@ async def test_r11_psycopg_due_later_with_an_agent_and_metadata(
     run = (await client.handle("order", row[0]).result(BOUND)).run
     assert run.started_at is not None and run.started_at >= row[1]
     assert (run.agent, run.metadata, run.options.max_attempts) == ("scripted", {"order": 7}, 3)
+
+
+async def test_r11_what_nobody_serves_expires(client: Client, host: asyncpg.Connection, redis_url: str) -> None:
+    """R2, R11: by SQL and by the client; whoever waits is told, and Redis keeps nothing of it."""
+    accept = "SELECT runyard.accept('t1', 'hi', run_id => 'r', queue => 'nobody', options => $1::jsonb)"
+    for wrong in ("0", "1e-400", '"1"', "true", "null", "315360001"):
+        with pytest.raises(asyncpg.PostgresError) as refused:
+            await host.execute(accept, f'{{"expires_in": {wrong}}}')
+        assert (refused.value.sqlstate, refused.value.hint) == ("RY000", "invalid_input"), wrong
+    await host.execute(accept, '{"expires_in": 0.5}')
+    await host.execute(accept, '{"expires_in": 0.5}')
+    with pytest.raises(asyncpg.PostgresError) as conflict:
+        await host.execute(accept, "{}")
+    assert conflict.value.hint == "run_conflict"
+    await client.enqueue("t2", "hi", "r", queue="nobody", expires_in=0.5)
+    for thread in ("t1", "t2"):
+        handle = client.handle(thread, "r")
+        result = await handle.result(timeout=BOUND)
+        with pytest.raises(errors.RunExpiredError):
+            result.raise_for_status()
+        assert [event.type async for event in handle.stream()] == ["run.queued", "run.failed"]
+        assert "did not start by" in await handle.explain()
+    server = RedisServer(redis_url)
+    async with asyncio.timeout(BOUND):
+        while await server.command("KEYS", "*nobody*") or await server.command("KEYS", "*:job:*"):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await server.close()

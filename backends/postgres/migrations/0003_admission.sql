@@ -752,7 +752,7 @@ BEGIN
     FOR given IN SELECT key, value FROM jsonb_each(CASE jsonb_typeof(options) WHEN 'object' THEN options ELSE '{"options": null}' END) LOOP
         IF NOT (CASE given.key
             WHEN 'timeout' THEN jsonb_typeof(given.value) = 'number' AND given.value > '0'
-            WHEN 'expires_in' THEN jsonb_typeof(given.value) = 'number' AND given.value > '0' AND given.value <= '315360000'
+            WHEN 'expires_in' THEN jsonb_typeof(given.value) = 'number' AND given.value >= '1e-9' AND given.value <= '315360000'
             WHEN 'max_attempts' THEN given.value::text ~ '^[1-9][0-9]{0,2}$'
             WHEN 'parallel' THEN jsonb_typeof(given.value) = 'boolean'
             WHEN 'multitask_strategy' THEN given.value IN ('"enqueue"', '"reject"', '"interrupt"', '"rollback"')
