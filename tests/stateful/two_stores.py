@@ -105,7 +105,12 @@ class TwoStores:
             case Effects():
                 jobs = sorted((job.run_id, job.lane, job.kind, job.delay > 0) for job in value.jobs)
                 events = sorted(e.type + e.ref.run_id for e in value.events)
-                return [jobs, events, sorted(r.run_id for r in value.cancels), sorted((job.run_id, job.lane) for job in value.withdrawn)]
+                return [
+                    jobs,
+                    events,
+                    sorted(r.run_id for r in value.cancels),
+                    sorted((job.run_id, job.lane) for job in value.withdrawn),
+                ]
             case ErrorInfo():
                 return value.code
             case Forked():
