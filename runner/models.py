@@ -313,6 +313,9 @@ class RetryPolicy(_Model):
     "ValueError": None})``.
     """
 
+    # One schema for what goes in and what comes out: generators of clients take two of one title for one another.
+    model_config = ConfigDict(json_schema_mode_override="validation")
+
     initial: float = Field(1.0, ge=0)
     factor: float = Field(2.0, ge=1, le=1000)
     maximum: float = Field(60.0, ge=0)

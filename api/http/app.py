@@ -49,6 +49,8 @@ ASKED: Final = (
 )
 TOLD: Final = ("ETag", "Location", "RateLimit", "RateLimit-Policy", "Retry-After", "X-Request-Id")
 """Headers that pages of other origins may send and see."""
+LICENSE: Final = {"name": "Apache License 2.0", "identifier": "Apache-2.0"}
+SERVERS: Final = [{"url": "/", "description": "Where this document is served."}]
 DESCRIPTION: Final = """\
 Agent conversations as durable, distributed, forkable runs.
 
@@ -99,6 +101,8 @@ def asgi_app(
         version=version("runyard"),
         description=DESCRIPTION,
         openapi_tags=TAGS,
+        license_info=LICENSE,
+        servers=SERVERS,
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,

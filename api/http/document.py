@@ -9,12 +9,10 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
-
-from runner.models import EVENT_TYPES, Event
-
 from . import problems
+from .document_events import STREAM, TEMPLATE, TEXT, event_schemas, webhooks
 
+UUID: Final = {"type": "string", "format": "uuid"}
 SECURITY: Final = {
     "apiKey": {"type": "http", "scheme": "bearer", "description": "An API key, `ry_…`, with the scope of the operation."},
     "apiKeyHeader": {"type": "apiKey", "in": "header", "name": "X-Api-Key", "description": "The same key in another header."},
@@ -25,39 +23,40 @@ SECURITY: Final = {
         "description": "A token of `POST /v1/stream_tokens`, for a browser's EventSource, which cannot send headers.",
     },
 }
-EVENTS: Final = {
-    "schema": {
-        "type": "object",
-        "description": "One event of the stream.",
-        "properties": {
-            "id": {"type": "string", "description": "What `Last-Event-ID` names to go on after this event; a gap has none."},
-            "event": {"type": "string", "enum": list(EVENT_TYPES)},
-            "data": {
-                "type": "string",
-                "contentMediaType": "application/json",
-                "contentSchema": {"$ref": "#/components/schemas/Event"},
-            },
-        },
-        "required": ["event", "data"],
-    },
-    "example": 'id: 7-2\nevent: message.delta\ndata: {"id":"7-2","type":"message.delta","thread_id":"t","run_id":"r",'
-    '"data":{"message_id":"0198…","text":"Hel"}}\n\n',
+HEADERS: Final = {
+    "X-Request-Id": {"description": "The request's id, which the access log has.", "required": True, "schema": UUID},
+    "Location": {"description": "The path of what the answer is about.", "required": True, "schema": TEXT},
+    "ETag": {"description": "Changes with what the answer holds.", "required": True, "schema": TEXT},
+    "Retry-After": {"description": "Seconds to wait.", "required": True, "schema": {"type": "integer", "minimum": 1}},
 }
+"""Headers of answers."""
 
 
 def document(app: FastAPI) -> dict[str, Any]:
     """The document of ``app``, made once."""
     if app.openapi_schema is None:
         made = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
+            tags=app.openapi_tags,
+            servers=app.servers,
+            license_info=app.license_info,
         )
+        made["webhooks"] = webhooks()
         components = made.setdefault("components", {})
         schemas = components.setdefault("schemas", {})
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
-        schemas |= _schemas(problems.Problem) | _schemas(Event)
+        problem = problems.Problem.model_json_schema(ref_template=TEMPLATE)
+        schemas |= {**problem.pop("$defs"), "Problem": problem, **event_schemas()}
+        components["headers"] = HEADERS
         components["securitySchemes"] = SECURITY
         _describe_streams(made)
+        for _, _, described in operations(made):
+            for answer in described["responses"].values():
+                answer.setdefault("headers", {})["X-Request-Id"] = problems.document_header("X-Request-Id")
         components["responses"] = _shared(made)
         app.openapi_schema = made
     return app.openapi_schema
@@ -70,15 +69,10 @@ def operations(made: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]
             yield method, path, described
 
 
-def _schemas(model: type[BaseModel]) -> dict[str, Any]:
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    return {**schema.pop("$defs", {}), model.__name__: schema}
-
-
 def _describe_streams(made: dict[str, Any]) -> None:
     for _, path, described in operations(made):
         if path.endswith("/stream"):
-            described["responses"]["200"]["content"] = {"text/event-stream": EVENTS}
+            described["responses"]["200"]["content"] = {"text/event-stream": STREAM}
         elif path == "/metrics":
             described["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
 

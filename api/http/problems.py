@@ -206,6 +206,11 @@ class Refusal(HTTPException):
         self.error = error
 
 
+def document_header(name: str) -> dict[str, str]:
+    """A reference to a header of an answer, for a route's OpenAPI document."""
+    return {"$ref": f"#/components/headers/{name}"}
+
+
 def documented(*classes: type[RunyardError]) -> dict[int | str, dict[str, Any]]:
     """The responses of a route that may answer ``classes`` besides those of EVERYWHERE, for its OpenAPI document."""
     by_status: dict[int, list[type[RunyardError]]] = {}
@@ -225,7 +230,7 @@ def _documented(status: int, found: Sequence[type[RunyardError]]) -> dict[str, A
         "content": {MEDIA_TYPE: content},
     }
     if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
-        described["headers"] = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
+        described["headers"] = {"Retry-After": document_header("Retry-After")}
     return described
 
 

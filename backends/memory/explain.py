@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runner.eventdata import requests_asked
 from runner.models import Event, JsonObject
 from runner.states import MAX_CRASHES, RunStatus
 
@@ -90,13 +91,17 @@ def events(db: Database, thread: ThreadState, run: RunState) -> list[Event]:
         return Event(id=event_id, type=kind, thread_id=thread.id, run_id=run.id, data=data)
 
     found = [
-        event(e.event_id, "message.completed", {"message": e.message.model_dump(mode="json")}) for e in run.own() if e.event_id
+        event(e.event_id, "message.completed", {"message_id": e.message.id, "message": e.message.model_dump(mode="json")})
+        for e in run.own()
+        if e.event_id
     ]
     asked = [s for s in db.requests_of(thread) if s.request.run_id == run.id]
     found += [event(s.event_id, "hitl.requested", {"request": s.request.model_dump(mode="json")}) for s in asked if s.event_id]
     if run.run.event_id:
         error = run.run.error
-        data: JsonObject = {"error": error.model_dump(mode="json")} if error else {}
+        data: JsonObject = {"status": str(run.run.status), **({"error": error.model_dump(mode="json")} if error else {})}
+        if run.run.status is RunStatus.SUSPENDED:
+            data["request_ids"] = requests_asked(run.run.event_id, found)
         found.append(event(run.run.event_id, f"run.{run.run.status}", data))
     if waiting := queued(thread, run):
         found.append(waiting)

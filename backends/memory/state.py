@@ -358,8 +358,9 @@ def outside(thread: ThreadState, run: RunState, event_id: str, data: JsonObject 
     """The event of a verb that ended the run outside any attempt. If it waited for a worker, it does so no more."""
     kind = f"run.{run.run.status}"
     r = run.run
+    said: JsonObject = {"status": str(r.status), **(data or {})}
     over = [Job(thread.key, run.id, r.lane, r.kind, r.queue, tenant=thread.tenant, over=True)] if r.lane is not None else []
-    event = OutsideEvent(RunRef(thread.key, run.id), thread.id, event_id, kind, data or {}, r.agent, r.queue)
+    event = OutsideEvent(RunRef(thread.key, run.id), thread.id, event_id, kind, said, r.agent, r.queue)
     return Effects(events=[event], withdrawn=over)
 
 

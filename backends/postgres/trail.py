@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runner.eventdata import requests_asked
 from runner.exchange import RunRef, queued_event
 from runner.models import Event, JsonObject
 from runner.states import ENDED, RunStatus
@@ -27,7 +28,7 @@ class RunTrail:
 
         rows = await self.db.rows("run_messages", ref.thread_key, ref.run_id)
         found = [
-            event(row["event_id"], "message.completed", {"message": message.model_dump(mode="json")})
+            event(row["event_id"], "message.completed", {"message_id": message.id, "message": message.model_dump(mode="json")})
             for row, message in zip(rows, codec.messages(rows, thread_key=ref.thread_key), strict=True)
             if row["event_id"]
         ]
@@ -38,7 +39,10 @@ class RunTrail:
         status = RunStatus(facts["status"])
         if facts["event_id"] and (status in ENDED or status is RunStatus.SUSPENDED):
             error = codec.from_json(facts["error"])
-            found.append(event(facts["event_id"], f"run.{status}", {"error": error} if error else {}))
+            data: JsonObject = {"status": str(status), **({"error": error} if error else {})}
+            if status is RunStatus.SUSPENDED:
+                data["request_ids"] = requests_asked(facts["event_id"], found)
+            found.append(event(facts["event_id"], f"run.{status}", data))
         if (facts["fence"] or 0) < facts["queued_fence"]:
             found.append(queued_event(facts["in_thread"], ref.run_id, facts["queued_fence"], facts["attempt"] + 1))
         return sorted(found, key=lambda e: tuple(int(n) for n in (e.id or "0-0").split("-")))

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from ..errors import CancelRequestedError, InvalidInputError, RunyardError, StaleFenceError
+from ..eventdata import check_event_data
 from ..eventwriter import EventStream
 from ..models import HitlRequest, JsonObject, Message, Run, Usage, check_message, new_id
 from ..nesting import check_nesting
@@ -80,7 +81,8 @@ class Transcript:
 
         ``type``: message.delta, tool.started or tool.completed; the others are runyard's own to send.
 
-        Raises InvalidInputError for another type, and for data nested too deep (:data:`~runner.nesting.MAX_NESTING`).
+        Raises InvalidInputError for another type, for data nested too deep (:data:`~runner.nesting.MAX_NESTING`), and for data
+        that is not of the type's shape (:mod:`runner.eventdata`); fields of your own may be added.
         """
         if type not in EMITTED:
             raise InvalidInputError(f"an agent emits {', '.join(EMITTED)}, not {type!r}", field="type")
@@ -89,6 +91,7 @@ class Transcript:
             await self.stream_text(delta)
         else:
             check_nesting(delta, "delta")
+            check_event_data(type, delta)
             self._stream.emit(type, delta)
 
     async def stream_text(self, text: str) -> None:

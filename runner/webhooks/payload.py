@@ -5,15 +5,43 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
+from pydantic import BaseModel, Field, JsonValue
 from pydantic_core import to_jsonable_python
 
-from ..models import JsonObject, Run
+from ..models import ErrorInfo, FeedType, JsonObject, Run, RunKind, Usage
 from .models import Posting
 
 LARGEST: Final = 65_536
 """Bytes of a result as JSON that are sent along."""
+
+
+class WebhookRun(BaseModel):
+    """How the run stands. ``status`` is the event's. ``result``, ``error``, ``usage`` and ``finished_at`` are null if the run has
+    gone on since; all but ``status`` are null if its thread is deleted."""
+
+    status: Literal["completed", "failed", "cancelled", "dead", "suspended"]
+    kind: RunKind | None
+    agent: str | None
+    metadata: JsonObject | None
+    result: JsonValue = Field(description="What an agent or a job returned.")
+    result_omitted: bool = Field(description=f"True if the result is larger than {LARGEST} bytes: read the run.")
+    error: ErrorInfo | None
+    usage: Usage | None
+    finished_at: datetime | None
+
+
+class WebhookEvent(BaseModel):
+    """What a webhook is told. ``id``: the same in every repetition. ``run`` is null where the event is not a run's."""
+
+    id: str
+    type: FeedType
+    created_at: datetime
+    tenant: str
+    thread_id: str
+    run_id: str | None
+    run: WebhookRun | None
 
 
 def body_of(posting: Posting, run: Run | None) -> bytes:

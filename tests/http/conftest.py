@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from api.http.app import asgi_app
 from api.http.settings import ApiSettings
+from api.http.sse import Entry
 from backends.memory import MemoryWorld, connect
 from runner.agents.scripted import app as scripted
 from runner.client import Client
@@ -23,6 +24,7 @@ from runner.models import HitlRequest
 from runner.worker import Worker
 from tests.chaos.proxy import FaultProxy
 
+from .conformity import Documented
 from .server import serving
 
 BOUND: Final = 20.0
@@ -54,6 +56,23 @@ async def client(world: MemoryWorld) -> Client:
     return Client(await connect(world=world))
 
 
+@pytest.fixture(autouse=True)
+def every_event_is_documented(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever a stream of the test sends is of the document's shape."""
+    frame = Entry.frame
+    sent: list[bytes] = []
+
+    def overheard(entry: Entry) -> bytes:
+        sent.append(frame(entry).partition(b"data: ")[2])
+        return frame(entry)
+
+    monkeypatch.setattr(Entry, "frame", overheard)
+    yield
+    said = Documented(app.openapi())
+    for data in sent:
+        said.check_event(data)
+
+
 @pytest.fixture
 def app(client: Client, settings: ApiSettings) -> FastAPI:
     """The API with API keys."""
@@ -66,7 +85,13 @@ def transport(app: Any) -> httpx.ASGITransport:
 
 @pytest.fixture
 async def caller(app: FastAPI, world: MemoryWorld) -> AsyncIterator[Caller]:
-    """Makes HTTP clients: ``await caller(tenant="t", scopes=("read",))``; ``key=None``: without one."""
+    """Makes HTTP clients: ``await caller(tenant="t", scopes=("read",))``; ``key=None``: without one. The headers of every answer
+    are held against the document."""
+    said = Documented(app.openapi())
+
+    async def documented(response: httpx.Response) -> None:
+        said.check_headers(response)
+
     async with AsyncExitStack() as stack:
 
         async def make(
@@ -76,7 +101,8 @@ async def caller(app: FastAPI, world: MemoryWorld) -> AsyncIterator[Caller]:
                 owner = Client(await connect(world=world, tenant=tenant))
                 _, key = await owner.create_key("test", scopes=scopes)
             headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
-            http = httpx.AsyncClient(transport=transport(app), base_url="http://api", headers=headers)
+            hooks: Any = {"response": [documented]}
+            http = httpx.AsyncClient(transport=transport(app), base_url="http://api", headers=headers, event_hooks=hooks)
             return await stack.enter_async_context(http)
 
         yield make

@@ -31,6 +31,7 @@ from .runs import LATER, accepted
 router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["forks"], route_class=Route)
 
 REFUSED: Final = (ThreadNotFoundError, RunNotCompletedError, RunConflictError, MessageTooLargeError, QueueFullError)
+JOB: Final = (Run, "It goes on; `Location` names the job, whose `result` will hold the answer.", "Location", "Retry-After")
 
 
 @router.post(
@@ -42,9 +43,9 @@ REFUSED: Final = (ThreadNotFoundError, RunNotCompletedError, RunConflictError, M
         ThreadAlreadyExistsError,
         ForkBoundaryError,
         MessageNotFoundError,
-        s200=(ForkMade, "The fork that the same request made before."),
-        s201=(ForkMade, "The new thread; `Location` names it."),
-        s202=(Run, "With `wait`: the job that forks when the run of the cut completes."),
+        s200=(ForkMade, "The fork that the same request made before.", "Location"),
+        s201=(ForkMade, "The new thread; `Location` names it.", "Location"),
+        s202=(Run, "With `wait`: the job that forks when the run of the cut completes.", "Location"),
     ),
 )
 async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork) -> Response:
@@ -71,7 +72,7 @@ async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork) -> Respon
         HitlNotAllowedError,
         ResultExpiredError,
         s200=(ProbeAnswer, "What the probe answered."),
-        s202=(Run, "It goes on; `Location` names the job, whose `result` will hold the answer."),
+        s202=JOB,
     ),
 )
 async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, wait: Wait = 30.0) -> Response:
@@ -99,7 +100,7 @@ async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, wait: Wait
         ResultExpiredError,
         TooManyCandidatesError,
         s200=(FanOutAnswer, "What came of each candidate, and which one won."),
-        s202=(Run, "It goes on; `Location` names the job, whose `result` will hold the answer."),
+        s202=JOB,
     ),
 )
 async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, wait: Wait = 30.0) -> Response:

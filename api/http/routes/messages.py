@@ -30,8 +30,8 @@ router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["messages"], route_cl
         ThreadNotFoundError,
         MessageNotFoundError,
         InvalidCursorError,
-        s200=(MessagePage, "The path, in order; `ETag` changes with it."),
-        s304=(None, "Nothing changed since the `ETag` of If-None-Match."),
+        s200=(MessagePage, "The path, in order; `ETag` changes with it.", "ETag"),
+        s304=(None, "Nothing changed since the `ETag` of If-None-Match.", "ETag"),
     ),
 )
 async def list_messages(

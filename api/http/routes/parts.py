@@ -22,7 +22,7 @@ from runner.webhooks.masking import HIDE_WEBHOOKS
 from ..auth import Principal
 from ..parameters import Known
 from ..paths import decoded
-from ..problems import Refusal, documented
+from ..problems import Refusal, document_header, documented
 from ..schemas import ID_SCHEMA
 from ..service import Caller, Service
 
@@ -185,10 +185,12 @@ def to_bytes(content: BaseModel) -> bytes:
 
 def operation(scope: Scope | None, *refusals: type[RunyardError], token: bool = False, **answers: Any) -> dict[str, Any]:
     """What a route's decorator says besides its path: the scope (None: any), the errors, and answers by status
-    (``s201=(Model, words)``; None for an answer without content). ``token``: a stream token will do."""
+    (``s201=(Model, words, "Location", …)``: with their headers; None for an answer without content). ``token``: a stream token
+    will do."""
     responses = documented(*refusals)
-    for name, (model, words) in answers.items():
-        responses[int(name.removeprefix("s"))] = {"description": words, **({"model": model} if model is not None else {})}
+    for name, (model, words, *headers) in answers.items():
+        described = {"description": words, "headers": {header: document_header(header) for header in headers}}
+        responses[int(name.removeprefix("s"))] = {**described, **({"model": model} if model is not None else {})}
     scopes = [scope] if scope is not None else []
     schemes: list[dict[str, list[Scope]]] = [{"apiKey": scopes}, {"apiKeyHeader": scopes}]
     security = [*schemes, {"streamToken": []}] if token else schemes

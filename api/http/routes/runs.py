@@ -111,8 +111,8 @@ async def entries(caller: Caller, run: Run, last_event_id: str | None) -> AsyncG
     **operation(
         "write",
         *REFUSED,
-        s200=(Run, "The run that the same request made before."),
-        s202=(Run, "Accepted: the run will end, whatever crashes. `Location` names it."),
+        s200=(Run, "The run that the same request made before.", "Location"),
+        s202=(Run, "Accepted: the run will end, whatever crashes. `Location` names it.", "Location"),
     ),
 )
 async def create_run(caller: Writes, thread_id: ThreadId, body: Prompt) -> Response:
@@ -122,7 +122,7 @@ async def create_run(caller: Writes, thread_id: ThreadId, body: Prompt) -> Respo
 
 @router.post(
     f"{OF_THREAD}/runs/stream",
-    **operation("write", *REFUSED, s200=EVENTS),
+    **operation("write", *REFUSED, s200=(*EVENTS, "Location")),
 )
 async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedPrompt) -> Response:
     """Accept a prompt and stream its events. `Location` names the run; if the connection breaks, go on with its stream."""
@@ -151,8 +151,8 @@ async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedProm
         "write",
         *REFUSED,
         ResultExpiredError,
-        s200=(RunOutcome, "The run ended, or waits for a human."),
-        s202=(Run, "It goes on; ask `GET …/runs/{run_id}/wait` again."),
+        s200=(RunOutcome, "The run ended, or waits for a human.", "Location"),
+        s202=(Run, "It goes on; ask `GET …/runs/{run_id}/wait` again.", "Location", "Retry-After"),
     ),
 )
 async def wait_new_run(caller: Writes, thread_id: ThreadId, body: Prompt, wait: Wait = 30.0) -> Response:
@@ -169,8 +169,8 @@ async def wait_new_run(caller: Writes, thread_id: ThreadId, body: Prompt, wait: 
         "write",
         *REFUSED,
         ThreadNotFoundError,
-        s200=(Run, "The run that the same request made before."),
-        s202=(Run, "Accepted, on a branch of its own."),
+        s200=(Run, "The run that the same request made before.", "Location"),
+        s202=(Run, "Accepted, on a branch of its own.", "Location"),
     ),
 )
 async def regenerate(caller: Writes, thread_id: ThreadId, body: Regenerate) -> Response:
@@ -254,8 +254,8 @@ async def stream_run(caller: Streams, thread_id: ThreadId, run_id: RunId, last_e
         "read",
         RunNotFoundError,
         ResultExpiredError,
-        s200=(RunOutcome, "The run ended, or waits for a human."),
-        s202=(Run, "It goes on; ask again."),
+        s200=(RunOutcome, "The run ended, or waits for a human.", "Location"),
+        s202=(Run, "It goes on; ask again.", "Location", "Retry-After"),
     ),
 )
 async def wait_run(caller: Reads, thread_id: ThreadId, run_id: RunId, wait: Wait = 30.0) -> Response:
@@ -297,7 +297,7 @@ async def cancel_run(
         RunEndedError,
         RunAlreadyClaimedError,
         RunAlreadyCompletedError,
-        s202=(Run, "The run is queued again."),
+        s202=(Run, "The run is queued again.", "Location"),
     ),
 )
 async def redrive_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Response:

@@ -28,8 +28,8 @@ router = APIRouter(prefix="/v1/threads", tags=["threads"], route_class=Route)
     **operation(
         "write",
         ThreadAlreadyExistsError,
-        s200=(Thread, "The thread that the same request made before."),
-        s201=(Thread, "The new thread; `Location` names it."),
+        s200=(Thread, "The thread that the same request made before.", "Location"),
+        s201=(Thread, "The new thread; `Location` names it.", "Location"),
     ),
 )
 async def create_thread(caller: Writes, body: CreateThread) -> Response:

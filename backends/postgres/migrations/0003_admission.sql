@@ -209,8 +209,8 @@ CREATE FUNCTION runyard.outside_event(t runyard.threads, r runyard.runs, event t
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN jsonb_build_object('events', jsonb_build_array(jsonb_build_object(
-        'thread_key', t.thread_key, 'thread_id', t.thread_id, 'run_id', r.run_id, 'event_id', event, 'type', kind, 'data', body,
-        'agent', r.agent, 'queue', r.queue)),
+        'thread_key', t.thread_key, 'thread_id', t.thread_id, 'run_id', r.run_id, 'event_id', event, 'type', kind,
+        'data', jsonb_build_object('status', substr(kind, 5)) || body, 'agent', r.agent, 'queue', r.queue)),
         'withdrawn', CASE WHEN r.lane IS NULL THEN '[]' ELSE jsonb_build_array(runyard.job(r)) END);
 END $$;
 
