@@ -17,7 +17,7 @@ from runner.errors import InvalidInputError, RunyardError
 from runner.ports import Backend
 from runner.settings import Settings
 
-from . import problems
+from . import docs, problems
 from .auth import Auth, Gate
 from .document import document
 from .head import Head
@@ -103,8 +103,7 @@ def asgi_app(
         openapi_tags=TAGS,
         license_info=LICENSE,
         servers=SERVERS,
-        docs_url=None,
-        redoc_url=None,
+        openapi_url=None,
         lifespan=lifespan,
         generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,
@@ -113,6 +112,7 @@ def asgi_app(
     problems.install(app)
     for module in ROUTERS:
         app.include_router(module.router)
+    app.include_router(docs.router)
     # The last one added is the first one asked.
     app.add_middleware(KeepSlashes)
     app.add_middleware(Bounds, settings=found)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+
 from . import problems
 from .document_events import STREAM, TEMPLATE, TEXT, event_schemas, webhooks
 

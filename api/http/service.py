@@ -15,7 +15,7 @@ from runner.client import Client
 from runner.errors import ForbiddenError, RunyardError
 from runner.ports import Backend
 
-from . import problems
+from . import docs, problems
 from .auth import Gate, Principal
 from .paths import location, route_path
 from .rates import Rates
@@ -24,7 +24,7 @@ from .sse import Seat, Streams
 
 TENANTS: Final = 1000
 """Tenants whose clients are kept; the one that asked longest ago is forgotten first."""
-OPEN: Final = frozenset({"/livez", "/readyz", "/openapi.json"})
+OPEN: Final = frozenset({"/livez", "/readyz", *docs.PATHS})
 """Paths that show nothing of anybody, and are answered to everybody."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from functools import cache
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ from fastapi import FastAPI
 from api.http.app import asgi_app
 from api.http.settings import ApiSettings
 from api.http.sse import Entry
-from backends.memory import MemoryWorld, connect
+from backends.memory import MemoryBackend, MemoryWorld, connect
 from runner.agents.scripted import app as scripted
 from runner.client import Client
 from runner.exchange import RunRef, WorkerInfo, Write
@@ -57,7 +58,7 @@ async def client(world: MemoryWorld) -> Client:
 
 
 @pytest.fixture(autouse=True)
-def every_event_is_documented(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def every_event_is_documented(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever a stream of the test sends is of the document's shape."""
     frame = Entry.frame
     sent: list[bytes] = []
@@ -68,15 +69,20 @@ def every_event_is_documented(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(Entry, "frame", overheard)
     yield
-    said = Documented(app.openapi())
     for data in sent:
-        said.check_event(data)
+        said_of_the_api().check_event(data)
 
 
 @pytest.fixture
 def app(client: Client, settings: ApiSettings) -> FastAPI:
     """The API with API keys."""
     return asgi_app(client, auth="keys", settings=settings)
+
+
+@cache
+def said_of_the_api() -> Documented:
+    """The API's document, made once: no setting changes it."""
+    return Documented(asgi_app(MemoryBackend(MemoryWorld(), ""), auth="off").openapi())
 
 
 def transport(app: Any) -> httpx.ASGITransport:
@@ -87,7 +93,7 @@ def transport(app: Any) -> httpx.ASGITransport:
 async def caller(app: FastAPI, world: MemoryWorld) -> AsyncIterator[Caller]:
     """Makes HTTP clients: ``await caller(tenant="t", scopes=("read",))``; ``key=None``: without one. The headers of every answer
     are held against the document."""
-    said = Documented(app.openapi())
+    said = said_of_the_api()
 
     async def documented(response: httpx.Response) -> None:
         said.check_headers(response)
