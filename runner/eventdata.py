@@ -69,8 +69,9 @@ class StreamedCall(_Data):
 
 
 class MessageDelta(_Data):
-    """One piece: of the ``text``, of the model's ``thinking``, or of the ``arguments`` of a tool call, as JSON text. An agent may
-    send data of its own under this type."""
+    """One piece: of the ``text``, of the model's ``thinking``, or of the ``arguments`` of a tool call, as JSON text.
+
+    An agent may send data of its own under this type."""
 
     message_id: str | None = None
     text: str | None = None
@@ -93,7 +94,7 @@ class ToolStarted(_Data):
 class ToolCompleted(_Data):
     call_id: str
     name: str
-    is_error: bool = False
+    is_error: bool
 
 
 class HitlRequested(_Data):

@@ -12,6 +12,7 @@ from fastapi.openapi.utils import get_openapi
 
 from . import problems
 from .document_events import STREAM, TEMPLATE, TEXT, event_schemas, webhooks
+from .document_schemas import require_what_is_sent
 
 UUID: Final = {"type": "string", "format": "uuid"}
 SECURITY: Final = {
@@ -54,6 +55,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas |= {**problem.pop("$defs"), "Problem": problem, **event_schemas()}
         components["headers"] = HEADERS
         components["securitySchemes"] = SECURITY
+        require_what_is_sent(made)
         _describe_streams(made)
         for _, _, described in operations(made):
             for answer in described["responses"].values():

@@ -55,11 +55,6 @@ def event_schemas() -> dict[str, Any]:
     models: list[type[BaseModel]] = [*dict.fromkeys(EVENT_DATA.values()), WebhookEvent]
     _, made = models_json_schema([(model, "serialization") for model in models], ref_template=TEMPLATE)
     schemas: dict[str, Any] = made["$defs"]
-    # Events leave out what is null; all that they hold is such that a missing field and null mean the same.
-    for schema in schemas.values():
-        required = [name for name in schema.get("required", ()) if schema["properties"][name].get("default", ...) is not None]
-        if "required" in schema:
-            schema["required"] = required
     named = {_name(type_): _event(type_) for type_ in EVENT_TYPES}
     refs = {type_: TEMPLATE.format(model=_name(type_)) for type_ in EVENT_TYPES}
     event = {

@@ -91,8 +91,9 @@ def transport(app: Any) -> httpx.ASGITransport:
 
 @pytest.fixture
 async def caller(app: FastAPI, world: MemoryWorld) -> AsyncIterator[Caller]:
-    """Makes HTTP clients: ``await caller(tenant="t", scopes=("read",))``; ``key=None``: without one. The headers of every answer
-    are held against the document."""
+    """Makes HTTP clients: ``await caller(tenant="t", scopes=("read",))``; ``key=None``: without one.
+
+    The headers of every answer are held against the document."""
     said = said_of_the_api()
 
     async def documented(response: httpx.Response) -> None:
