@@ -44,7 +44,7 @@ TAGS: Final = [
     {"name": "probes", "description": "For the platform."},
 ]
 ASKED: Final = (
-    *("Authorization", "Content-Type", "If-None-Match", "Last-Event-ID"),
+    *("Authorization", "Content-Type", "Idempotency-Key", "If-Match", "If-None-Match", "Last-Event-ID"),
     *("X-Api-Key", "X-Request-Id", "traceparent"),
 )
 TOLD: Final = ("ETag", "Location", "RateLimit", "RateLimit-Policy", "Retry-After", "X-Request-Id")

@@ -1,4 +1,4 @@
-"""Which fields the schemas of the API's document require: answers hold all of theirs, requests may leave out what has a default."""
+"""Which fields the document's schemas require: answers hold all of theirs, requests may leave out what has a default."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from runner.errors import (
 from runner.exchange import Cut
 from runner.models import Run, new_id
 
+from ..idempotency import Idempotency
 from ..schemas import FanOut, FanOutAnswer, Fork, ForkMade, Probe, ProbeAnswer, as_message
 from ..service import Caller
 from .parts import Route, ThreadId, Wait, Writes, operation, patience, reply
@@ -48,17 +49,18 @@ JOB: Final = (Run, "It goes on; `Location` names the job, whose `result` will ho
         s202=(Run, "With `wait`: the job that forks when the run of the cut completes.", "Location"),
     ),
 )
-async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork) -> Response:
+async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork, key: Idempotency) -> Response:
     """A new thread that sees this one as it was after a run, or at a message, in constant time."""
+    new = body.new or key.id("fork", thread_id)
     cut = Cut(after_run_id=body.after_run_id, at_message_id=body.at_message_id, at_seq=body.at_seq, repair=body.repair)
     if body.wait:
         handle = await caller.client.enqueue_fork(
-            thread_id, body.new, body.job_id,
+            thread_id, new, body.job_id or key.id("fork_job", thread_id),
             after_run_id=cut.after_run_id, at_message_id=cut.at_message_id, at_seq=cut.at_seq, repair=cut.repair,
             metadata=body.metadata, title=body.title, tags=body.tags, agent=body.agent, reset_usage=body.reset_usage,
         )  # fmt: skip
         return accepted(caller, handle)
-    request = fork_request(thread_id, body.new, cut, body.metadata, body.title, body.tags, body.agent, body.reset_usage)
+    request = fork_request(thread_id, new, cut, body.metadata, body.title, body.tags, body.agent, body.reset_usage)
     forked, prompted = await make_fork(caller.client, request, as_message(body.message), body.run_id)
     made = ForkMade.model_construct(thread=forked.thread, run=prompted.accepted if prompted is not None else None)
     return reply(made, 201 if forked.created else 200, Location=caller.location("threads", forked.thread.thread_id))
@@ -75,9 +77,9 @@ async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork) -> Respon
         s202=JOB,
     ),
 )
-async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, wait: Wait = 30.0) -> Response:
+async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, key: Idempotency, wait: Wait = 30.0) -> Response:
     """Ask a snapshot one question. Nothing is written to any thread; side effects of tools are real."""
-    run_id = body.run_id or new_id()
+    run_id = body.run_id or key.id("fork_once", thread_id) or new_id()
     message = as_message(body.message)
     assert message is not None
     try:
@@ -103,9 +105,9 @@ async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, wait: Wait
         s202=JOB,
     ),
 )
-async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, wait: Wait = 30.0) -> Response:
+async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, key: Idempotency, wait: Wait = 30.0) -> Response:
     """Try several messages on the same snapshot, and take the first, all, or the one that a judge prefers."""
-    run_id = body.run_id or new_id()
+    run_id = body.run_id or key.id("fork_many", thread_id) or new_id()
     messages = [message for each in body.messages if (message := as_message(each)) is not None]
     try:
         with caller.seat().permit:

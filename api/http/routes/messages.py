@@ -17,7 +17,8 @@ from runner.errors import (
 )
 from runner.models import Message
 
-from ..schemas import Branches, MessagePage, StoreMessage, as_message
+from ..idempotency import Idempotency
+from ..schemas import Branches, MessageInput, MessagePage, StoreMessage
 from .parts import Cursor, Limit, Reads, Route, ThreadId, Writes, bounded, operation, reply, to_bytes
 
 router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["messages"], route_class=Route)
@@ -75,10 +76,10 @@ def _listed(header: str) -> set[str]:
         s201=(Message, "The message as it is stored."),
     ),
 )
-async def store_message(caller: Writes, thread_id: ThreadId, body: StoreMessage) -> Response:
+async def store_message(caller: Writes, thread_id: ThreadId, body: StoreMessage, key: Idempotency) -> Response:
     """Add a message without a run; the thread is made if need be, and the next run sees it. Repeat it safely under its `id`."""
-    message = as_message(body.message)
-    assert message is not None
+    given = MessageInput(content=body.message) if isinstance(body.message, str) else body.message
+    message = given.model_copy(update={"id": given.id or key.id("messages", thread_id)}).message()
     stored = await caller.client.store_message(thread_id, message, body.parent_id, expected_leaf=body.expected_leaf)
     return reply(stored, 201)
 

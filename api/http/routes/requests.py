@@ -18,6 +18,7 @@ from runner.errors import (
 )
 from runner.models import HitlRequest, Run
 
+from ..idempotency import Idempotency, Key
 from ..schemas import Abort, RequestPage, Respond, RespondOnThread
 from ..service import Caller
 from .parts import Cursor, Limit, Reads, RequestId, Responds, Route, ThreadId, bounded, operation, reply
@@ -35,9 +36,10 @@ REFUSED: Final = (
 """How an answer may be refused."""
 
 
-async def _respond(caller: Caller, body: Respond, thread_id: str | None, request_id: str | None) -> Response:
+async def _respond(caller: Caller, body: Respond, thread_id: str | None, request_id: str | None, key: Key) -> Response:
     answered_by = body.answered_by or caller.principal.name
-    request = await caller.client.respond(thread_id, body.answer, request_id, body.response_id, answered_by=answered_by)
+    response_id = body.response_id or key.id("respond", thread_id or "", request_id or "")
+    request = await caller.client.respond(thread_id, body.answer, request_id, response_id, answered_by=answered_by)
     return reply(request)
 
 
@@ -59,9 +61,9 @@ async def list_requests(
 @router.post(
     "/v1/requests/{request_id}/respond", **operation("respond", *REFUSED, s200=(HitlRequest, "The request with its answer."))
 )
-async def respond_to_request(caller: Responds, request_id: RequestId, body: Respond) -> Response:
+async def respond_to_request(caller: Responds, request_id: RequestId, body: Respond, key: Idempotency) -> Response:
     """Answer a request by its id; its run goes on. The same answer again is answered alike."""
-    return await _respond(caller, body, None, request_id)
+    return await _respond(caller, body, None, request_id, key)
 
 
 @router.post(
@@ -85,6 +87,6 @@ async def abort_pending(caller: Responds, thread_id: ThreadId, body: Annotated[A
 @router.post(
     "/v1/threads/{thread_id}/respond", **operation("respond", *REFUSED, s200=(HitlRequest, "The request with its answer."))
 )
-async def respond_on_thread(caller: Responds, thread_id: ThreadId, body: RespondOnThread) -> Response:
+async def respond_on_thread(caller: Responds, thread_id: ThreadId, body: RespondOnThread, key: Idempotency) -> Response:
     """Answer the thread's only pending request, or the one that is named."""
-    return await _respond(caller, body, thread_id, body.request_id)
+    return await _respond(caller, body, thread_id, body.request_id, key)

@@ -29,6 +29,7 @@ from runner.models import Run
 from runner.states import RunStatus
 from runner.streams import follow_run, stopped
 
+from ..idempotency import Idempotency, Key
 from ..schemas import Attempts, Cancel, Explanation, Moment, Prompt, Regenerate, RunOutcome, RunPage, StreamedPrompt, as_message
 from ..service import Caller
 from ..sse import Entry, EventStream
@@ -71,9 +72,10 @@ LATER: Final = "1"
 """Seconds after which to ask again for a run that has not stopped."""
 
 
-async def _enqueue(caller: Caller, thread_id: str, body: Prompt) -> RunHandle:
+async def _enqueue(caller: Caller, thread_id: str, body: Prompt, key: Key) -> RunHandle:
+    run_id = body.run_id or key.id("runs", thread_id)
     return await caller.client.enqueue(
-        thread_id, as_message(body.message), body.run_id, parent_id=body.parent_id, **body.execution()
+        thread_id, as_message(body.message), run_id, parent_id=body.parent_id, **body.execution()
     )
 
 
@@ -115,21 +117,21 @@ async def entries(caller: Caller, run: Run, last_event_id: str | None) -> AsyncG
         s202=(Run, "Accepted: the run will end, whatever crashes. `Location` names it.", "Location"),
     ),
 )
-async def create_run(caller: Writes, thread_id: ThreadId, body: Prompt) -> Response:
+async def create_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: Idempotency) -> Response:
     """Accept a prompt and return at once; the thread is made if need be. Repeat it safely under the same `run_id`."""
-    return accepted(caller, await _enqueue(caller, thread_id, body))
+    return accepted(caller, await _enqueue(caller, thread_id, body, key))
 
 
 @router.post(
     f"{OF_THREAD}/runs/stream",
     **operation("write", *REFUSED, s200=(*EVENTS, "Location")),
 )
-async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedPrompt) -> Response:
+async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedPrompt, key: Idempotency) -> Response:
     """Accept a prompt and stream its events. `Location` names the run; if the connection breaks, go on with its stream."""
     seat = caller.seat()
     with ExitStack() as held:
         held.enter_context(seat.permit)  # whoever is refused it shall not find a run accepted
-        handle = await _enqueue(caller, thread_id, body)
+        handle = await _enqueue(caller, thread_id, body, key)
         seat = seat._replace(permit=held.pop_all())
     assert handle.accepted is not None
 
@@ -155,10 +157,10 @@ async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedProm
         s202=(Run, "It goes on; ask `GET …/runs/{run_id}/wait` again.", "Location", "Retry-After"),
     ),
 )
-async def wait_new_run(caller: Writes, thread_id: ThreadId, body: Prompt, wait: Wait = 30.0) -> Response:
+async def wait_new_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: Idempotency, wait: Wait = 30.0) -> Response:
     """Accept a prompt and wait until its run stops, for so many seconds at most."""
     with caller.seat().permit:
-        return await outcome(caller, await _enqueue(caller, thread_id, body), patience(wait, caller))
+        return await outcome(caller, await _enqueue(caller, thread_id, body, key), patience(wait, caller))
 
 
 @router.post(
@@ -173,10 +175,14 @@ async def wait_new_run(caller: Writes, thread_id: ThreadId, body: Prompt, wait: 
         s202=(Run, "Accepted, on a branch of its own.", "Location"),
     ),
 )
-async def regenerate(caller: Writes, thread_id: ThreadId, body: Regenerate) -> Response:
+async def regenerate(caller: Writes, thread_id: ThreadId, body: Regenerate, key: Idempotency) -> Response:
     """Answer a user message once more, or with `message` another one in its place (edit and resend)."""
     handle = await caller.client.regenerate(
-        thread_id, body.message_id, body.run_id, message=as_message(body.message), **body.execution()
+        thread_id,
+        body.message_id,
+        body.run_id or key.id("regenerate", thread_id),
+        message=as_message(body.message),
+        **body.execution(),
     )
     return accepted(caller, handle)
 

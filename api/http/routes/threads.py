@@ -16,6 +16,7 @@ from runner.errors import (
 from runner.lineage import Lineage, ThreadDiff
 from runner.models import Thread
 
+from ..idempotency import Idempotency
 from ..schemas import CreateThread, ThreadPage, UpdateThread
 from .parts import Cursor, Limit, Reads, Route, ThreadId, Writes, bounded, operation, reply
 
@@ -32,10 +33,15 @@ router = APIRouter(prefix="/v1/threads", tags=["threads"], route_class=Route)
         s201=(Thread, "The new thread; `Location` names it.", "Location"),
     ),
 )
-async def create_thread(caller: Writes, body: CreateThread) -> Response:
+async def create_thread(caller: Writes, body: CreateThread, key: Idempotency) -> Response:
     """Make an empty thread. The same id with the same content again is the same thread."""
     made = await caller.client.create_thread(
-        body.thread_id, agent=body.agent, title=body.title, tags=body.tags, extra=body.extra, config=body.config
+        body.thread_id or key.id("threads"),
+        agent=body.agent,
+        title=body.title,
+        tags=body.tags,
+        extra=body.extra,
+        config=body.config,
     )
     return reply(made.thread, 201 if made.created else 200, Location=caller.location("threads", made.thread.thread_id))
 

@@ -1,0 +1,45 @@
+"""``Idempotency-Key``: one header for every POST, in the place of the id that each operation has for repetitions.
+
+The key becomes that id, by tenant, operation and thread, and nothing else is stored: a repetition is what the same request
+under the same id is, for as long as the thread exists. An id in the body wins over the header.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Annotated, Final, NamedTuple
+
+from fastapi import Depends, Header, Request
+
+from .auth import Principal
+
+KEYS: Final = uuid.UUID("5d1f0a53-0f5e-5a9c-8c7e-2b1f6f4f8a21")
+LONGEST: Final = 255
+SAYS: Final = "Any text of yours; the same request under the same key is answered alike. An id in the body wins over it."
+
+
+class Key(NamedTuple):
+    """The key of a request, None without one, and the tenant that it belongs to."""
+
+    value: str | None
+    tenant: str
+
+    def id(self, operation: str, *of: str) -> str | None:
+        """A UUID for ``operation`` on what ``of`` names; None without a key."""
+        if self.value is None:
+            return None
+        return str(uuid.uuid5(KEYS, json.dumps([self.tenant, operation, *of, self.value])))
+
+
+def _key(
+    request: Request,
+    idempotency_key: Annotated[
+        str | None, Header(min_length=1, max_length=LONGEST, pattern="^[!-~]+$", description=SAYS)
+    ] = None,
+) -> Key:
+    principal: Principal = request.scope["state"]["principal"]
+    return Key(idempotency_key, principal.tenant)
+
+
+Idempotency = Annotated[Key, Depends(_key)]
