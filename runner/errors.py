@@ -11,7 +11,8 @@ RunyardError
 ├── SchemaError                         SchemaUninitialized, SchemaMismatch
 ├── WorkerDeadError, WorkerNotFoundError, LockLostError
 └── CheckpointerError
-    ├── ThreadError                     ThreadNotFoundError, ThreadAlreadyExistsError, ThreadBusyError
+    ├── ThreadError                     ThreadNotFoundError, ThreadAlreadyExistsError, ThreadBusyError,
+    │                                   PreconditionFailedError
     ├── MessageError                    MessageNotFoundError, LeafMovedError, MessageTooLargeError, FetchNotAllowedError
     ├── RunError                        RunNotFoundError, RunConflictError, RunNotCompletedError, RunAlreadyClaimedError,
     │                                   RunAlreadyCompletedError, RunNotClaimedError, NothingToRunError, StaleFenceError,
@@ -253,6 +254,13 @@ class ThreadBusyError(ThreadError):
     """A run of the thread is live, and the call cannot wait for it."""
 
     code = "thread_busy"
+
+
+class PreconditionFailedError(ThreadError):
+    """The thread has changed since the caller read it."""
+
+    code = "precondition_failed"
+    http_status = 412
 
 
 class MessageError(CheckpointerError):

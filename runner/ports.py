@@ -52,6 +52,7 @@ from .models import (
     Thread,
 )
 from .states import RunStatus
+from .unset import UNSET, Unset
 from .webhooks.models import DeliveryStatus, Outcome, Posting, Reply, SigningKey, Webhook, WebhookDelivery
 
 
@@ -116,9 +117,10 @@ class ThreadStore(Protocol):
         self,
         thread_id: str,
         *,
-        title: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        extra: JsonObject | None = None,
+        title: str | Unset | None = UNSET,
+        tags: Mapping[str, str] | Unset | None = UNSET,
+        extra: JsonObject | Unset | None = UNSET,
+        expected: datetime | None = None,
     ) -> Thread: ...
     async def messages(
         self,
@@ -135,8 +137,8 @@ class ThreadStore(Protocol):
         self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None
     ) -> Message: ...
     async def fork(self, request: ForkRequest) -> Forked: ...
-    async def delete_thread(self, thread_id: str, *, cancel: bool = False) -> Effects: ...
-    async def erase_thread(self, thread_id: str, *, cancel: bool = False) -> Effects: ...
+    async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects: ...
+    async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects: ...
 
 
 class RunStore(Protocol):

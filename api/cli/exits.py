@@ -46,6 +46,7 @@ _BY_HTTP_STATUS = {
     408: Exit.UNAVAILABLE,
     409: Exit.CONFLICT,
     410: Exit.NOT_FOUND,
+    412: Exit.CONFLICT,
     413: Exit.USAGE,
     415: Exit.USAGE,
     422: Exit.USAGE,

@@ -171,13 +171,18 @@ class CreateThread(_Request):
 
 
 class UpdateThread(_Request):
-    """What is given is changed. ``tags`` replaces all; ``extra`` is merged at its top level."""
+    """What is given is changed, what is null is cleared (RFC 7396). ``tags`` replaces all tags; ``extra`` is merged at its top
+    level, where a key with null is removed."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"title": "Refund of order 12"}]})
 
     title: str | None = None
     tags: Tags | None = None
     extra: JsonObject | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The fields that the body names."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 class _Execution(_Request):

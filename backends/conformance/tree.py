@@ -8,7 +8,7 @@ import pytest
 
 from backends.cursors import encode
 from runner import errors
-from runner.models import RunOptions, new_id
+from runner.models import JsonObject, RunOptions, Thread, new_id
 from runner.states import RunStatus
 
 from .world import T, World, call, result, said, texts, user
@@ -333,6 +333,58 @@ class TestTree:
         thread = await world.threads.update_thread(T, tags={"l": "w"})
         assert thread.tags == {"l": "w", "title": "One"}, "F7: the title stays mirrored"
         assert await world.threads.thread(T) == thread
+
+    async def test_none_clears(self, world: World) -> None:
+        """RFC 7396: what is None is cleared, at the top level of extra too; what is not given stays."""
+        await world.store("a")
+        before: JsonObject = {"a": 1, "b": {"c": None}, "d": 2}
+        await world.threads.update_thread(T, title="One", tags={"k": "v"}, extra=before)
+        thread = await world.threads.update_thread(T, extra={"a": None, "b": {"c": None, "e": 1}, "new": None})
+        assert thread.extra == {"b": {"c": None, "e": 1}, "d": 2}
+        thread = await world.threads.update_thread(T, title=None)
+        assert (thread.title, thread.tags) == (None, {"k": "v"}), "F7: and its mirror"
+        thread = await world.threads.update_thread(T, tags=None)
+        assert (thread.tags, thread.extra) == ({}, {"b": {"c": None, "e": 1}, "d": 2})
+        thread = await world.threads.update_thread(T, title="Two", tags=None, extra=None)
+        assert (thread.title, thread.tags, thread.extra) == ("Two", {"title": "Two"}, {})
+        thread = await world.threads.update_thread(T)
+        assert (thread.title, thread.tags, thread.extra) == ("Two", {"title": "Two"}, {})
+        assert await world.threads.thread(T) == thread
+
+    async def test_a_tag_of_the_name_title_stays(self, world: World) -> None:
+        """F7: where there is no title, the tag mirrors none."""
+        await world.store("a")
+        await world.threads.update_thread(T, tags={"title": "mine"})
+        assert (await world.threads.update_thread(T, title=None)).tags == {"title": "mine"}
+
+    async def test_a_change_of_what_has_changed_is_refused(self, world: World) -> None:
+        """RFC 9110: the version that the caller saw is compared where the change is made."""
+        await world.store("a")
+        seen = await world.threads.update_thread(T, title="One")
+        changed = await world.threads.update_thread(T, title="Two", expected=seen.updated_at)
+        assert changed.updated_at > seen.updated_at
+        with pytest.raises(errors.PreconditionFailedError):
+            await world.threads.update_thread(T, title="Three", expected=seen.updated_at)
+        with pytest.raises(errors.PreconditionFailedError):
+            await world.threads.delete_thread(T, expected=seen.updated_at)
+        with pytest.raises(errors.PreconditionFailedError):
+            await world.threads.erase_thread(T, expected=seen.updated_at)
+        assert await world.threads.thread(T) == changed and await world.texts() == ["a"]
+        await world.threads.delete_thread(T, expected=changed.updated_at)
+        assert await world.threads.thread(T) is None
+
+    async def test_of_two_changes_at_once_one_is_made(self, world: World) -> None:
+        await world.store("a")
+        seen = await world.threads.thread(T)
+        assert seen is not None
+        answers = await asyncio.gather(
+            *(world.threads.update_thread(T, extra={str(n): n}, expected=seen.updated_at) for n in range(8)),
+            return_exceptions=True,
+        )
+        made = [answer for answer in answers if isinstance(answer, Thread)]
+        refused = [answer for answer in answers if isinstance(answer, errors.PreconditionFailedError)]
+        assert (len(made), len(refused)) == (1, 7)
+        assert await world.threads.thread(T) == made[0] and len(made[0].extra) == 1
 
     async def test_threads_are_listed(self, world: World) -> None:
         for n in range(5):

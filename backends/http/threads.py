@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
 from runner.errors import InvalidInputError, ThreadNotFoundError
+from runner.etags import etag_of
 from runner.exchange import Created, Effects, Forked, ForkRequest, Page, ThreadRequest
 from runner.models import Branch, JsonObject, Message, Thread
 from runner.nesting import check_nesting
+from runner.unset import UNSET, Unset
 
 from . import bodies
 from .bodies import given, page, read
@@ -66,14 +69,19 @@ class HttpThreadStore(DirectOnly):
         self,
         thread_id: str,
         *,
-        title: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        extra: JsonObject | None = None,
+        title: str | Unset | None = UNSET,
+        tags: Mapping[str, str] | Unset | None = UNSET,
+        extra: JsonObject | Unset | None = UNSET,
+        expected: datetime | None = None,
     ) -> Thread:
-        """Change what is given."""
-        check_nesting(extra, "extra")
-        body = given(title=title, tags=dict(tags) if tags is not None else None, extra=extra)
-        return read(Thread, (await self._wire.ask("PATCH", "threads", thread_id, body=body)).data)
+        """Change what is given, clear what is None. With ``expected`` not sent again: what was done is no longer expected."""
+        if extra is not UNSET:
+            check_nesting(extra, "extra")
+        patch: dict[str, Any] = {"title": title, "tags": dict(tags) if isinstance(tags, Mapping) else tags, "extra": extra}
+        body: JsonObject = {name: value for name, value in patch.items() if not isinstance(value, Unset)}
+        headers = _if_match(expected)
+        answer = await self._wire.ask("PATCH", "threads", thread_id, repeat=expected is None, body=body, headers=headers)
+        return read(Thread, answer.data)
 
     async def messages(
         self,
@@ -113,12 +121,18 @@ class HttpThreadStore(DirectOnly):
         answer = await self._wire.ask("POST", "threads", request.src, "fork", body=bodies.fork(request))
         return Forked(read(Thread, answer.data["thread"]), created=answer.status == 201)
 
-    async def delete_thread(self, thread_id: str, *, cancel: bool = False) -> Effects:
+    async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
         """Delete a thread. Not sent again: another one may have its id by then."""
-        await self._wire.ask("DELETE", "threads", thread_id, repeat=False, query={"cancel": cancel})
+        query = {"cancel": cancel}
+        await self._wire.ask("DELETE", "threads", thread_id, repeat=False, query=query, headers=_if_match(expected))
         return Effects()
 
-    async def erase_thread(self, thread_id: str, *, cancel: bool = False) -> Effects:
+    async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
         """Delete a thread and blank its messages. Not sent again."""
-        await self._wire.ask("DELETE", "threads", thread_id, repeat=False, query={"cancel": cancel, "erase": True})
+        query = {"cancel": cancel, "erase": True}
+        await self._wire.ask("DELETE", "threads", thread_id, repeat=False, query=query, headers=_if_match(expected))
         return Effects()
+
+
+def _if_match(expected: datetime | None) -> dict[str, str]:
+    return {"If-Match": etag_of(expected)} if expected is not None else {}

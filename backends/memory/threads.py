@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 
 from backends import cursors
 from runner.errors import (
     LeafMovedError,
     MessageNotFoundError,
+    PreconditionFailedError,
     ThreadAlreadyExistsError,
     ThreadBusyError,
 )
+from runner.etags import MICROSECOND
 from runner.exchange import Created, Cut, Effects, Forked, ForkRequest, Page, RunRef, ThreadRequest
 from runner.models import Branch as Leaf
 from runner.models import JsonObject, Message, Thread, check_id, check_name, check_tags
 from runner.repair import FORKED, closing
 from runner.states import RunStatus
+from runner.unset import UNSET, Unset
 
 from . import execution, lanes, limits, tree
 from .paging import page
@@ -74,21 +78,24 @@ class MemoryThreadStore:
         self,
         thread_id: str,
         *,
-        title: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        extra: JsonObject | None = None,
+        title: str | Unset | None = UNSET,
+        tags: Mapping[str, str] | Unset | None = UNSET,
+        extra: JsonObject | Unset | None = UNSET,
+        expected: datetime | None = None,
     ) -> Thread:
-        """Set the title, replace the tags, merge into extra."""
-        thread = self.db.get(self.tenant, thread_id)
-        more = check_json(extra, "extra") or {}
-        if title is not None:
-            thread.thread.title = check_json(title, "title")
-        if tags is not None or title is not None:
-            tags = check_json(dict(thread.thread.tags if tags is None else tags), "tags")
-            thread.thread.tags = check_tags(tags, thread.thread.title)
-        thread.thread.extra = {**thread.thread.extra, **more}
-        thread.thread.updated_at = self.db.now()
-        return thread.thread.model_copy(deep=True)
+        """Set what is given, clear what is None; extra is merged at its top level."""
+        state = self.db.get(self.tenant, thread_id)
+        _check_unchanged(state, expected)
+        thread = state.thread
+        named = thread.title if title is UNSET else check_json(title, "title")
+        kept = {key: value for key, value in thread.tags.items() if key != "title" or thread.title is None}
+        tags = check_tags(check_json(kept if tags is UNSET else dict(tags or {}), "tags"), named)
+        more = {} if extra is UNSET else check_json(extra or {}, "extra")
+        before = {} if extra is None else thread.extra
+        thread.title, thread.tags = named, tags
+        thread.extra = {key: value for key, value in {**before, **more}.items() if key not in more or value is not None}
+        thread.updated_at = max(self.db.now(), thread.updated_at + MICROSECOND)
+        return thread.model_copy(deep=True)
 
     async def messages(
         self,
@@ -214,9 +221,10 @@ class MemoryThreadStore:
         self.db.note(child, "thread.forked")
         return Forked(child.thread.model_copy(deep=True), True)
 
-    async def delete_thread(self, thread_id: str, *, cancel: bool = False) -> Effects:
+    async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
         """Delete the thread; forks keep what they see."""
         thread = self.db.get(self.tenant, thread_id)
+        _check_unchanged(thread, expected)
         live = lanes.live_runs(thread)
         if live and not cancel:
             raise ThreadBusyError(
@@ -237,10 +245,10 @@ class MemoryThreadStore:
             del self.db.requests[key]
         return effects
 
-    async def erase_thread(self, thread_id: str, *, cancel: bool = False) -> Effects:
+    async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
         """Delete the thread and replace its messages by tombstones wherever a fork sees them."""
         thread = self.db.get(self.tenant, thread_id)
-        effects = await self.delete_thread(thread_id, cancel=cancel)
+        effects = await self.delete_thread(thread_id, cancel=cancel, expected=expected)
         for other in self.db.threads.values():
             for branch in other.branches:
                 branch.prefix = _without(thread.key, branch.prefix)
@@ -250,6 +258,11 @@ class MemoryThreadStore:
             for run in other.runs.values():
                 run.context, run.snapshot = _without(thread.key, run.context), _without(thread.key, run.snapshot)
         return effects
+
+
+def _check_unchanged(thread: ThreadState, expected: datetime | None) -> None:
+    if expected is not None and thread.thread.updated_at != expected:
+        raise PreconditionFailedError(f"thread {thread.id!r} has changed since {expected}; read it again", thread_id=thread.id)
 
 
 def _known(thread: ThreadState, message: Message, parent_id: str | None) -> Entry | None:

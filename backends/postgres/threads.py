@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
 from backends import cursors
 from runner.errors import InvalidInputError
@@ -12,6 +13,7 @@ from runner.models import Branch, JsonObject, Message, Thread, check_id, check_n
 from runner.nesting import check_nesting
 from runner.repair import FORKED, closing
 from runner.states import RunStatus
+from runner.unset import UNSET, Unset
 
 from . import codec
 from .database import Database
@@ -67,15 +69,19 @@ class PostgresThreadStore:
         self,
         thread_id: str,
         *,
-        title: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        extra: JsonObject | None = None,
+        title: str | Unset | None = UNSET,
+        tags: Mapping[str, str] | Unset | None = UNSET,
+        extra: JsonObject | Unset | None = UNSET,
+        expected: datetime | None = None,
     ) -> Thread:
-        """Set the title, replace the tags, merge into extra. Raises ThreadNotFoundError."""
-        check_nesting(extra, "extra")
-        new_tags = codec.to_json(check_tags(tags)) if tags is not None else None
-        more = codec.to_json(extra) if extra is not None else None
-        return codec.thread(await self.db.one("update_thread", self.tenant, thread_id, title, new_tags, more))
+        """Set what is given, clear what is None; extra is merged. Raises ThreadNotFoundError, PreconditionFailedError."""
+        patch: dict[str, Any] = {"title": title, "extra": extra, "tags": tags}
+        if extra is not UNSET:
+            check_nesting(extra, "extra")
+        if tags is not UNSET and tags is not None:
+            patch["tags"] = check_tags(tags)
+        given = codec.to_json({name: value for name, value in patch.items() if value is not UNSET})
+        return codec.thread(await self.db.one("update_thread", self.tenant, thread_id, given, expected))
 
     async def messages(
         self,
@@ -144,12 +150,12 @@ class PostgresThreadStore:
         row = await self.db.one("fork", self.tenant, codec.to_json(asked), request.fork_hash)
         return Forked(codec.thread(row), row["created"])
 
-    async def delete_thread(self, thread_id: str, *, cancel: bool = False) -> Effects:
+    async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
         """Delete; what forks see of the thread stays. Raises ThreadBusyError unless ``cancel``."""
-        return codec.effects(await self.db.value("delete_thread", self.tenant, thread_id, cancel))
+        return codec.effects(await self.db.value("delete_thread", self.tenant, thread_id, cancel, expected))
 
-    async def erase_thread(self, thread_id: str, *, cancel: bool = False) -> Effects:
+    async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
         """Replace the content of the thread's messages wherever they are seen, then delete it."""
         async with self.db.transaction() as db:
             await db.row("erase_content", self.tenant, thread_id)
-            return codec.effects(await db.value("delete_thread", self.tenant, thread_id, cancel))
+            return codec.effects(await db.value("delete_thread", self.tenant, thread_id, cancel, expected))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime
 
-from ..errors import ThreadNotFoundError
+from ..errors import InvalidInputError, ThreadNotFoundError
 from ..exchange import Created, Page, ThreadRequest
 from ..models import Branch, JsonObject, Message, Thread, check_id, check_tags, new_id
-from .base import Calls, as_message
+from ..unset import UNSET, Unset
+from .base import Calls, as_message, aware
 
 
 class ThreadCalls(Calls):
@@ -66,15 +68,22 @@ class ThreadCalls(Calls):
         self,
         thread_id: str,
         *,
-        title: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        extra: JsonObject | None = None,
+        title: str | Unset | None = UNSET,
+        tags: Mapping[str, str] | Unset | None = UNSET,
+        extra: JsonObject | Unset | None = UNSET,
+        expected: datetime | None = None,
     ) -> Thread:
-        """Change what is given; ``extra`` is merged at its top level.
+        """Change what is given, clear what is None (RFC 7396).
 
-        Raises ThreadNotFoundError, InvalidInputError for ``extra`` nested too deep (:data:`~runner.nesting.MAX_NESTING`).
+        ``tags`` takes the place of all tags. ``extra`` is merged at its top level, and a key whose value is None is removed.
+        ``expected``: the ``updated_at`` of the thread as the caller read it; refuse if it has changed since.
+
+        Raises ThreadNotFoundError, PreconditionFailedError, InvalidInputError for ``extra`` nested too deep
+        (:data:`~runner.nesting.MAX_NESTING`).
         """
-        return await self.backend.threads.update_thread(thread_id, title=title, tags=tags, extra=extra)
+        return await self.backend.threads.update_thread(
+            thread_id, title=title, tags=tags, extra=extra, expected=aware(expected, "expected")
+        )
 
     async def messages(
         self,
@@ -114,17 +123,24 @@ class ThreadCalls(Calls):
             check_id(thread_id, "thread_id"), stored, parent_id, expected_leaf=expected_leaf
         )
 
-    async def delete_thread(self, thread_id: str, *, cancel: bool = False, descendants: bool = False) -> None:
+    async def delete_thread(
+        self, thread_id: str, *, cancel: bool = False, descendants: bool = False, expected: datetime | None = None
+    ) -> None:
         """Delete a thread; its forks keep what they see. ``cancel``: end its live runs first. ``descendants``: delete its forks
-        and theirs first, one by one; where that stops half-way, call again.
+        and theirs first, one by one; where that stops half-way, call again. ``expected``: the ``updated_at`` of the thread as
+        the caller read it; refuse if it has changed since.
 
-        Raises ThreadNotFoundError, ThreadBusyError.
+        Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError, InvalidInputError for ``expected`` with
+        ``descendants``, of which some could be gone by the time that it is refused.
         """
+        if descendants and expected is not None:
+            raise InvalidInputError("give expected or descendants, not both", field="expected")
         if descendants:
             for child in reversed(await self._descendants(thread_id)):
                 with suppress(ThreadNotFoundError):
                     await self._apply(await self.backend.threads.delete_thread(child, cancel=cancel))
-        await self._apply(await self.backend.threads.delete_thread(thread_id, cancel=cancel))
+        deleted = await self.backend.threads.delete_thread(thread_id, cancel=cancel, expected=aware(expected, "expected"))
+        await self._apply(deleted)
 
     async def _descendants(self, thread_id: str) -> list[str]:
         """The ids of the forks of ``thread_id`` and of theirs; each after the one that it was forked from."""
@@ -138,9 +154,10 @@ class ThreadCalls(Calls):
                     break
         return found[1:]
 
-    async def erase_thread(self, thread_id: str, *, cancel: bool = False) -> None:
-        """Delete a thread and blank its own messages wherever a fork still shows them.
+    async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> None:
+        """Delete a thread and blank its own messages wherever a fork still shows them. Arguments as for :meth:`delete_thread`.
 
-        Raises ThreadNotFoundError, ThreadBusyError.
+        Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError.
         """
-        await self._apply(await self.backend.threads.erase_thread(thread_id, cancel=cancel))
+        erased = await self.backend.threads.erase_thread(thread_id, cancel=cancel, expected=aware(expected, "expected"))
+        await self._apply(erased)

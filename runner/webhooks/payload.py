@@ -20,8 +20,8 @@ LARGEST: Final = 65_536
 class WebhookRun(BaseModel):
     """How the run stands. ``status`` is the event's.
 
-    ``result``, ``error``, ``usage`` and ``finished_at`` are null if the run has gone on since. If its thread is deleted, all but
-    ``status`` are null."""
+    ``result``, ``error``, ``usage`` and ``finished_at`` are null if the run has gone on since. All but ``status`` are null if
+    its thread is deleted."""
 
     status: Literal["completed", "failed", "cancelled", "dead", "suspended"]
     kind: RunKind | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Query, Response
 
 from runner.errors import (
     InvalidCursorError,
@@ -19,7 +19,20 @@ from runner.models import Message
 
 from ..idempotency import Idempotency
 from ..schemas import Branches, MessageInput, MessagePage, StoreMessage
-from .parts import Cursor, Limit, Reads, Route, ThreadId, Writes, bounded, operation, reply, to_bytes
+from .parts import (
+    Cursor,
+    IfNoneMatch,
+    Limit,
+    Reads,
+    Route,
+    ThreadId,
+    Writes,
+    bounded,
+    operation,
+    reply,
+    reply_if_changed,
+    to_bytes,
+)
 
 router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["messages"], route_class=Route)
 
@@ -46,7 +59,7 @@ async def list_messages(
     order: Annotated[
         Literal["oldest_first", "newest_first"], Query(description="From the root, or from the leaf.")
     ] = "oldest_first",
-    if_none_match: Annotated[str | None, Header(description="An ETag that is already known.")] = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """The path from the root to a leaf of the thread's message tree, a page at a time."""
     page = await caller.client.messages(
@@ -54,14 +67,7 @@ async def list_messages(
     )
     content = to_bytes(MessagePage.model_construct(items=page.items, next=page.next))
     tag = f'"{hashlib.blake2s(content, digest_size=16).hexdigest()}"'
-    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-    if if_none_match is not None and (if_none_match.strip() == "*" or tag in _listed(if_none_match)):
-        return Response(status_code=304, headers=headers)
-    return Response(content, 200, headers, media_type="application/json")
-
-
-def _listed(header: str) -> set[str]:
-    return {tag.strip().removeprefix("W/") for tag in header.split(",")}
+    return reply_if_changed(content, tag, if_none_match)
 
 
 @router.post(

@@ -183,6 +183,25 @@ def to_bytes(content: BaseModel) -> bytes:
         return json.dumps(to_jsonable_python(content, context=context)).encode()
 
 
+IfNoneMatch = Annotated[str | None, Header(max_length=_LONGEST_CURSOR, description="An ETag that is already known.")]
+IfMatch = Annotated[
+    str | None, Header(max_length=_LONGEST_CURSOR, description="The ETag of what is to be changed; refused if it is another.")
+]
+
+
+def listed(header: str) -> list[str]:
+    """The tags of If-Match or If-None-Match."""
+    return [tag.strip() for tag in header.split(",")]
+
+
+def reply_if_changed(content: bytes, tag: str, known: str | None) -> Response:
+    """``content`` as JSON under ``tag``; 304 if the caller knows it. ``known``: the request's If-None-Match."""
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    if known is not None and {tag, "*"} & {each.removeprefix("W/") for each in listed(known)}:
+        return Response(status_code=304, headers=headers)
+    return Response(content, 200, headers, media_type="application/json")
+
+
 def operation(scope: Scope | None, *refusals: type[RunyardError], token: bool = False, **answers: Any) -> dict[str, Any]:
     """What a route's decorator says besides its path: the scope (None: any), the errors, and answers by status
     (``s201=(Model, words, "Location", …)``: with their headers; None for an answer without content). ``token``: a stream token

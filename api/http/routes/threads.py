@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -9,16 +10,34 @@ from fastapi import APIRouter, Query, Response
 from runner.errors import (
     InvalidCursorError,
     InvalidInputError,
+    PreconditionFailedError,
     ThreadAlreadyExistsError,
     ThreadBusyError,
     ThreadNotFoundError,
 )
+from runner.etags import EPOCH, etag_of, moment_of
 from runner.lineage import Lineage, ThreadDiff
 from runner.models import Thread
 
 from ..idempotency import Idempotency
 from ..schemas import CreateThread, ThreadPage, UpdateThread
-from .parts import Cursor, Limit, Reads, Route, ThreadId, Writes, bounded, operation, reply
+from ..service import Caller
+from .parts import (
+    Cursor,
+    IfMatch,
+    IfNoneMatch,
+    Limit,
+    Reads,
+    Route,
+    ThreadId,
+    Writes,
+    bounded,
+    listed,
+    operation,
+    reply,
+    reply_if_changed,
+    to_bytes,
+)
 
 router = APIRouter(prefix="/v1/threads", tags=["threads"], route_class=Route)
 
@@ -72,22 +91,47 @@ def _tags(given: list[str]) -> dict[str, str] | None:
     return tags or None
 
 
-@router.get("/{thread_id}", **operation("read", ThreadNotFoundError, s200=(Thread, "The thread.")))
-async def get_thread(caller: Reads, thread_id: ThreadId) -> Response:
+@router.get(
+    "/{thread_id}",
+    **operation(
+        "read",
+        ThreadNotFoundError,
+        s200=(Thread, "The thread; `ETag` is its version.", "ETag"),
+        s304=(None, "Nothing changed since the `ETag` of If-None-Match.", "ETag"),
+    ),
+)
+async def get_thread(caller: Reads, thread_id: ThreadId, if_none_match: IfNoneMatch = None) -> Response:
     """Read one thread."""
-    return reply(await caller.client.thread(thread_id))
+    thread = await caller.client.thread(thread_id)
+    return reply_if_changed(to_bytes(thread), etag_of(thread.updated_at), if_none_match)
 
 
-@router.patch("/{thread_id}", **operation("write", ThreadNotFoundError, s200=(Thread, "The thread as it is now.")))
-async def update_thread(caller: Writes, thread_id: ThreadId, body: UpdateThread) -> Response:
-    """Change the title, replace the tags, merge into extra."""
-    return reply(await caller.client.update_thread(thread_id, title=body.title, tags=body.tags, extra=body.extra))
+async def _expected(caller: Caller, thread_id: str, if_match: str | None) -> datetime | None:
+    """When the thread changed last by ``if_match``; the store compares under its lock."""
+    if if_match is None:
+        return None
+    current = etag_of((await caller.client.thread(thread_id)).updated_at)
+    tags = listed(if_match)
+    if "*" in tags:
+        return None
+    return moment_of(current if current in tags else tags[0]) or EPOCH
+
+
+@router.patch(
+    "/{thread_id}",
+    **operation("write", ThreadNotFoundError, PreconditionFailedError, s200=(Thread, "The thread as it is now.", "ETag")),
+)
+async def update_thread(caller: Writes, thread_id: ThreadId, body: UpdateThread, if_match: IfMatch = None) -> Response:
+    """Change the title, replace the tags, merge into extra; null clears. With If-Match only if nobody changed it meanwhile."""
+    expected = await _expected(caller, thread_id, if_match)
+    thread = await caller.client.update_thread(thread_id, **body.given(), expected=expected)
+    return reply(thread, ETag=etag_of(thread.updated_at))
 
 
 @router.delete(
     "/{thread_id}",
     status_code=204,
-    **operation("write", ThreadNotFoundError, ThreadBusyError, s204=(None, "The thread is gone.")),
+    **operation("write", ThreadNotFoundError, ThreadBusyError, PreconditionFailedError, s204=(None, "The thread is gone.")),
 )
 async def delete_thread(
     caller: Writes,
@@ -95,14 +139,16 @@ async def delete_thread(
     cancel: Annotated[bool, Query(description="Cancel its live runs first.")] = False,
     descendants: Annotated[bool, Query(description="Delete its forks, and theirs, first.")] = False,
     erase: Annotated[bool, Query(description="Blank its messages wherever a fork still shows them.")] = False,
+    if_match: IfMatch = None,
 ) -> Response:
     """Delete a thread; its forks keep what they see, unless it is erased or they are deleted too."""
     if erase and descendants:
         raise InvalidInputError("give erase or descendants, not both", field="erase")
+    expected = await _expected(caller, thread_id, if_match)
     if erase:
-        await caller.client.erase_thread(thread_id, cancel=cancel)
+        await caller.client.erase_thread(thread_id, cancel=cancel, expected=expected)
     else:
-        await caller.client.delete_thread(thread_id, cancel=cancel, descendants=descendants)
+        await caller.client.delete_thread(thread_id, cancel=cancel, descendants=descendants, expected=expected)
     return Response(status_code=204)
 
 

@@ -419,14 +419,33 @@ BEGIN
     UPDATE runyard.threads SET extra = extra || more, extra_changed = true, updated_at = now() WHERE thread_key = t.thread_key;
 END $$;
 
-CREATE FUNCTION runyard.update_thread(for_tenant text, in_thread text, new_title text, new_tags jsonb, more jsonb) RETURNS runyard.threads
+-- Refuse if the thread has changed since the caller read it; NULL expects nothing.
+CREATE FUNCTION runyard.check_unchanged(t runyard.threads, seen timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF t.updated_at IS DISTINCT FROM coalesce(seen, t.updated_at) THEN
+        PERFORM runyard.refuse('precondition_failed', format('thread %s has changed since %s; read it again', t.thread_id, seen),
+                               jsonb_build_object('thread_id', t.thread_id));
+    END IF;
+END $$;
+
+-- Set the fields that are in `patch`, and clear those that are null there. `extra` is merged at its top level. Two changes never leave the
+-- same updated_at, which callers know the version by.
+CREATE FUNCTION runyard.update_thread(for_tenant text, in_thread text, patch jsonb, seen timestamptz) RETURNS runyard.threads
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t runyard.threads := runyard.known_thread(for_tenant, in_thread);
+    more jsonb := nullif(patch->'extra', 'null');
+    named text := CASE WHEN patch ? 'title' THEN patch->>'title' ELSE t.title END;
 BEGIN
-    UPDATE runyard.threads x SET title = coalesce(new_title, x.title),
-        tags = coalesce(new_tags, x.tags) || jsonb_strip_nulls(jsonb_build_object('title', coalesce(new_title, x.title))),
-        extra = x.extra || coalesce(more, '{}'), extra_changed = x.extra_changed OR more IS NOT NULL, updated_at = now()
+    PERFORM runyard.check_unchanged(t, seen);
+    UPDATE runyard.threads x SET title = named,
+        tags = CASE WHEN patch ? 'tags' THEN coalesce(nullif(patch->'tags', 'null'), '{}')
+                    WHEN x.title IS NOT NULL THEN x.tags - 'title' ELSE x.tags END
+            || jsonb_strip_nulls(jsonb_build_object('title', named)),
+        extra = CASE WHEN NOT patch ? 'extra' THEN x.extra WHEN more IS NULL THEN '{}'
+                     ELSE (x.extra || more) - ARRAY(SELECT e.key FROM jsonb_each(more) e WHERE e.value = 'null') END,
+        extra_changed = x.extra_changed OR patch ? 'extra', updated_at = greatest(now(), x.updated_at + interval '1 microsecond')
     WHERE x.thread_key = t.thread_key RETURNING x.* INTO t;
     RETURN t;
 END $$;

@@ -31,7 +31,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION runyard.delete_thread(for_tenant text, in_thread text, cancel_first boolean, OUT effects jsonb)
+CREATE FUNCTION runyard.delete_thread(for_tenant text, in_thread text, cancel_first boolean, seen timestamptz, OUT effects jsonb)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     got record;
@@ -41,6 +41,7 @@ DECLARE
     swept bigint;
 BEGIN
     t := runyard.find_family(for_tenant, in_thread);
+    PERFORM runyard.check_unchanged(t, seen);
     kin := ARRAY(SELECT DISTINCT a.thread_key FROM runyard.branches b JOIN runyard.levels l USING (branch_id)
                  JOIN runyard.branches a ON a.branch_id = l.ancestor_id WHERE b.thread_key = t.thread_key);
     got := runyard.admit_thread(t);

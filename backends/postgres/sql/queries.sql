@@ -115,7 +115,7 @@ ORDER BY t.thread_key LIMIT $4
 SELECT (c.thread).*, c.created FROM runyard.create_thread($1, $2, $3, $4, $5, $6::jsonb, $7::jsonb, $8::jsonb) c
 
 -- name: update_thread
-SELECT t.* FROM runyard.update_thread($1, $2, $3, $4::jsonb, $5::jsonb) t
+SELECT t.* FROM runyard.update_thread($1, $2, $3::jsonb, $4) t
 
 -- name: page
 SELECT p.seq, p.message_id::text AS id, p.parent_id::text AS parent_id, p.run_id, p.role, p.payload, p.note, p.calls, p.results, p.created_at,
@@ -143,7 +143,7 @@ FROM runyard.store_message($1, $2, $3::runyard.new_message, $4, $5)
 SELECT (f.thread).*, f.created FROM runyard.fork($1, $2::jsonb, $3) f
 
 -- name: delete_thread
-SELECT runyard.delete_thread($1, $2, $3)
+SELECT runyard.delete_thread($1, $2, $3, $4)
 
 -- name: erase_content
 SELECT runyard.erase_content($1, $2)
