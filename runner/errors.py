@@ -24,7 +24,8 @@ RunyardError
     ├── CursorExpiredError
     └── HitlError                       HitlAmbiguousError, HitlNoPendingRequestError, HitlStaleAnswerError,
                                         HitlInvalidAnswerError, HitlAlreadyAnsweredError, HitlNotAllowedError (RuntimeError),
-                                        HitlBindingError (ValueError), HitlTimeoutError, HitlCancelledError
+                                        HitlBindingError (ValueError), HitlTimeoutError, HitlCancelledError,
+                                        HitlRequestNotFoundError
 
 Each class has a stable ``code`` (used on the wire, in metrics and in the database) and the ``http_status`` that the HTTP API
 answers. The keyword arguments of an error are its ``details``: JSON values that a program can act on. Errors survive pickling
@@ -459,6 +460,13 @@ class HitlNoPendingRequestError(HitlError):
     """Nothing is pending on the thread."""
 
     code = "hitl_no_pending_request"
+    http_status = 404
+
+
+class HitlRequestNotFoundError(HitlError):
+    """No such request."""
+
+    code = "hitl_request_not_found"
     http_status = 404
 
 

@@ -98,6 +98,19 @@ class TestHitl:
         await world.runs.respond(2, request_id=two.request_id)
         assert [r.request_id for r in (await world.runs.requests()).items] == [one.request_id]
 
+    async def test_one_request(self, world: World) -> None:
+        """H10: by its id, as the inbox shows it, and with its answer later."""
+        attempt = await world.start("r1")
+        one = HitlRequest(request_id=new_id())
+        await world.ask(attempt, one)
+        (waiting,) = (await world.runs.requests()).items
+        assert await world.runs.request(one.request_id) == waiting
+        answered = (await world.runs.respond(1, request_id=one.request_id)).request
+        assert await world.runs.request(one.request_id) == answered
+        assert await world.runs.request("none") is None
+        await world.threads.delete_thread(T, cancel=True)
+        assert await world.runs.request(one.request_id) is None
+
     async def test_answers_that_arrive_while_the_run_goes_on(self, world: World) -> None:
         """design 5: queued and running runs stay what they are; nothing is lost."""
         one, two = HitlRequest(request_id=new_id()), HitlRequest(request_id=new_id())

@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.errors import (
     AccessError,
+    HitlRequestNotFoundError,
     InvalidInputError,
     RunConflictError,
     RunNotFoundError,
@@ -137,6 +138,12 @@ class HttpRunStore(DirectOnly):
         """The run's attempts, in order."""
         answer = await self._wire.ask("GET", "threads", thread_id, "runs", run_id, "attempts")
         return [read(AttemptInfo, item) for item in answer.data["items"]]
+
+    async def request(self, request_id: str) -> HitlRequest | None:
+        """One request, or None."""
+        with suppress(HitlRequestNotFoundError):
+            return read(HitlRequest, (await self._wire.ask("GET", "requests", request_id)).data)
+        return None
 
     async def requests(
         self, *, thread_id: str | None = None, pending: bool = True, limit: int = 100, cursor: str | None = None

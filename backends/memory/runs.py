@@ -348,6 +348,11 @@ class MemoryRunStore:
         part = page(found, lambda r: r.request.request_id, limit, cursor)
         return Page([r.request.model_copy(deep=True) for r in part.items], part.next)
 
+    async def request(self, request_id: str) -> HitlRequest | None:
+        """One request, waiting or not."""
+        found = self.db.requests.get((self.tenant, request_id))
+        return found.request.model_copy(deep=True) if found else None
+
     async def run_events(self, ref: RunRef) -> list[Event]:
         """The events that the stored rows prove."""
         thread, run = self.db.run(ref)

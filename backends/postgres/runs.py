@@ -238,6 +238,11 @@ class PostgresRunStore(RunTrail):
             await self.explain(thread_id, run_id)  # refuses what is unknown
         return [AttemptInfo(**dict(row) | {"error": codec.error_info(row["error"])}) for row in rows]
 
+    async def request(self, request_id: str) -> HitlRequest | None:
+        """One HITL request, waiting or not."""
+        row = await self.db.row("request", self.tenant, request_id)
+        return codec.request(row) if row else None
+
     async def requests(
         self, *, thread_id: str | None = None, pending: bool = True, limit: int = 100, cursor: str | None = None
     ) -> Page[HitlRequest]:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import JsonValue
 
-from ..errors import InvalidInputError, MessageNotFoundError, ResultExpiredError, RunNotFoundError
+from ..errors import HitlRequestNotFoundError, InvalidInputError, MessageNotFoundError, ResultExpiredError, RunNotFoundError
 from ..exchange import AcceptRequest, Page, RunRef
 from ..handle import RunHandle, RunResult
 from ..models import (
@@ -247,6 +247,13 @@ class RunCalls(ThreadCalls):
         """
         page = await self.backend.runs.requests(thread_id=thread_id, pending=pending, limit=limit, cursor=cursor)
         return await self._of_known(thread_id, page)
+
+    async def request(self, request_id: str) -> HitlRequest:
+        """One request, waiting or not. Raises HitlRequestNotFoundError."""
+        request = await self.backend.runs.request(check_id(request_id, "request_id"))
+        if request is None:
+            raise HitlRequestNotFoundError(f"there is no request {request_id!r}", request_id=request_id)
+        return request
 
     async def _of_known(self, thread_id: str | None, page: Page[T]) -> Page[T]:
         """``page`` of a list, unless it is empty because there is no such thread."""

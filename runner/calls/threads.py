@@ -102,6 +102,14 @@ class ThreadCalls(Calls):
         """
         return await self.backend.threads.messages(thread_id, leaf_id, limit=limit, cursor=cursor, newest_first=newest_first)
 
+    async def message(self, thread_id: str, message_id: str) -> Message:
+        """One message that the thread shows, on whatever branch.
+
+        Raises ThreadNotFoundError, MessageNotFoundError, InvalidInputError for an id that is no UUID.
+        """
+        [message] = (await self.messages(thread_id, message_id, limit=1, newest_first=True)).items
+        return message
+
     async def branches(self, thread_id: str) -> list[Branch]:
         """Every leaf of the thread's message tree, oldest first (semantics: B3). Raises ThreadNotFoundError."""
         return await self.backend.threads.branches(thread_id)

@@ -95,7 +95,9 @@ def test_every_path_of_the_rules_is_there(document: dict[str, Any]) -> None:
     expected = {
         *(f"/v1/{name}" for name in ("threads", "runs", "requests", "agents", "workers", "feed")),
         *("/v1/stream_tokens", "/v1/whoami", "/v1/webhook_secret", "/v1/webhook_secret/rotate"),
-        *(t, r, "/v1/requests/{request_id}/respond", "/livez", "/readyz", "/metrics"),
+        *("/v1/agents/{name}", f"{t}/messages/{{message_id}}"),
+        *("/v1/requests/{request_id}", "/v1/requests/{request_id}/respond"),
+        *(t, r, "/livez", "/readyz", "/metrics"),
         *(f"{t}/{name}" for name in ("runs", "runs/stream", "runs/wait", "respond", "abort", "regenerate", "stream")),
         *(f"{t}/{name}" for name in ("fork", "fork_once", "fork_many", "messages", "branches", "lineage", "diff")),
         *(f"{r}/{name}" for name in ("stream", "wait", "explain", "attempts", "cancel", "redrive")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import httpx
@@ -226,6 +227,10 @@ class TestMessages:
         assert [m["id"] for m in path["items"]] == [*ids[:2], branch["id"]]
         leaves = (await get(http, "/v1/threads/t/branches"))["items"]
         assert [(leaf["message_id"], leaf["depth"]) for leaf in leaves] == [(ids[4], 5), (branch["id"], 3)]
+        for message in (*stored, branch):
+            assert await get(http, f"/v1/threads/t/messages/{message['id']}") == message
+        assert (await get(http, f"/v1/threads/t/messages/{uuid.uuid4()}", 404))["code"] == "message_not_found"
+        assert (await get(http, "/v1/threads/t/messages/nope", 400))["code"] == "invalid_input"
         moved = await post(http, "/v1/threads/t/messages", 409, message="x", expected_leaf=ids[0])
         assert moved["code"] == "leaf_moved"
         assert (await get(http, "/v1/threads/t/messages", 400, leaf_id="nope"))["code"] == "invalid_input"
@@ -317,6 +322,14 @@ class TestRequests:
         assert len((await get(http, "/v1/requests", pending=False))["items"]) == 2
         assert (await post(http, "/v1/requests/none/respond", 404, answer=1))["code"] == "hitl_no_pending_request"
 
+    async def test_one_request(self, http: httpx.AsyncClient, asked: str) -> None:
+        """Whether it waits or not."""
+        [waiting] = (await get(http, "/v1/requests"))["items"]
+        assert await get(http, f"/v1/requests/{asked}") == waiting
+        answered = await post(http, f"/v1/requests/{asked}/respond", 200, answer="blue")
+        assert await get(http, f"/v1/requests/{asked}") == answered and answered["answer"] == "blue"
+        assert (await get(http, "/v1/requests/none", 404))["code"] == "hitl_request_not_found"
+
     async def test_abort(self, http: httpx.AsyncClient, asked: str) -> None:
         """H8: given up, kept, and nothing the second time."""
         run = await post(http, "/v1/threads/t/abort", 200, reason="nobody there")
@@ -328,6 +341,8 @@ class TestDeployment:
     async def test_agents_and_workers(self, http: httpx.AsyncClient, worker: Worker) -> None:
         [agent] = (await get(http, "/v1/agents"))["items"]
         assert (agent["name"], agent["queues"], agent["workers"]) == ("scripted", ["default"], 1)
+        assert await get(http, "/v1/agents/scripted") == agent
+        assert (await get(http, "/v1/agents/none", 404))["code"] == "agent_not_found"
         [shown] = (await get(http, "/v1/workers"))["items"]
         assert shown["worker_id"] == worker.worker_id
 

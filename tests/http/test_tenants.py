@@ -12,7 +12,7 @@ from api.http.document import operations
 from runner.client import Client
 from tests.http.conftest import Caller, ask
 
-THREAD, RUN = "the-secret-thread", "the-secret-run"
+THREAD, RUN, MESSAGE = "the-secret-thread", "the-secret-run", "0198c0de-0000-7000-8000-000000000001"
 
 BODIES: dict[str, Any] = {
     "create_thread": {"thread_id": THREAD},
@@ -44,10 +44,11 @@ QUERIES: dict[str, dict[str, str]] = {
 LAZY = {"create_run", "wait_new_run", "store_message", "create_thread", "stream_new_run"}
 """A thread that a tenant does not have is made: its own, under the same id."""
 LISTS = {"list_threads", "list_runs", "list_requests", "read_feed", "list_agents"}
-DEPLOYMENT = {"list_workers", "metrics", "livez", "readyz", "whoami"}
+DEPLOYMENT = {"list_workers", "get_agent", "metrics", "livez", "readyz", "whoami"}
 """Of the whole deployment, for admins and platforms; and of who asks."""
 OWN = {"get_webhook_secret", "rotate_webhook_secret"}
 """Of the tenant itself, which has no ids."""
+CODES = {"thread_not_found", "run_not_found", "hitl_no_pending_request", "hitl_request_not_found"}
 
 
 def every(app: FastAPI) -> list[tuple[str, str, str]]:
@@ -55,7 +56,7 @@ def every(app: FastAPI) -> list[tuple[str, str, str]]:
 
 
 async def call(http: httpx.AsyncClient, operation: str, method: str, path: str, request_id: str) -> httpx.Response:
-    url = path.format(thread_id=THREAD, run_id=RUN, request_id=request_id)
+    url = path.format(thread_id=THREAD, run_id=RUN, request_id=request_id, message_id=MESSAGE, name="scripted")
     body = BODIES[operation] if method in ("post", "patch", "put") else None
     return await http.request(method.upper(), url, json=body, params=QUERIES.get(operation))
 
@@ -75,7 +76,7 @@ async def test_another_tenant_gets_404_on_every_route(app: FastAPI, caller: Call
         other = await caller(tenant="other")
         reply = await call(other, operation, method, path, request_id)
         assert reply.status_code == 404, (operation, reply.status_code, reply.text)
-        assert reply.json()["code"] in {"thread_not_found", "run_not_found", "hitl_no_pending_request"}, operation
+        assert reply.json()["code"] in CODES, operation
         tested += 1
     assert tested >= 20
     assert before == (await client.thread(THREAD), await client.run(THREAD, RUN), (await client.messages(THREAD)).items)

@@ -6,11 +6,12 @@ from collections import defaultdict
 
 from fastapi import APIRouter, Response
 
-from runner.errors import CursorExpiredError, InvalidCursorError
+from runner.errors import AgentNotFoundError, CursorExpiredError, InvalidCursorError
 from runner.exchange import WorkerInfo
 
 from ..schemas import Agent, Agents, FeedPage, Worker, Workers
-from .parts import Administers, Cursor, Limit, Reads, Route, bounded, operation, reply
+from ..service import Caller
+from .parts import Administers, AgentName, Cursor, Limit, Reads, Route, bounded, operation, reply
 
 router = APIRouter(route_class=Route)
 
@@ -28,24 +29,34 @@ async def read_feed(caller: Reads, limit: Limit = 100, cursor: Cursor = None) ->
 @router.get("/v1/agents", tags=["deployment"], **operation("read", s200=(Agents, "By name.")))
 async def list_agents(caller: Reads) -> Response:
     """The agents that live workers serve."""
+    return reply(Agents(items=[found for _, found in sorted((await _served(caller)).items())]))
+
+
+@router.get("/v1/agents/{name}", tags=["deployment"], **operation("read", AgentNotFoundError, s200=(Agent, "The agent.")))
+async def get_agent(caller: Reads, name: AgentName) -> Response:
+    """Who serves an agent."""
+    found = (await _served(caller)).get(name)
+    if found is None:
+        raise AgentNotFoundError(f"no live worker serves an agent {name!r}", agent=name)
+    return reply(found)
+
+
+async def _served(caller: Caller) -> dict[str, Agent]:
+    """Agents by their names."""
     served: defaultdict[str, list[tuple[str, WorkerInfo]]] = defaultdict(list)
     for worker in await caller.client.workers():
         if worker.dead_at is None and not worker.draining:
             for name, queue in worker.agents.items():
                 served[name].append((queue, worker))
-    return reply(
-        Agents(
-            items=[
-                Agent(
-                    name=name,
-                    queues=sorted({queue for queue, _ in found}),
-                    workers=len(found),
-                    versions=sorted({worker.app_version for _, worker in found if worker.app_version}),
-                )
-                for name, found in sorted(served.items())
-            ]
+    return {
+        name: Agent(
+            name=name,
+            queues=sorted({queue for queue, _ in found}),
+            workers=len(found),
+            versions=sorted({worker.app_version for _, worker in found if worker.app_version}),
         )
-    )
+        for name, found in served.items()
+    }
 
 
 @router.get("/v1/workers", tags=["deployment"], **operation("admin", s200=(Workers, "The oldest first.")))

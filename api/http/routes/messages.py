@@ -23,6 +23,7 @@ from .parts import (
     Cursor,
     IfNoneMatch,
     Limit,
+    MessageId,
     Reads,
     Route,
     ThreadId,
@@ -88,6 +89,14 @@ async def store_message(caller: Writes, thread_id: ThreadId, body: StoreMessage,
     message = given.model_copy(update={"id": given.id or key.id("messages", thread_id)}).message()
     stored = await caller.client.store_message(thread_id, message, body.parent_id, expected_leaf=body.expected_leaf)
     return reply(stored, 201)
+
+
+@router.get(
+    "/messages/{message_id}", **operation("read", ThreadNotFoundError, MessageNotFoundError, s200=(Message, "The message."))
+)
+async def get_message(caller: Reads, thread_id: ThreadId, message_id: MessageId) -> Response:
+    """Read one message that the thread shows, on whatever branch."""
+    return reply(await caller.client.message(thread_id, message_id))
 
 
 @router.get("/branches", **operation("read", ThreadNotFoundError, s200=(Branches, "The oldest first.")))

@@ -151,6 +151,12 @@ def _id(description: str) -> Any:
 
 ThreadId = Annotated[str, BeforeValidator(decoded), AfterValidator(_checked), _id("The thread's id.")]
 RunId = Annotated[str, BeforeValidator(decoded), AfterValidator(_checked), _id("The run's id.")]
+MessageId = Annotated[
+    str,
+    BeforeValidator(decoded),
+    Path(max_length=MAX_ID_LENGTH, description="The message's id.", json_schema_extra={"format": "uuid"}),
+]
+AgentName = Annotated[str, BeforeValidator(decoded), AfterValidator(_checked), _id("The agent's name.")]
 RequestId = Annotated[str, BeforeValidator(decoded), AfterValidator(_checked), _id("The request's id.")]
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="How many at most.")]

@@ -11,6 +11,7 @@ from runner.errors import (
     HitlAmbiguousError,
     HitlInvalidAnswerError,
     HitlNoPendingRequestError,
+    HitlRequestNotFoundError,
     HitlStaleAnswerError,
     InvalidCursorError,
     RunNotFoundError,
@@ -56,6 +57,12 @@ async def list_requests(
     """The inbox: what waits for a human on any thread: who asks, what, since when and until when."""
     page = await caller.client.requests(thread_id, pending=pending, limit=bounded(limit, caller), cursor=cursor)
     return reply(RequestPage.model_construct(items=page.items, next=page.next))
+
+
+@router.get("/v1/requests/{request_id}", **operation("read", HitlRequestNotFoundError, s200=(HitlRequest, "The request.")))
+async def get_request(caller: Reads, request_id: RequestId) -> Response:
+    """Read one request, whether it waits or not."""
+    return reply(await caller.client.request(request_id))
 
 
 @router.post(

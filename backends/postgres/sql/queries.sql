@@ -87,6 +87,9 @@ SELECT r.fence, r.worker_id, r.started_at, r.finished_at, r.status, NULL FROM ru
 WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted AND r.status IN ('running', 'completed') AND r.kind <> 'external'
 ORDER BY fence
 
+-- name: request
+SELECT q.* FROM runyard.requests q WHERE q.tenant = $1 AND q.request_id = $2
+
 -- name: requests
 SELECT q.* FROM runyard.requests q
 WHERE q.tenant = $1 AND ($2::text IS NULL OR q.thread_id = $2)
