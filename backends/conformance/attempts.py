@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from runner import errors
+from runner.eventdata import check_event_data
 from runner.exchange import AcceptRequest, Attempt, RunRef, Write
 from runner.models import ErrorInfo, HitlRequest, Message, Usage, new_id
 from runner.states import RunStatus
@@ -450,6 +451,22 @@ class TestAttempts:
             (f"{attempt.fence}-7", "message.completed"),
             (f"{attempt.fence}-8", "run.completed"),
         ]
+
+    async def test_proven_events_hold_what_live_ones_do(self, world: World) -> None:
+        """E1: a reader cannot tell whether an event comes from Redis or from what the store proves."""
+        await world.turn("r1")
+        await world.failed("r2")
+        asked = await world.suspended("r3")
+        proven = {run: await world.runs.run_events(await world.ref(run)) for run in ("r1", "r2", "r3")}
+        ends = {run: (events[-1].type, events[-1].data) for run, events in proven.items()}
+        assert ends["r1"] == ("run.completed", {"status": "completed"})
+        error = {"code": "x", "message": "x", "details": {}}
+        assert ends["r2"] == ("run.failed", {"status": "failed", "error": error})
+        assert ends["r3"] == ("run.suspended", {"status": "suspended", "request_ids": [asked]})
+        outside = (await world.runs.cancel(T, "r3")).effects.events
+        assert [(event.type, event.data) for event in outside] == [("run.cancelled", {"status": "cancelled"})]
+        for event in (*(event for events in proven.values() for event in events), *outside):
+            check_event_data(event.type, event.data)
 
     async def test_a_release_without_a_task_ends_a_cancelled_run_after_all_its_events(self, world: World) -> None:
         """E1: nobody knows how many events the attempt had sent, so the end has a fence of its own."""

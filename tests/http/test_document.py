@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import sys
@@ -20,6 +21,8 @@ from api.http.document import operations
 from api.http.settings import ApiSettings
 from runner.client import Client
 from tests.http.conftest import SECRET
+from runner.models import EVENT_TYPES, FEED_TYPES
+from tests.http.conformity import Documented
 from tests.http.server import serving
 from tests.receiver import new_secret
 
@@ -74,6 +77,43 @@ def test_bodies_have_examples(document: dict[str, Any]) -> None:
             schema = body["content"]["application/json"]["schema"]
             name = schema.get("$ref", "").rpartition("/")[2]
             assert not name or schemas[name].get("examples"), path
+
+
+def test_the_document_says_where_what_and_who(document: dict[str, Any]) -> None:
+    assert document["servers"] and document["info"]["license"]["identifier"] == "Apache-2.0"
+    for method, path, op in operations(document):
+        for status, answer in op["responses"].items():
+            said = document["components"]["responses"][answer["$ref"].rpartition("/")[2]] if "$ref" in answer else answer
+            assert "X-Request-Id" in said["headers"], (method, path, status)
+
+
+def test_every_type_of_event_has_a_schema(document: dict[str, Any]) -> None:
+    """E2: told apart by ``type``; what is not of the type's shape is none."""
+    said = Documented(document)
+    event = {"id": "1-1", "type": "run.queued", "thread_id": "t", "run_id": "r", "data": {"attempt": 1}}
+    assert set(document["components"]["schemas"]["Event"]["discriminator"]["mapping"]) == set(EVENT_TYPES)
+    said.check_event(json.dumps(event).encode())
+    for wrong in ({"data": {}}, {"type": "run.suspended"}, {"id": None}, {"data": {"attempt": "one"}}):
+        with pytest.raises(AssertionError):
+            said.check_event(json.dumps({**event, **wrong}).encode())
+
+
+def test_webhooks_are_told_of_what_the_feed_has(document: dict[str, Any]) -> None:
+    """E5: one entry per type, with the headers that prove who sent it."""
+    assert set(document["webhooks"]) == set(FEED_TYPES)
+    for told in document["webhooks"].values():
+        body = told["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert body == {"$ref": "#/components/schemas/WebhookEvent"}
+        assert {p["name"] for p in told["post"]["parameters"]} == {"webhook-id", "webhook-timestamp", "webhook-signature"}
+
+
+def test_answers_hold_all_their_fields(document: dict[str, Any]) -> None:
+    """A generated client need not ask whether a field is there; requests may leave out what has a default."""
+    schemas = document["components"]["schemas"]
+    for name in ("Run", "RunOutcome", "Thread", "RunPage", "Usage"):
+        assert set(schemas[name]["required"]) == set(schemas[name]["properties"]), name
+    assert schemas["Prompt"]["required"] == ["message"]
+    assert len({schema.get("title", name) for name, schema in schemas.items()}) == len(schemas)
 
 
 def test_references_lead_somewhere(document: dict[str, Any]) -> None:
