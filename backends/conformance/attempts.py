@@ -465,8 +465,9 @@ class TestAttempts:
         assert ends["r3"] == ("run.suspended", {"status": "suspended", "request_ids": [asked]})
         outside = (await world.runs.cancel(T, "r3")).effects.events
         assert [(event.type, event.data) for event in outside] == [("run.cancelled", {"status": "cancelled"})]
-        for event in (*(event for events in proven.values() for event in events), *outside):
-            check_event_data(event.type, event.data)
+        told = [(event.type, event.data) for events in proven.values() for event in events]
+        for type_, data in (*told, *((event.type, event.data) for event in outside)):
+            check_event_data(type_, data)
 
     async def test_a_release_without_a_task_ends_a_cancelled_run_after_all_its_events(self, world: World) -> None:
         """E1: nobody knows how many events the attempt had sent, so the end has a fence of its own."""

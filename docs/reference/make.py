@@ -30,7 +30,7 @@ EVENTS = {
     "run.failed": "it ended without counting; `status`, `error`",
     "run.cancelled": "it was cancelled; `status`",
     "run.dead": "it took down its workers too often; `status`, `error`",
-    "run.rewound": "an attempt began after a crash or an error: drop uncompleted text; `attempt`, `message_id` (the last stored)",
+    "run.rewound": "an attempt began after a crash or an error: drop uncompleted text; `attempt`, `message_id` (last stored)",
     "message.started": "a message is being made; `message_id`, `role`",
     "message.delta": "a piece of it; `message_id` and `text`, `thinking`, or `arguments` of a `tool_call` (`id`, `name`)",
     "message.completed": "a message is stored; `message_id`, `message`",
