@@ -20,9 +20,9 @@ from api.http.app import asgi_app
 from api.http.document import operations
 from api.http.settings import ApiSettings
 from runner.client import Client
-from tests.http.conftest import SECRET
 from runner.models import EVENT_TYPES, FEED_TYPES
 from tests.http.conformity import Documented
+from tests.http.conftest import SECRET
 from tests.http.server import serving
 from tests.receiver import new_secret
 
