@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from api.http import sse
 from api.http.app import asgi_app
 from api.http.auth import Principal
+from api.http.idempotency import Key
 from api.http.routes import runs
 from api.http.schemas import StreamedPrompt
 from api.http.settings import ApiSettings
@@ -260,7 +261,7 @@ async def test_who_leaves_as_the_run_ends_breaks_nothing(app: FastAPI, client: C
     """R10: there is nothing to cancel any more, and that is no failed request."""
     caller = await app.state.service.caller(Principal("", frozenset({"write"}), "k"), "")
     body = StreamedPrompt(message="x", run_id="r", on_disconnect="cancel")
-    response, reader = await runs.stream_new_run(caller, "t", body), Reader()
+    response, reader = await runs.stream_new_run(caller, "t", body, Key(None, "")), Reader()
     running = asyncio.create_task(response({"type": "http"}, reader.receive, reader.send))
     await reader.started.wait()
     await client.backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
