@@ -12,7 +12,7 @@ from runner.worker import Worker
 
 from .conftest import Caller, ask, said_of_the_api
 
-BY_STATE = {"cancel_run", "redrive_run", "abort_pending", "create_stream_token"}
+BY_STATE = {"cancel_run", "redrive_run", "abort_pending", "create_stream_token", "rotate_webhook_secret"}
 """What has no id for repetitions: the state of the run decides, and a token is no change."""
 
 
