@@ -16,6 +16,8 @@ HARMLESS = {
     "backends/redis/diagnosis.py": "as above",
     "runner/testing/harness.py": "where a clock begins that a test moves",
     "api/http/auth.py": "for how many minutes a stream token is good",
+    "api/http/tokens.py": "as above",
+    "api/http/sse.py": "as above, of a stream that is open",
     "runner/webhooks/dispatcher.py": "tells receivers when it was sent, as the scheme of the signature asks",
     "api/cli/output.py": "for people",
 }
