@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from pydantic import JsonValue
 
 from .agents.answers import check_answer
+from .bounds import check_value
 from .errors import HitlAmbiguousError, HitlCancelledError, HitlNoPendingRequestError, HitlStaleAnswerError, HitlTimeoutError
 from .models import HitlRequest, check_id
-from .nesting import check_nesting
 
 if TYPE_CHECKING:
     from .ports import Checkpointer
@@ -71,7 +71,7 @@ class InMemoryChannel:
         not fit, InvalidInputError if it is nested too deep, and the question stays (semantics: H3).
         """
         waiting = self._choose(request_id)
-        check_nesting(answer, "answer")
+        check_value(answer, "answer")
         check_answer(waiting.request, answer)
         self._take(waiting).set_result(answer)
         return waiting.request

@@ -66,7 +66,7 @@ class _Connected:
     async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
         """Merge into the thread's extra at the top level; existing keys survive.
 
-        Raises InvalidInputError if ``extra`` is nested too deep (:data:`~runner.nesting.MAX_NESTING`).
+        Raises InvalidInputError if ``extra`` holds too much (:mod:`runner.bounds`).
         """
         await (await self._open()).save_extra(thread_id, extra)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, TypeVar
 
+from .bounds import check_value
 from .errors import ThreadAlreadyExistsError
 from .models import (
     ErrorInfo,
@@ -31,7 +32,6 @@ from .models import (
     VersionPolicy,
     check_message,
 )
-from .nesting import check_nesting
 from .states import MAX_CRASHES, RunStatus
 
 MAIN_LANE = ""
@@ -157,7 +157,9 @@ class Effects:
 
 
 def _digest(value: Any) -> str:
-    return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+    # Not as ASCII: escapes take several times as long as what they stand for.
+    text = json.dumps(value, sort_keys=True, default=str, ensure_ascii=False)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +206,7 @@ class ForkRequest:
     fan: FanOut | None = None
 
     def __post_init__(self) -> None:
-        check_nesting({"fork": self.metadata}, "metadata")  # it becomes a key of the fork's extra
+        check_value({"fork": self.metadata}, "metadata")  # it becomes a key of the fork's extra
 
     @property
     def fork_hash(self) -> str:
@@ -244,7 +246,7 @@ class AcceptRequest:
     job: RunRef | None = None
 
     def __post_init__(self) -> None:
-        check_nesting(self.metadata, "metadata")
+        check_value(self.metadata, "metadata")
         if self.input is not None:
             object.__setattr__(self, "input", check_message(self.input).by_caller())
 
@@ -418,8 +420,8 @@ class ThreadRequest:
     config: JsonObject = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_nesting(self.extra, "extra")
-        check_nesting(self.config, "config")
+        check_value(self.extra, "extra")
+        check_value(self.config, "config")
 
     @property
     def hash(self) -> str:

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from .bounds import check_value
 from .errors import InvalidInputError
 from .states import ENDED, RunStatus
 from .webhooks.masking import HIDE_WEBHOOKS, masked
@@ -67,8 +68,10 @@ def check_name(value: Any, name: str) -> str | None:
 def check_tags(tags: Mapping[str, Any], title: str | None = None) -> dict[str, str]:
     """A copy of ``tags`` (text under keys of 1 to 64 printable characters), with ``title`` mirrored in it (semantics: F7).
 
-    Raises InvalidInputError.
+    Raises InvalidInputError, also for more text than :data:`~runner.bounds.MAX_BYTES` allows.
     """
+    check_value(title, "title")
+    check_value(tags, "tags")
     for key, value in tags.items():
         if not (isinstance(value, str) and 1 <= len(key) <= MAX_TAG_LENGTH and key.isprintable()):
             raise InvalidInputError(

@@ -9,10 +9,10 @@ from typing import Any, Final
 from .agents.context import Remainder
 from .agents.transcript import completed_events, requested_event
 from .app import AgentSpec
-from .errors import BackendUnavailableError, RunyardError
+from .bounds import MAX_NESTING, check_value
+from .errors import BackendUnavailableError, InvalidInputError, RunyardError
 from .exchange import Ended
 from .models import ErrorInfo, JsonObject, RetryPolicy, RunOptions
-from .nesting import MAX_NESTING
 from .states import RunStatus
 
 LONGEST: Final = 10 * 365 * 86400.0
@@ -59,9 +59,19 @@ def describe(error: BaseException) -> ErrorInfo:
     """What a run records about the error that it ended with. Whatever the error says, the record can be stored."""
     if isinstance(error, RunyardError):
         told = error.to_dict()
-        return ErrorInfo(code=error.code, message=_message(told["message"]), details=_storable(told["details"]))
+        return ErrorInfo(code=error.code, message=_message(told["message"]), details=_details(told["details"]))
     name = type(error).__name__
     return ErrorInfo(code="agent_error", message=_message(_words(error)) or name, details={"type": name})
+
+
+def _details(details: JsonObject) -> JsonObject:
+    """What of ``details`` a run records: nothing where they are too large, else the end of the run could not be written."""
+    try:
+        told: JsonObject = _storable(details)
+        check_value(told, "details")
+    except InvalidInputError:
+        return {}
+    return told
 
 
 def _words(value: object) -> str:

@@ -3,13 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.errors import HeadersTooLargeError, RequestTimeoutError, RequestTooLargeError, RunyardError
+from runner.errors import HeadersTooLargeError, RateLimitedError, RequestTimeoutError, RequestTooLargeError, RunyardError
 
 from . import problems
 from .settings import ApiSettings
+
+
+class Hold:
+    """Bytes of a request's body, until the request is answered."""
+
+    def __init__(self, held: Counter[str], key: str, most: int) -> None:
+        self._held, self._key, self._most = held, key, most
+        self._own = 0
+
+    def grow(self, size: int) -> None:
+        """Raises RateLimitedError if the key's requests would hold too much together."""
+        if self._held[self._key] + size > self._most:
+            words = f"requests of this key that wait for their answers hold {self._most} bytes already"
+            raise RateLimitedError(f"{words}; wait for some of them", retry_after=1)
+        self._own += size
+        self._held[self._key] += size
+
+    def release(self) -> None:
+        self._held[self._key] -= self._own
+        self._own = 0
+        if not self._held[self._key]:
+            del self._held[self._key]
+
+    def until_answered(self, send: Send) -> Send:
+        """``send``; the bytes are held until it begins an answer. A stream may then last as long as it likes."""
+
+        async def told(message: Message) -> None:
+            self.release()
+            await send(message)
+
+        return told
 
 
 class Bounds:
@@ -17,31 +51,43 @@ class Bounds:
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self.app, self.settings = app, settings
+        self._held: Counter[str] = Counter()
+        self._most_held = max(settings.bodies_per_key, settings.max_body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        try:
-            self._check_headers(scope)
-            body = await self._body(scope, receive)
-        except RunyardError as error:
-            await problems.send(error, scope, receive, send)
-            return
-        if body is not None:
-            await self.app(scope, _again(body, receive), send)
+        with self._hold(scope) as held:
+            try:
+                self._check_head(scope)
+                body = await self._body(scope, receive, held)
+            except RunyardError as error:
+                await problems.send(error, scope, receive, send)
+                return
+            if body is not None:
+                await self.app(scope, _again(body, receive), held.until_answered(send))
 
-    def _check_headers(self, scope: Scope) -> None:
+    @contextmanager
+    def _hold(self, scope: Scope) -> Iterator[Hold]:
+        principal = scope.get("state", {}).get("principal")
+        held = Hold(self._held, principal.id if principal is not None else "", self._most_held)
+        try:
+            yield held
+        finally:
+            held.release()
+
+    def _check_head(self, scope: Scope) -> None:
         headers = scope["headers"]
-        size = sum(len(name) + len(value) for name, value in headers)
+        size = sum(len(name) + len(value) for name, value in headers) + len(scope["query_string"])
         if len(headers) > self.settings.max_headers or size > self.settings.max_header_bytes:
             most = f"{self.settings.max_headers} of {self.settings.max_header_bytes} bytes"
-            raise HeadersTooLargeError(f"{len(headers)} headers of {size} bytes in all; at most {most}")
+            raise HeadersTooLargeError(f"{len(headers)} headers and a query of {size} bytes in all; at most {most}")
         declared = dict(headers).get(b"content-length", b"0")
         if declared.isdigit() and int(declared[:20]) > self.settings.max_body:
             raise self._too_large()
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+    async def _body(self, scope: Scope, receive: Receive, held: Hold) -> bytes | None:
         """The whole body; None if the client left. Nothing is waited for where no body is to be expected."""
         named = {name for name, _ in scope["headers"]}
         if scope["method"] in ("GET", "HEAD", "OPTIONS") and not named & {b"content-length", b"transfer-encoding"}:
@@ -59,6 +105,7 @@ class Bounds:
                     size += len(parts[-1])
                     if size > self.settings.max_body:
                         raise self._too_large()
+                    held.grow(len(parts[-1]))
         except TimeoutError:
             raise RequestTimeoutError(f"the body did not arrive within {self.settings.body_timeout:g} s") from None
         return b"".join(parts)

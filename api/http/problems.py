@@ -27,6 +27,8 @@ from .paths import route_path
 
 MOST_FIELDS: Final = 50
 """Fields that a problem names at most."""
+LONGEST: Final = 500
+"""Characters of a pointer and of what is wrong there, where a problem repeats what was sent."""
 MEDIA_TYPE: Final = "application/problem+json"
 EVERYWHERE: Final[tuple[type[RunyardError], ...]] = (
     errors.InvalidInputError,
@@ -141,7 +143,8 @@ def _invalid(error: RequestValidationError) -> errors.InvalidRequestError:
     for one in error.errors()[:MOST_FIELDS]:
         where, *path = one["loc"] or ("body",)
         pointer = _pointer(error.body, path, one["type"] == "missing") if where == "body" else str(path[0]) if path else ""
-        listed.setdefault((str(where), pointer), str(one["msg"]).removeprefix("Value error, "))
+        words = str(one["msg"]).removeprefix("Value error, ")
+        listed.setdefault((str(where), pointer[:LONGEST]), words[:LONGEST])
     # Of several shapes that a value may have, the one that fits best tells most: the deepest place.
     best = {at: words for at, words in listed.items() if not any(_is_inside(other, at) for other in listed)}
     found = [{"location": where, "pointer": pointer, "message": words} for (where, pointer), words in best.items()]

@@ -18,7 +18,8 @@ class ApiSettings(BaseSettings):
 
     ``host`` and ``port``: where ``runyard api`` listens. ``auth``: ``keys``, or ``off`` for callers on the same machine only.
     ``cors_origins``: origins (comma-separated) whose pages may call. ``max_body``, ``max_headers``, ``max_header_bytes``: of
-    one request. ``body_timeout``: until a body is complete, and before it the headers.
+    one request. ``bodies_per_key``: of all requests of one key that wait for their answers, in one process. ``body_timeout``:
+    until a body is complete, and before it the headers.
     ``idle_timeout``: between two requests of a connection. ``max_connections``: open at once in one process, as far as the
     system gives it descriptors. ``requests_per_second`` and ``burst``:
     of one key in one process, and how many may come at once after a pause. ``streams_per_key``: open at once in one process,
@@ -37,6 +38,7 @@ class ApiSettings(BaseSettings):
     auth: Literal["keys", "off"] = "keys"
     cors_origins: Annotated[list[str], NoDecode] = Field(default_factory=list)
     max_body: int = Field(10 * 2**20, ge=1)
+    bodies_per_key: int = Field(64 * 2**20, ge=1)
     max_headers: int = Field(100, ge=10)
     max_header_bytes: int = Field(32 * 2**10, ge=1024)
     body_timeout: float = Field(30.0, gt=0)

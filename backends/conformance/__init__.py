@@ -34,7 +34,7 @@ MODULES = (
     *(
         "keys",
         "lanes",
-        "nesting",
+        "bounds",
         "poison",
         "queues",
         "runs",
@@ -52,6 +52,7 @@ pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
 
 from .abort import TestAbort  # noqa: E402
 from .attempts import TestAttempts  # noqa: E402
+from .bounds import TestBounds, TestNesting  # noqa: E402
 from .checkpointer import TestCheckpointer, TestExternalRuns, TestRequests  # noqa: E402
 from .creation import TestCreation, TestFilters  # noqa: E402
 from .cuts import TestMessageCuts  # noqa: E402
@@ -66,7 +67,6 @@ from .inheritance import TestInheritance  # noqa: E402
 from .keys import TestKeys  # noqa: E402
 from .lanes import TestLanes  # noqa: E402
 from .limits import TestLimits, TestSlots  # noqa: E402
-from .nesting import TestNesting  # noqa: E402
 from .poison import TestPoison  # noqa: E402
 from .queues import TestQueues  # noqa: E402
 from .runs import TestRuns  # noqa: E402
@@ -82,6 +82,7 @@ from .writers import TestCheckpointedWriters, TestWriters  # noqa: E402
 __all__ = [
     "TestAbort",
     "TestAttempts",
+    "TestBounds",
     "TestCheckpointedWriters",
     "TestCheckpointer",
     "TestCreation",

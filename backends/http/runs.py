@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
+from runner.bounds import check_value
 from runner.errors import (
     AccessError,
     HitlRequestNotFoundError,
@@ -16,7 +17,6 @@ from runner.errors import (
 )
 from runner.exchange import Aborted, Accepted, AcceptRequest, Changed, Page, Responded
 from runner.models import AttemptInfo, HitlRequest, Run, new_id
-from runner.nesting import check_nesting
 from runner.states import RunStatus
 
 from . import bodies
@@ -74,7 +74,7 @@ class HttpRunStore(DirectOnly):
         answered_by: str | None = None,
     ) -> Responded:
         """Answer a request. The same answer again changes nothing, so that it can be sent again."""
-        check_nesting(answer, "answer")
+        check_value(answer, "answer")
         if request_id is None:  # by the time that it is sent again another request may wait, and this is no answer to that one
             response_id = response_id or new_id()
         body = {"answer": answer, **given(response_id=response_id, answered_by=answered_by)}

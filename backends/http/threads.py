@@ -7,11 +7,11 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
+from runner.bounds import check_value
 from runner.errors import InvalidInputError, ThreadNotFoundError
 from runner.etags import etag_of
 from runner.exchange import Created, Effects, Forked, ForkRequest, Page, ThreadRequest
 from runner.models import Branch, JsonObject, Message, Thread
-from runner.nesting import check_nesting
 from runner.unset import UNSET, Unset
 
 from . import bodies
@@ -76,7 +76,7 @@ class HttpThreadStore(DirectOnly):
     ) -> Thread:
         """Change what is given, clear what is None. With ``expected`` not sent again: what was done is no longer expected."""
         if extra is not UNSET:
-            check_nesting(extra, "extra")
+            check_value(extra, "extra")
         patch: dict[str, Any] = {"title": title, "tags": dict(tags) if isinstance(tags, Mapping) else tags, "extra": extra}
         body: JsonObject = {name: value for name, value in patch.items() if not isinstance(value, Unset)}
         headers = _if_match(expected)

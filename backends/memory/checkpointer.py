@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from runner.bounds import check_requests
 from runner.errors import InvalidInputError, RunAlreadyClaimedError, RunAlreadyCompletedError, RunNotClaimedError
 from runner.exchange import Aborted, Cut, ForkRequest, Responded
 from runner.models import CheckpointData, HitlRequest, JsonObject, Message, Run, check_id, check_named_once
-from runner.nesting import check_requests
 from runner.states import RunStatus
 
 from . import execution, hitl, lanes, limits, tree
 from .runs import MemoryRunStore
-from .state import Branch, Database, Entry, RequestState, RunState, ThreadState, check_json, check_messages
+from .state import Branch, Database, Entry, RequestState, RunState, ThreadState, check_json, check_messages, copied, merged
 from .threads import MemoryThreadStore
 
 
@@ -31,7 +31,7 @@ class MemoryCheckpointer:
             return None
         own = [e for e in thread.head.own if _loads(thread, e)]
         messages = tree.copies([*thread.head.prefix, *own])
-        return CheckpointData(messages, check_json(thread.thread.extra, "extra"), thread.thread.parent_thread_id)
+        return CheckpointData(messages, copied(thread.thread.extra), thread.thread.parent_thread_id)
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
         """Store messages, each under its own run id and once under its own; all or none."""
@@ -59,7 +59,7 @@ class MemoryCheckpointer:
         """Merge into the thread's extra at the top level."""
         extra = check_json(extra, "extra")
         thread = self.db.ensure(self.tenant, thread_id)
-        thread.thread.extra = {**thread.thread.extra, **extra}
+        thread.thread.extra = merged(thread.thread.extra, extra)
         thread.thread.updated_at = self.db.now()
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:

@@ -7,14 +7,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 from runner.app import DEFAULT_AGENT
+from runner.bounds import check_requests, check_value
 from runner.errors import CancelRequestedError, InvalidInputError, RunNotFoundError, StaleFenceError
 from runner.exchange import Attempt, Claim, Effects, Ended, RunRef, WorkerInfo, Write
 from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message, check_usage
-from runner.nesting import check_nesting, check_requests
 from runner.states import ENDED, MAX_CRASHES, RunStatus
 
 from . import hitl, lanes, limits, tree
-from .state import Branch, Database, Entry, RunState, ThreadState, check_json, check_messages, copy_run, job
+from .state import Branch, Database, Entry, RunState, ThreadState, check_json, check_messages, copied, copy_run, job, merged
 
 INPUT_EVENT = 2
 """An attempt's first event says that it runs; the input's comes next."""
@@ -130,7 +130,7 @@ def _start(
         attempt=Attempt(thread.key, run.id, r.fence),
         tenant=thread.tenant,
         run=copy_run(r),
-        extra=check_json({**thread.thread.extra, **run.extra}, "extra"),
+        extra=copied({**thread.thread.extra, **run.extra}),
         fork=run.fork,
         leaf_id=own[-1].id if own else None,
         takeover=takeover,
@@ -292,7 +292,7 @@ def cancelled(db: Database, thread: ThreadState, run: RunState, n: int) -> Ended
 
 def _checked(write: Write) -> Write:
     """The write with a copy of its extra. Raises InvalidInputError, before anything of it is kept."""
-    check_nesting(write.result, "result")
+    check_value(write.result, "result")
     if write.usage is not None:
         check_usage(write.usage)
     return replace(write, extra=check_json(write.extra, "extra"))
@@ -300,10 +300,11 @@ def _checked(write: Write) -> Write:
 
 def _apply(db: Database, thread: ThreadState, run: RunState, write: Write) -> int:
     """Store the write; the number of the next event."""
+    extra = {**run.extra, **(write.extra or {})}
+    merged(thread.thread.extra, extra)  # or nothing of the write is kept
     if write.messages:
         append(db, thread, run, write.messages, write.first_event)
-    if write.extra is not None:
-        run.extra = {**run.extra, **write.extra}
+    run.extra = extra
     if write.usage is not None:
         run.run.usage = run.run.usage + write.usage
     return write.first_event + len(write.messages)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from runner.agents.answers import check_answer
+from runner.bounds import check_value
 from runner.errors import (
     HitlAlreadyAnsweredError,
     HitlAmbiguousError,
@@ -15,7 +16,6 @@ from runner.errors import (
 )
 from runner.exchange import Effects, Responded
 from runner.models import ErrorInfo, HitlRequest
-from runner.nesting import check_nesting
 from runner.states import RunStatus
 
 from . import lanes
@@ -139,7 +139,7 @@ def respond(
     db: Database, thread: ThreadState, state: RequestState, answer: Any, response_id: str | None, by: str | None
 ) -> Responded:
     """Apply an answer once (invariant I6)."""
-    check_nesting(answer, "answer")
+    check_value(answer, "answer")
     request = state.request
     if not state.pending:
         same = request.answer == answer

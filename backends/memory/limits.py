@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from runner.app import DEFAULT_AGENT
+from runner.bounds import MESSAGE_BYTES, check_content, message_size
 from runner.errors import MessageTooLargeError, QueueFullError
 from runner.exchange import Effects
-from runner.models import PRIORITIES, Limit, LimitName, Message, Run
+from runner.models import PRIORITIES, Limit, LimitName, Message, Run, check_message
 from runner.states import RunStatus
 
 from .state import Database, RunState, Slot, ThreadState, job
@@ -46,11 +46,13 @@ def limit_of(db: Database, name: LimitName, subject: str | None = None) -> int |
 
 
 def check_size(db: Database, messages: Iterable[Message]) -> None:
-    """Raises MessageTooLargeError."""
-    if (most := limit_of(db, "message_bytes")) is None:
-        return
-    contents = [message.model_dump(include={"content", "metadata", "provider_details"}) for message in messages]
-    size = max((len(json.dumps(content, default=str)) for content in contents), default=0)
+    """Raises MessageTooLargeError; InvalidInputError for what else is too much in a message."""
+    most = limit_of(db, "message_bytes")
+    most = MESSAGE_BYTES if most is None else most
+    size = 0
+    for message in messages:
+        check_content(check_message(message))
+        size = max(size, message_size(message))
     if size > most:
         raise MessageTooLargeError(
             f"a message of {size} bytes is over the limit of {most}", limit="message_bytes", most=most, size=size

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from runner.bounds import MAX_EXTRA, check_value
 from runner.errors import InvalidInputError, RunNotFoundError, ThreadNotFoundError
 from runner.exchange import AcceptRequest, Effects, ForkRequest, Job, OutsideEvent, RunRef, Step, WorkerInfo, queued_event
 from runner.keys import ApiKey
@@ -31,7 +32,6 @@ from runner.models import (
     check_message,
     check_usage,
 )
-from runner.nesting import check_nesting
 from runner.states import LIVE, RunStatus
 
 if TYPE_CHECKING:
@@ -384,9 +384,24 @@ def check_uuid(value: str, name: str) -> str:
 
 
 def check_json(value: Any, name: str) -> Any:
-    """A copy of ``value``; InvalidInputError if it is nested too deep, or a string in it holds NUL, which jsonb cannot."""
-    check_nesting(value, name)
+    """A copy of ``value``; InvalidInputError if it holds more than may be stored, or NUL in a string, which jsonb cannot."""
+    check_value(value, name)
     return _copied(value, name)
+
+
+def merged(extra: JsonObject, more: JsonObject) -> JsonObject:
+    """``extra`` with ``more`` in it. Raises InvalidInputError if that is too large for a thread."""
+    both = {**extra, **more}
+    size = len(json.dumps(both, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
+    if size > MAX_EXTRA:
+        words = f"extra would have {size} bytes, and a thread's extra may have {MAX_EXTRA}; keep large data elsewhere"
+        raise InvalidInputError(f"{words} and store a reference", field="extra", most=MAX_EXTRA, got=size)
+    return both
+
+
+def copied(value: Any) -> Any:
+    """A copy of ``value``, which is stored."""
+    return _copied(value, "value")
 
 
 def _copied(value: Any, name: str) -> Any:

@@ -24,7 +24,7 @@ from runner.unset import UNSET, Unset
 
 from . import execution, lanes, limits, tree
 from .paging import page
-from .state import Branch, Database, Entry, ThreadState, check_json, check_messages, check_uuid, erased
+from .state import Branch, Database, Entry, ThreadState, check_json, check_messages, check_uuid, copied, erased, merged
 
 
 class MemoryThreadStore:
@@ -92,8 +92,9 @@ class MemoryThreadStore:
         tags = check_tags(check_json(kept if tags is UNSET else dict(tags or {}), "tags"), named)
         more = {} if extra is UNSET else check_json(extra or {}, "extra")
         before = {} if extra is None else thread.extra
+        both = merged(before, more)
         thread.title, thread.tags = named, tags
-        thread.extra = {key: value for key, value in {**before, **more}.items() if key not in more or value is not None}
+        thread.extra = {key: value for key, value in both.items() if key not in more or value is not None}
         thread.updated_at = max(self.db.now(), thread.updated_at + MICROSECOND)
         return thread.model_copy(deep=True)
 
@@ -129,7 +130,7 @@ class MemoryThreadStore:
         """What a fork at ``cut`` would see, and its extra."""
         result = tree.resolve(self.db.get(self.tenant, thread_id), cut)
         messages = tree.copies(result.entries)
-        return [*messages, *closing(result.open_calls, FORKED)], check_json(result.extra, "extra")
+        return [*messages, *closing(result.open_calls, FORKED)], copied(result.extra)
 
     async def branches(self, thread_id: str) -> list[Leaf]:
         """Every leaf of the tree, by age (semantics: B3)."""
@@ -199,7 +200,7 @@ class MemoryThreadStore:
         child.root.prefix, child.root.ancestral = cut.entries, cut.ancestral
         child.next_seq, child.next_completion = src.next_seq, src.next_completion
         child.fork_hash = request.fork_hash
-        extra = {key: value for key, value in check_json(cut.extra, "extra").items() if key != "fork"}
+        extra = {key: value for key, value in copied(cut.extra).items() if key != "fork"}
         if request.metadata is not None:
             extra["fork"] = metadata
         child.base_extra = extra
@@ -212,7 +213,7 @@ class MemoryThreadStore:
                 "title": request.title,
                 "tags": tags,
                 "extra": dict(extra),
-                "config": check_json(src.thread.config, "config"),
+                "config": copied(src.thread.config),
             }
             | ({} if request.reset_usage else {"usage": src.thread.usage.model_copy()})
         )

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
+from runner.bounds import check_value
 from runner.exchange import Aborted, Cut, ForkRequest, Responded
 from runner.models import CheckpointData, HitlRequest, JsonObject, Message, check_id, check_named_once
-from runner.nesting import check_nesting
 from runner.repair import aborted
 
-from . import codec, hitl
+from . import codec, history, hitl
 from .database import Database
 from .threads import PostgresThreadStore
 
@@ -34,7 +34,7 @@ class PostgresCheckpointer:
             rows = await db.rows("load", self.tenant, thread_id)
         # Here and not in SQL: rows are read while Postgres makes the next ones, and they come in nearly the right order.
         rows.sort(key=itemgetter("seq"))
-        messages = codec.messages(rows, thread_id=thread_id)
+        messages = await history.messages(rows, thread_id=thread_id)
         thread = codec.thread(row)
         return CheckpointData(messages, thread.extra, thread.parent_thread_id)
 
@@ -48,7 +48,7 @@ class PostgresCheckpointer:
 
     async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
         """Merge into the thread's extra at the top level."""
-        check_nesting(extra, "extra")
+        check_value(extra, "extra")
         await self.db.row("save_extra", self.tenant, check_id(thread_id, "thread_id"), codec.to_json(extra))
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:

@@ -15,6 +15,7 @@ from uuid import UUID
 import asyncpg
 import msgpack
 
+from runner.bounds import check_content, check_requests, check_value
 from runner.errors import DataCorruptedError, InvalidInputError
 from runner.exchange import (
     AcceptRequest,
@@ -45,10 +46,7 @@ from runner.models import (
     check_name,
     check_usage,
 )
-from runner.nesting import check_nesting, check_requests
 from runner.states import RunStatus
-
-from .collector import held_back
 
 Row = asyncpg.Record
 Decoded = TypeVar("Decoded")
@@ -110,8 +108,10 @@ NewMessage = tuple[str, str, bytes, list[str] | None, list[str] | None]
 
 def new_message(message: Message, *, by_agent: bool = False) -> NewMessage:
     """A ``runyard.new_message``. ``by_agent``: an attempt or a checkpointer appends it; of a caller's, what only an agent may
-    say is left out (semantics: M5). Raises InvalidInputError for what no message is, or cannot be stored."""
+    say is left out (semantics: M5). Raises InvalidInputError for what no message is, or cannot be stored; its bytes are counted
+    there."""
     check_message(message)
+    check_content(message)
     body: dict[str, Any] = {"content": [_without_none(part.__dict__) for part in message.content]}
     if message.stop_reason is not None:
         body["stop_reason"] = message.stop_reason
@@ -136,13 +136,13 @@ def _noted(note: str, calls: Sequence[str] | None, results: Sequence[str] | None
 
 
 def messages(rows: Sequence[Row], **thread: str | int) -> list[Message]:
-    """Messages from rows that begin with the columns of a message in the order of sql/queries.sql.
+    """Messages from few rows, which begin with the columns of a message in the order of sql/queries.sql; :mod:`.history`
+    is for many.
 
     ``thread``: its ``thread_id``, or else its ``thread_key``. Raises DataCorruptedError, which names it and the message.
     """
     try:
-        with held_back(len(rows)):
-            return MESSAGES.validate_python(_fields(rows))
+        return MESSAGES.validate_python(_fields(rows))
     except _UNDECODABLE as error:
         raise _corrupted(rows, thread) from error
 
@@ -320,7 +320,7 @@ def _input(row: Row) -> Message | None:
 
 def error_json(error: ErrorInfo) -> str:
     """Why a run failed, for its column."""
-    check_nesting(error.__dict__, "error")
+    check_value(error.__dict__, "error")
     return to_json(error.__dict__)
 
 
@@ -389,6 +389,7 @@ def _fan_json(fan: FanOut) -> dict[str, Any]:
 
 def _candidate(message: Message) -> bytes:
     check_uuid(message.id)
+    check_content(message)
     return pack(message.model_dump(exclude={"run_id", "parent_id", "seq", "created_at", "provider_details"}))
 
 
@@ -463,8 +464,8 @@ def effects(text: str | None) -> Effects:
 
 def attempt_write(write: Write) -> tuple[Any, ...]:
     """A ``runyard.attempt_write``."""
-    check_nesting(write.extra, "extra")
-    check_nesting(write.result, "result")
+    check_value(write.extra, "extra")
+    check_value(write.result, "result")
     attempt: Attempt = write.attempt
     return (
         attempt.thread_key,

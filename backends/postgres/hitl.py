@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from runner.agents.answers import check_answer
+from runner.bounds import check_value
 from runner.errors import HitlAlreadyAnsweredError
 from runner.exchange import Responded
-from runner.nesting import check_nesting
 
 from . import codec
 from .database import Database
@@ -18,7 +18,7 @@ Asked: TypeAlias = tuple[str, str | None, str | None, str | None]
 
 async def respond(db: Database, asked: Asked, answer: Any, answered_by: str | None) -> tuple[Responded, str | None]:
     """Record ``answer``. Returns what became of it, and the effects as JSON."""
-    check_nesting(answer, "answer")
+    check_value(answer, "answer")
     packed = codec.pack(answer)
     codec.to_json(answer)
     while True:

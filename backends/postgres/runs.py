@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from backends import cursors
 from runner.batching import Batcher
+from runner.bounds import check_value
 from runner.errors import BackendUnavailableError, from_dict
 from runner.exchange import (
     Aborted,
@@ -26,11 +27,10 @@ from runner.exchange import (
     Write,
 )
 from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message, Run, by_run
-from runner.nesting import check_nesting
 from runner.repair import aborted
 from runner.states import RunStatus
 
-from . import codec, hitl
+from . import codec, history, hitl
 from .database import Database, refusal
 from .explain import sentence
 from .trail import RunTrail
@@ -105,7 +105,7 @@ class PostgresRunStore(RunTrail):
     async def context(self, attempt: Attempt) -> list[Message]:
         """What the run sees (design: its snapshot and its own messages). Raises StaleFenceError."""
         rows = await self.db.rows("context", attempt.thread_key, attempt.run_id, attempt.fence)
-        return by_run(codec.messages(rows, thread_key=attempt.thread_key))
+        return by_run(await history.messages(rows, thread_key=attempt.thread_key))
 
     async def ledger(self, attempt: Attempt) -> Ledger:
         """Steps and requests of the run so far."""
@@ -130,7 +130,7 @@ class PostgresRunStore(RunTrail):
 
     async def finish_step(self, attempt: Attempt, key: str, result: Any) -> None:
         """Record a step's result."""
-        check_nesting(result, "result")
+        check_value(result, "result")
         packed = codec.pack(result)
         await self.db.row("finish_step", attempt.thread_key, attempt.run_id, attempt.fence, key, packed)
 
@@ -195,6 +195,7 @@ class PostgresRunStore(RunTrail):
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
         """Cancel the run that waits for a human, in the words of ``reason`` (semantics: H8)."""
         words = aborted(reason)
+        check_value(words, "reason")
         codec.to_json(words)
         row = await self.db.one("abort_pending", self.tenant, thread_id, run_id, words)
         return Aborted(codec.run(row) if row["run_id"] is not None else None, codec.effects(row["effects"]))

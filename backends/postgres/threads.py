@@ -7,15 +7,15 @@ from datetime import datetime
 from typing import Any, Final
 
 from backends import cursors
+from runner.bounds import check_value
 from runner.errors import InvalidInputError
 from runner.exchange import Created, Cut, Effects, Forked, ForkRequest, Page, ThreadRequest
 from runner.models import Branch, JsonObject, Message, Thread, check_id, check_name, check_tags, open_tool_calls
-from runner.nesting import check_nesting
 from runner.repair import FORKED, closing
 from runner.states import RunStatus
 from runner.unset import UNSET, Unset
 
-from . import codec
+from . import codec, history
 from .database import Database
 
 _LAST: Final = 2**63 - 1
@@ -77,7 +77,9 @@ class PostgresThreadStore:
         """Set what is given, clear what is None; extra is merged. Raises ThreadNotFoundError, PreconditionFailedError."""
         patch: dict[str, Any] = {"title": title, "extra": extra, "tags": tags}
         if extra is not UNSET:
-            check_nesting(extra, "extra")
+            check_value(extra, "extra")
+        if title is not UNSET:
+            check_value(title, "title")
         if tags is not UNSET and tags is not None:
             patch["tags"] = check_tags(tags)
         given = codec.to_json({name: value for name, value in patch.items() if value is not UNSET})
@@ -101,14 +103,15 @@ class PostgresThreadStore:
         rows = await self.db.rows("page", self.tenant, thread_id, leaf_id, after, before, most, newest_first, branch)
         shown = rows if limit is None else rows[:limit]
         more = cursors.encode([shown[-1]["branch"], shown[-1]["seq"]]) if len(shown) < len(rows) else None
-        return Page(codec.messages(shown, thread_id=thread_id), more)
+        return Page(await history.messages(shown, thread_id=thread_id), more)
 
     async def cut_messages(self, thread_id: str, cut: Cut) -> tuple[list[Message], JsonObject]:
         """What a fork at ``cut`` would see, and its extra."""
         asked = codec.to_json(codec.cut_json(cut))
         async with self.db.snapshot() as db:
             extra = (await db.one("cut", self.tenant, thread_id, asked))["extra"]
-            messages = codec.messages(await db.rows("cut_messages", self.tenant, thread_id, asked), thread_id=thread_id)
+            rows = await db.rows("cut_messages", self.tenant, thread_id, asked)
+        messages = await history.messages(rows, thread_id=thread_id)
         if cut.repair and (calls := open_tool_calls(messages)):
             messages += closing(calls, FORKED)
         return messages, codec.from_json(extra)

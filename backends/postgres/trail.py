@@ -7,7 +7,7 @@ from runner.exchange import RunRef, queued_event
 from runner.models import Event, JsonObject
 from runner.states import ENDED, RunStatus
 
-from . import codec
+from . import codec, history
 from .database import Database
 
 
@@ -29,7 +29,7 @@ class RunTrail:
         rows = await self.db.rows("run_messages", ref.thread_key, ref.run_id)
         found = [
             event(row["event_id"], "message.completed", {"message_id": message.id, "message": message.model_dump(mode="json")})
-            for row, message in zip(rows, codec.messages(rows, thread_key=ref.thread_key), strict=True)
+            for row, message in zip(rows, await history.messages(rows, thread_key=ref.thread_key), strict=True)
             if row["event_id"]
         ]
         for row in await self.db.rows("run_requests", ref.thread_key, ref.run_id):

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
+from ..bounds import check_requests, check_value
 from ..errors import HitlNotAllowedError, InvalidInputError, RunyardError, StepUnknownError
 from ..eventwriter import EventStream
 from ..exchange import Ledger, Step
 from ..extras import load
 from ..models import HitlRequest, JsonObject, Message, Run, ToolCallPart, Usage
-from ..nesting import check_nesting, check_requests
 from .hitl import APPROVAL_SCHEMA, Approval, approval_key, digest, read_approval, request_id
 from .journal import Journal
 from .requests import ModelAnswer, ModelRequest, Output
@@ -73,8 +73,7 @@ class RunContext(Transcript):
     leaf); ``deadline`` (when the attempt times out, or None); :attr:`extra`; ``result`` (a JSON value for whoever enqueued the
     run; None unless set).
 
-    ``extra`` and ``result`` are nested :data:`~runner.nesting.MAX_NESTING` levels deep at most, else the run fails with
-    ``invalid_input``.
+    ``extra`` and ``result`` hold no more than :mod:`runner.bounds` allows, else the run fails with ``invalid_input``.
 
     A later attempt continues from the last committed message: an agent reads :meth:`history` and goes on from there.
     """
@@ -139,8 +138,8 @@ class RunContext(Transcript):
         other attempt would get past; ``ask`` suspends the run until a human says whether it was done
         (:data:`~runner.agents.steps.ANSWER_SCHEMA`).
 
-        Raises what the function raises; InvalidInputError if its result is no JSON value, or one nested too deep
-        (:data:`~runner.nesting.MAX_NESTING`), which is found out after the effect.
+        Raises what the function raises; InvalidInputError if its result is no JSON value, or holds too much
+        (:mod:`runner.bounds`), which is found out after the effect.
         """
         self._check()
         checked(on_unknown)
@@ -290,12 +289,12 @@ class RunContext(Transcript):
         applies, ``{"fail": true}`` by default or ``{"answer": …}``. Questions of parallel tasks (a TaskGroup) are asked
         together.
 
-        Raises HitlNotAllowedError in a probe, InvalidInputError for JSON nested too deep
-        (:data:`~runner.nesting.MAX_NESTING`).
+        Raises HitlNotAllowedError in a probe, InvalidInputError for JSON that holds too much
+        (:mod:`runner.bounds`).
         """
         payload: JsonObject = {"question": question} if isinstance(question, str) else question
-        check_nesting(payload, "payload")
-        check_nesting(schema, "answer_schema")
+        check_value(payload, "payload")
+        check_value(schema, "answer_schema")
         if key is None:
             scope = self._names()
             key = f"{scope.prefix}{scope.asked}:{digest([payload, schema])}"
@@ -317,7 +316,7 @@ class RunContext(Transcript):
         and optionally ``reason`` and edited ``arguments``. ``details``: JSON shown beside the call. See :meth:`ask` for the
         rest.
         """
-        check_nesting(details, "details")
+        check_value(details, "details")
         payload: JsonObject = {"question": question or f"Allow {call.name}?", "tool_call": call.model_dump(mode="json")}
         if details is not None:
             payload["details"] = details

@@ -12,8 +12,9 @@ Only agents store it (:class:`~runner.models.Message`); of what a caller stored,
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -65,12 +66,56 @@ STOP_REASONS: Final[Mapping[str, StopReason]] = {
     "error": "error",
 }
 FINISH_REASONS: Final = {reason: finish for finish, reason in STOP_REASONS.items()}
+SLICE: Final = 2**18
+"""Bytes of JSON that are validated at once; a message may have more."""
 OF_THE_RUN: Final = ("parts", "usage", "timestamp", "kind", "run_id", "conversation_id", "finish_reason", "workspace_ref")
 """Fields of a response that the message has elsewhere, or that belong to one execution."""
 
 
 def to_model(messages: Sequence[Message]) -> list[ModelMessage]:
-    """``messages`` as pydantic-ai's: one response per assistant message, one request for everything between two of them."""
+    """``messages`` as pydantic-ai's: one response per assistant message, one request for everything between two of them.
+
+    Of a long history :func:`to_model_in_slices` is for the event loop.
+    """
+    return [message for told, text in _slices(messages) for message in _read(told, text)]
+
+
+async def to_model_in_slices(messages: Sequence[Message]) -> list[ModelMessage]:
+    """As :func:`to_model`, with a turn for the event loop and for other threads after each slice: that is one call of C."""
+    made: list[ModelMessage] = []
+    for told, text in _slices(messages):
+        if made:
+            await asyncio.sleep(0)
+        made += _read(told, text)
+    return made
+
+
+def _slices(messages: Sequence[Message]) -> Iterator[tuple[list[dict[str, Any]], bytes]]:
+    """Some of what pydantic-ai calls messages, and what is to be validated of them as JSON, of about SLICE bytes."""
+    some: list[dict[str, Any]] = []
+    texts: list[bytes] = []
+    size = 0
+    for told in _merged(messages):
+        some.append(told)
+        texts.append(to_json({**told, "parts": [*map(_without_data, told["parts"])]}))
+        size += len(texts[-1])
+        if size >= SLICE:
+            yield some, b"[" + b",".join(texts) + b"]"
+            some, texts, size = [], [], 0
+    if some:
+        yield some, b"[" + b",".join(texts) + b"]"
+
+
+def _read(told: Sequence[dict[str, Any]], text: bytes) -> list[ModelMessage]:
+    read = ModelMessagesTypeAdapter.validate_json(text)
+    for written, whole in zip(told, read, strict=True):
+        for part, made in zip(written["parts"], whole.parts, strict=True):
+            if isinstance(made, ToolReturnPart) and FILES not in part:
+                made.content = part["content"]
+    return read
+
+
+def _merged(messages: Sequence[Message]) -> list[dict[str, Any]]:
     names: dict[str, str] = {}
     told: list[dict[str, Any]] = []
     for message in messages:
@@ -82,12 +127,7 @@ def to_model(messages: Sequence[Message]) -> list[ModelMessage]:
             told[-1]["parts"] += _parts(message, names)
         else:
             told.append({"kind": "request", "parts": _parts(message, names)})
-    read = ModelMessagesTypeAdapter.validate_json(to_json([{**m, "parts": [*map(_without_data, m["parts"])]} for m in told]))
-    for written, whole in zip(told, read, strict=True):
-        for part, made in zip(written["parts"], whole.parts, strict=True):
-            if isinstance(made, ToolReturnPart) and FILES not in part:
-                made.content = part["content"]
-    return read
+    return told
 
 
 def from_response(response: ModelResponse) -> Message:

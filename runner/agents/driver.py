@@ -114,21 +114,21 @@ class _Tail:
     answered: bool
 
     @classmethod
-    def of(cls, history: Sequence[Message], run_id: str) -> _Tail:
+    async def of(cls, history: Sequence[Message], run_id: str) -> _Tail:
         used = sum((m.usage for m in history if m.run_id == run_id and m.usage is not None), start=Usage())
         end = len(history)
         while end and history[end - 1].role == "tool":
             end -= 1
         last, after = (history[end - 1] if end else None), history[end:]
         if last is None or last.role != "assistant" or last.run_id != run_id:
-            return cls(dialect.to_model(history), {}, used, answered=False)
+            return cls(await dialect.to_model_in_slices(history), {}, used, answered=False)
         closed = {part.call_id for message in after for part in message.tool_results}
         over = all(call.id in closed for call in last.tool_calls) and not any(map(dialect.is_final, after))
         if over and last.tool_calls:
-            return cls(dialect.to_model(history), {}, used, answered=False)
-        told = dialect.to_model([last, *after])[1:]
+            return cls(await dialect.to_model_in_slices(history), {}, used, answered=False)
+        told = (await dialect.to_model_in_slices([last, *after]))[1:]
         results = results_in(request for request in told if isinstance(request, ModelRequest))
-        return cls(dialect.to_model(history[:end]), results, used, answered=True)
+        return cls(await dialect.to_model_in_slices(history[:end]), results, used, answered=True)
 
 
 class _Drive:
@@ -147,7 +147,7 @@ class _Drive:
 
     async def run(self, limits: UsageLimits | None) -> None:
         """Go through pydantic-ai's nodes, storing what each brings."""
-        tail = _Tail.of(await self._ctx.history(), self._ctx.run_id)
+        tail = await _Tail.of(await self._ctx.history(), self._ctx.run_id)
         self._used, self._stored = tail.used, set(tail.results)
         self._known += [part for message in tail.messages for part in message.parts]
         self._ids = {part.tool_call_id for part in self._known if isinstance(part, ToolCallPart)}

@@ -82,7 +82,8 @@ class ModelRequest(Generic[Output]):
         ctx.discard_stream()
         with judged():
             result = await agent.run(
-                message_history=dialect.to_model(self.messages), event_stream_handler=handler if self.stream else None
+                message_history=await dialect.to_model_in_slices(self.messages),
+                event_stream_handler=handler if self.stream else None,
             )
         response = next(m for m in reversed(result.new_messages()) if isinstance(m, ModelResponse))
         message = dialect.from_response(response)

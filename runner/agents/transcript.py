@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+from ..bounds import check_value
 from ..errors import CancelRequestedError, InvalidInputError, RunyardError, StaleFenceError
 from ..eventdata import check_event_data
 from ..eventwriter import EventStream
 from ..models import HitlRequest, JsonObject, Message, Run, Usage, check_message, new_id
-from ..nesting import check_nesting
 from .accounts import Accounts
 from .journal import Journal
 from .signals import AttemptLost, ControlSignal
@@ -81,8 +81,8 @@ class Transcript:
 
         ``type``: message.delta, tool.started or tool.completed; the others are runyard's own to send.
 
-        Raises InvalidInputError for another type, for data nested too deep (:data:`~runner.nesting.MAX_NESTING`), and for data
-        that is not of the type's shape (:mod:`runner.eventdata`); fields of your own may be added.
+        Raises InvalidInputError for another type, for data that holds too much (:mod:`runner.bounds`), and for data that is not
+        of the type's shape (:mod:`runner.eventdata`); fields of your own may be added.
         """
         if type not in EMITTED:
             raise InvalidInputError(f"an agent emits {', '.join(EMITTED)}, not {type!r}", field="type")
@@ -90,7 +90,7 @@ class Transcript:
         if isinstance(delta, str):
             await self.stream_text(delta)
         else:
-            check_nesting(delta, "delta")
+            check_value(delta, "delta")
             check_event_data(type, delta)
             self._stream.emit(type, delta)
 

@@ -50,7 +50,7 @@ class ForkCalls(RunCalls):
 
         ``new``: the new thread's id; None makes one. The cut: ``after_run_id``, or ``at_message_id`` or ``at_seq``
         (inclusive), or none of them for the last completed run. ``repair``: close open tool calls at the cut. ``metadata``:
-        kept as ``extra["fork"]``, so it may be nested one level less than :data:`~runner.nesting.MAX_NESTING`. ``message``:
+        kept as ``extra["fork"]``, so it may be nested one level less than :data:`~runner.bounds.MAX_NESTING`. ``message``:
         enqueue this first prompt too, as ``run_id`` (None: an id derived from ``new``, so that a repetition is the same run).
         ``wait``: if the run of the cut has not ended yet, fork when it completes.
 

@@ -83,8 +83,8 @@ class RunCalls(ThreadCalls):
         message. ``parallel``: on a branch and lane of its own. ``run_at`` (aware) or ``delay`` (seconds): due later.
         ``timeout``: seconds per attempt. ``expires_in``: seconds, from when it is due; a run that has not started by then fails
         with ``run_expired``. ``webhook``: a URL that is told when the run ends. ``connection``: the caller's open
-        database connection; the run exists once its transaction commits. ``metadata``: JSON, nested at most
-        :data:`~runner.nesting.MAX_NESTING` levels deep.
+        database connection; the run exists once its transaction commits. ``metadata``: JSON, no more of
+        it than :mod:`runner.bounds` allows.
 
         Raises InvalidInputError, RunConflictError, ThreadBusyError, NothingToRunError, MessageNotFoundError, ForkBoundaryError,
         QueueFullError, BackendUnavailableError.
@@ -156,7 +156,7 @@ class RunCalls(ThreadCalls):
         make a repetition safe.
 
         Raises ThreadNotFoundError, HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError, HitlInvalidAnswerError,
-        HitlAlreadyAnsweredError, InvalidInputError for an answer nested too deep (:data:`~runner.nesting.MAX_NESTING`).
+        HitlAlreadyAnsweredError, InvalidInputError for an answer that holds too much (:mod:`runner.bounds`).
         """
         if thread_id is None and request_id is None:
             raise InvalidInputError("name the thread or the request to answer", field="thread_id")

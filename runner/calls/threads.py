@@ -36,8 +36,8 @@ class ThreadCalls(Calls):
         """An empty thread, and whether it was made by this call. Not needed before a prompt, which makes its thread by itself.
 
         ``thread_id``: yours, or None for a uuid7; the same id with the same content again is the same thread. ``agent``: what
-        answers where a prompt names none. ``config``: what forks copy, by value. It and ``extra`` are nested at most
-        :data:`~runner.nesting.MAX_NESTING` levels deep.
+        answers where a prompt names none. ``config``: what forks copy, by value. It and ``extra`` hold no more
+        than :mod:`runner.bounds` allows.
 
         Raises ThreadAlreadyExistsError, InvalidInputError.
         """
@@ -78,8 +78,8 @@ class ThreadCalls(Calls):
         ``tags`` takes the place of all tags. ``extra`` is merged at its top level, and a key whose value is None is removed.
         ``expected``: the ``updated_at`` of the thread as the caller read it; refuse if it has changed since.
 
-        Raises ThreadNotFoundError, PreconditionFailedError, InvalidInputError for ``extra`` nested too deep
-        (:data:`~runner.nesting.MAX_NESTING`).
+        Raises ThreadNotFoundError, PreconditionFailedError, InvalidInputError for ``extra`` that holds too
+        much (:mod:`runner.bounds`).
         """
         return await self.backend.threads.update_thread(
             thread_id, title=title, tags=tags, extra=extra, expected=aware(expected, "expected")

@@ -19,10 +19,10 @@ from pydantic import JsonValue
 from api.http.app import ROUTERS, asgi_app
 from api.http.paths import check_text
 from api.http.settings import ApiSettings
+from runner.bounds import MAX_NESTING
 from runner.client import Client
 from runner.errors import RequestError
 from runner.models import HitlRequest, JsonObject
-from runner.nesting import MAX_NESTING
 from tests.http.conftest import SECRET, Caller, transport
 from tests.http.server import serving
 
@@ -113,8 +113,58 @@ async def test_bodies_are_bounded(client: Client) -> None:
         problem(await http.post(PROMPT, content=endless(), headers=JSON), 413, "request_too_large")
         assert taken < 2000
         problem(await http.post(PROMPT, content=b"x", headers={**JSON, "X-Large": "x" * 40_000}), 431, "headers_too_large")
+        problem(await http.get(f"/v1/threads?{'tag=a:b&' * 5000}"), 431, "headers_too_large")
         many = [(f"X-{n}", "x") for n in range(200)]
         problem(await http.get("/v1/threads", headers=many), 431, "headers_too_large")
+
+
+async def test_who_may_not_write_is_told_so_before_the_body_is_looked_at(caller: Caller) -> None:
+    """A1: what a body costs, only those can cause who may send it; without a key nothing of it is even taken."""
+    taken = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield b" "
+
+    http = await caller(scopes=("read",))
+    for method, url in (
+        ("POST", PROMPT),
+        ("POST", "/v1/threads"),
+        ("PATCH", "/v1/threads/t"),
+        ("POST", "/v1/requests/q/respond"),
+    ):
+        problem(await http.request(method, url, content=b"{", headers=JSON), 403, "forbidden")
+        problem(await (await caller(key=None)).request(method, url, content=endless(), headers=JSON), 401, "unauthenticated")
+    problem(await http.post("/v1/stream_tokens", content=b"{", headers=JSON), 422, "invalid_request")
+    assert taken == 0
+
+
+async def test_what_one_key_sends_at_once_is_bounded(client: Client) -> None:
+    """A2: bodies that wait, for their end or for their answer, do not add up; another key is not concerned."""
+    app = asgi_app(client, settings=ApiSettings(_env_file=None, max_body=1000, bodies_per_key=1000))
+    keys = [(await client.create_key("k"))[1] for _ in range(2)]
+    begun, rest = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b'{"message": "' + b"x" * 600
+        begun.set()
+        await rest.wait()
+        yield b'"}'
+
+    async with httpx.AsyncClient(transport=transport(app), base_url="http://api") as http:
+        own, other = ({**JSON, "Authorization": f"Bearer {key}"} for key in keys)
+        slow = asyncio.create_task(http.post(PROMPT, content=slowly(), headers=own))
+        await begun.wait()
+        refused = await http.post(PROMPT, json={"message": "x" * 600}, headers=own)
+        problem(refused, 429, "rate_limited")
+        assert refused.headers["retry-after"] == "1"
+        assert (await http.post(PROMPT, json={"message": "x"}, headers=own)).status_code == 202
+        assert (await http.post(PROMPT, json={"message": "x" * 600}, headers=other)).status_code == 202
+        rest.set()
+        assert (await slow).status_code == 202
+        assert (await http.post(PROMPT, json={"message": "x" * 600}, headers=own)).status_code == 202
 
 
 async def test_a_slow_sender_is_cut(client: Client) -> None:

@@ -12,10 +12,10 @@ import asyncpg
 import pytest
 
 from backends.postgres.backend import connect
+from runner.bounds import MAX_NESTING
 from runner.errors import InvalidInputError
 from runner.exchange import AcceptRequest, Attempt, RunRef, WorkerInfo, Write
 from runner.models import HitlRequest, JsonObject, Message
-from runner.nesting import MAX_NESTING
 from runner.ports import Backend
 
 
@@ -76,6 +76,10 @@ async def test_what_no_index_can_hold_is_refused(backend: Backend) -> None:
     [
         "priority => 'urgent'",
         "metadata => '[]'",
+        "metadata => '{\"n\": 1e100}'",
+        "metadata => '{\"n\": [-1e5000]}'",
+        "metadata => jsonb_build_object('k', repeat('x', 300000))",
+        "metadata => jsonb_build_object('k', (SELECT jsonb_agg(1) FROM generate_series(1, 25000)))",
         """metadata => ('{"k": ' || repeat('[', 100) || repeat(']', 100) || '}')::jsonb""",
         """metadata => ('{"k": ' || repeat('{"k": ', 500) || '1' || repeat('}', 500) || '}')::jsonb""",
         "options => '[]'",

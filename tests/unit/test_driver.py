@@ -9,7 +9,7 @@ from pydantic_ai import Agent, ModelRetry, NativeOutput, ToolReturn, UsageLimits
 from pydantic_ai import RunContext as ModelContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.messages import ModelRequest, SystemPromptPart, TextPart, ThinkingPart
+from pydantic_ai.messages import ModelRequest, SystemPromptPart, TextPart, ThinkingPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets import FunctionToolset
@@ -18,6 +18,7 @@ from runner import current_step
 from runner.agents.driver import drive, serve
 from runner.agents.steps import current_run
 from runner.app import App
+from runner.bounds import MAX_DIGITS, MAX_VALUES
 from runner.executor import Execution, Stop
 from runner.models import Limit, RunStatus, open_tool_calls
 from tests.model_lab import Lab, Script, call, prompts, status
@@ -348,7 +349,11 @@ async def test_r7_characters_that_a_provider_cut_in_two_are_put_together(lab: La
     assert [message.text for message in await lab.messages() if message.role == "assistant"] == ["so \ufffd", "😀!"]
 
 
-@pytest.mark.parametrize("value", ["half \ud800", "x" * 100_000, object()], ids=["surrogate", "large", "no json"])
+@pytest.mark.parametrize(
+    "value",
+    ["half \ud800", "x" * 100_000, object(), [0] * (MAX_VALUES + 1), 10**MAX_DIGITS],
+    ids=["surrogate", "large", "no json", "many values", "many digits"],
+)
 async def test_r7_a_result_that_cannot_be_stored_is_an_error_result(lab: Lab, value: object) -> None:
     await lab.backend.limits.set_limit(Limit(name="message_bytes", most=50_000))
     script = Script([[call("odd"), call("fine")], "done"])
@@ -359,6 +364,17 @@ async def test_r7_a_result_that_cannot_be_stored_is_an_error_result(lab: Lab, va
     errors = {result.call_id: result.is_error for message in await lab.messages() for result in message.tool_results}
     assert errors == {"odd": True, "fine": False}
     assert "cannot be stored" in str(script.results()["odd"])
+
+
+async def test_a_call_that_cannot_be_stored_fails_the_run(lab: Lab) -> None:
+    """A2, R7: arguments are the model's word, which nobody can put into other ones."""
+    script = Script([[ToolCallPart("noted", {"numbers": [0] * MAX_VALUES})]])
+    agent: Agent[Any, Any] = Agent(script.model)
+    agent.tool_plain(lambda numbers: None, name="noted")
+    ended = await lab.attempt(agent)
+    assert ended is not None and ended.error is not None
+    assert (ended.status, ended.error.code, ended.error.details["most"]) == (RunStatus.FAILED, "invalid_input", MAX_VALUES)
+    assert len(script.requests) == 1
 
 
 async def test_r7_a_tool_that_asks_for_a_retry_is_given_one_and_too_many_fail_the_run(lab: Lab) -> None:

@@ -14,13 +14,14 @@ import pytest
 from backends.memory import connect
 from runner.agents.context import RunContext
 from runner.agents.scripted import scripted
-from runner.app import App
+from runner.app import AgentFunction, App
+from runner.bounds import MAX_BYTES, MAX_VALUES, MESSAGE_BYTES
 from runner.containment import contain
 from runner.errors import BackendUnavailableError, HitlNotAllowedError, InvalidInputError
 from runner.eventwriter import EventWriter
 from runner.exchange import AcceptRequest, Claim, Cut, Ended, FanOut, ForkRequest, RunRef, WorkerInfo, Write
 from runner.executor import Execution, Stop, Tools
-from runner.models import Event, Message, RetryPolicy, Run, RunOptions, ToolCallPart, Usage, new_id
+from runner.models import Event, Message, RetryPolicy, Run, RunOptions, ToolCallPart, ToolResultPart, Usage, new_id
 from runner.outcomes import backoff
 from runner.ports import Backend
 from runner.states import RunStatus
@@ -488,6 +489,47 @@ async def test_last_messages_that_cannot_be_stored_fail_their_run(lab: Lab, leav
     assert status(task.result()) is RunStatus.FAILED
     error = (await lab.run()).error
     assert error is not None and error.code == "invalid_input"
+
+
+async def too_many(ctx: RunContext) -> None:
+    await ctx.append(Message.tool(ToolResultPart(call_id="c", content=[0] * (MAX_VALUES + 1))))
+
+
+async def too_large(ctx: RunContext) -> None:
+    await ctx.append(Message.assistant("x" * (MESSAGE_BYTES + 1)))
+
+
+async def large_extra(ctx: RunContext) -> None:
+    ctx.extra["k"] = "x" * MAX_BYTES["extra"]
+
+
+async def large_result(ctx: RunContext) -> None:
+    ctx.result = "x" * (MAX_BYTES["result"] + 1)
+
+
+async def large_step(ctx: RunContext) -> None:
+    await ctx.step(lambda: "x" * (MAX_BYTES["result"] + 1))
+
+
+async def large_event(ctx: RunContext) -> None:
+    await ctx.emit({"k": "x" * MAX_BYTES["delta"]})
+
+
+async def large_error(ctx: RunContext) -> None:
+    raise InvalidInputError("no", wide=[0] * (2 * MAX_VALUES), long="x" * MAX_BYTES["error"])
+
+
+@pytest.mark.parametrize(
+    "agent", [too_many, too_large, large_extra, large_result, large_step, large_event, large_error], ids=lambda a: a.__name__
+)
+async def test_what_is_too_large_fails_its_run_once(lab: Lab, agent: AgentFunction) -> None:
+    """A2, R16: another attempt would only bring it again; and the thread goes on."""
+    await lab.accept(options=RunOptions(max_attempts=3, retry=AT_ONCE))
+    ended = await lab.attempt(agent)
+    assert ended is not None and ended.error is not None and status(ended) is RunStatus.FAILED
+    assert ended.error.code == ("message_too_large" if agent is too_large else "invalid_input")
+    thread = await lab.backend.threads.thread("t")
+    assert thread is not None and thread.extra == {}
 
 
 @pytest.mark.parametrize("extra", [None, [("k", 1)], "k"], ids=repr)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Annotated, Any, Final
@@ -12,7 +10,7 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator, BaseModel, BeforeValidator
-from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from runner.errors import ForbiddenError, InvalidInputError, InvalidRequestError, RunyardError, UnsupportedMediaTypeError
 from runner.keys import Scope
@@ -23,14 +21,11 @@ from ..auth import Principal
 from ..parameters import Known
 from ..paths import decoded
 from ..problems import Refusal, document_header, documented
+from ..reading import read
 from ..schemas import ID_SCHEMA
 from ..service import Caller, Service
 
-_LARGE: Final = re.compile(rb"[eE]\+?\d{3}|\d{300}")
-"""What a number looks like that may be too large for a float."""
 _LONGEST_CURSOR: Final = 2000
-MOST_VALUES: Final = 200_000
-"""Values in one body, the members of lists and objects counted: while millions are checked, nobody else is answered."""
 
 
 _shows_webhooks: Final = ContextVar("shows_webhooks", default=False)
@@ -38,54 +33,27 @@ _shows_webhooks: Final = ContextVar("shows_webhooks", default=False)
 
 
 class Body(Request):
-    """A request whose JSON is bounded in depth and in the number of its values, and has no NaN and no lone surrogate."""
+    """A request whose JSON is bounded in depth, number of values and digits, and has no NaN and no lone surrogate."""
 
     async def json(self) -> Any:
-        body = await self.body()
         try:
-            value = from_json(body, allow_inf_nan=False)
-            if body.count(b",") >= MOST_VALUES:  # else it has no room for so many
-                _check_few(value)
-            if _LARGE.search(body):
-                _check_finite(value)
-            return value
+            return await read(await self.body())
         except ValueError as error:
             at = {"location": "body", "pointer": "", "message": str(error)}
             raise Refusal(InvalidRequestError(f"the body is no JSON that can be read: {error}", errors=[at])) from None
 
 
-def _check_few(value: Any) -> None:
-    """Raises ValueError for more than MOST_VALUES values."""
-    waiting, left = [value], MOST_VALUES
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, dict | list):
-            if (left := left - len(found)) < 0:
-                raise ValueError(f"more than {MOST_VALUES} values; keep large data elsewhere and send a reference")
-            waiting += found.values() if isinstance(found, dict) else found
-
-
-def _check_finite(value: Any) -> None:
-    """Raises ValueError for a number that is too large for a float."""
-    waiting = [value]
-    while waiting:
-        match waiting.pop():
-            case dict() as found:
-                waiting += found.values()
-            case list() as found:
-                waiting += found
-            case float() as found if math.isinf(found):
-                raise ValueError("a number is too large")
-
-
 class Route(APIRoute):
-    """A route that takes JSON and nothing else."""
+    """A route that takes JSON and nothing else, of those only whose key has the route's scope."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         known = Known(self)
+        scopes: list[Scope] = [scope for scheme in (self.openapi_extra or {}).get("security", ()) for scope in scheme["apiKey"]]
 
         async def route(request: Request) -> Response:
+            for scope in scopes:  # before the body is looked at
+                request.scope["state"]["principal"].require(scope)
             known.check(request)
             if self.body_field is not None and not _is_json(request):
                 raise UnsupportedMediaTypeError("send the body as application/json, with that Content-Type")

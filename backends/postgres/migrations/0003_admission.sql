@@ -571,6 +571,7 @@ DECLARE
     busy text;
     due timestamptz := runyard.due_at(q);
 BEGIN
+    limited := limited OR q.candidates IS NOT NULL OR octet_length(q.input) > runyard.default_message_bytes();
     IF q.kind = 'prompt' THEN
         t := runyard.ensure_thread(for_tenant, q.thread_id);
     ELSE
@@ -730,7 +731,7 @@ DECLARE
     r runyard.runs;
     limited boolean := EXISTS (SELECT 1 FROM runyard.limits);
 BEGIN
-    IF limited AND (runyard.existing_run(for_tenant, q)).run_id IS NULL THEN
+    IF (limited OR octet_length(q.input) > runyard.default_message_bytes()) AND (runyard.existing_run(for_tenant, q)).run_id IS NULL THEN
         PERFORM runyard.check_room(for_tenant, q,
             (SELECT t.thread_key FROM runyard.threads t WHERE t.tenant = for_tenant AND t.thread_id = q.thread_id AND t.deleted_at IS NULL),
             '', false);
@@ -789,10 +790,7 @@ BEGIN
     IF priority NOT IN ('high', 'normal', 'low') OR jsonb_typeof(metadata) <> 'object' THEN
         PERFORM runyard.refuse('invalid_input', 'priority is high, normal or low, and metadata an object');
     END IF;
-    IF metadata @? 'strict $.**{100 to last} ? (@.type() == "object" || @.type() == "array")' THEN
-        PERFORM runyard.refuse('invalid_input', 'metadata is nested more than 100 levels deep; make it flatter, or a string of its JSON',
-                               '{"field": "metadata", "most": 100}');
-    END IF;
+    PERFORM runyard.check_metadata(metadata);
     PERFORM runyard.check_options(options);
     q.thread_id := thread_id; q.run_id := run_id; q.kind := 'prompt'; q.agent := agent; q.queue := queue; q.priority := priority;
     q.input := convert_to(jsonb_build_object('content', jsonb_build_array(jsonb_build_object('type', 'text', 'text', message)))::text, 'UTF8');

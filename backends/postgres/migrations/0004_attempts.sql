@@ -457,7 +457,10 @@ BEGIN
         got := runyard.put_messages(t, r, w.messages, w.first_event);
         t := got.t; r := got.r;
     END IF;
-    IF w.extra IS NOT NULL THEN r.extra := coalesce(r.extra, '{}') || w.extra; END IF;
+    IF w.extra IS NOT NULL THEN
+        r.extra := coalesce(r.extra, '{}') || w.extra;
+        PERFORM runyard.check_extra(t.extra || r.extra);
+    END IF;
     IF w.usage IS NOT NULL THEN r.usage := runyard.add_usage(coalesce(r.usage, '{}'), w.usage); END IF;
     r.result := coalesce(w.result, r.result);
 END $$;

@@ -416,6 +416,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t runyard.threads := runyard.ensure_thread(for_tenant, in_thread);
 BEGIN
+    PERFORM runyard.check_extra(t.extra || more);
     UPDATE runyard.threads SET extra = extra || more, extra_changed = true, updated_at = now() WHERE thread_key = t.thread_key;
 END $$;
 
@@ -439,6 +440,7 @@ DECLARE
     named text := CASE WHEN patch ? 'title' THEN patch->>'title' ELSE t.title END;
 BEGIN
     PERFORM runyard.check_unchanged(t, seen);
+    IF more IS NOT NULL THEN PERFORM runyard.check_extra(t.extra || more); END IF;
     UPDATE runyard.threads x SET title = named,
         tags = CASE WHEN patch ? 'tags' THEN coalesce(nullif(patch->'tags', 'null'), '{}')
                     WHEN x.title IS NOT NULL THEN x.tags - 'title' ELSE x.tags END

@@ -1,11 +1,16 @@
 -- Limits: how much may wait, how large a message may be, and how many runs of an agent or a tenant may run at once.
 
--- What a limit allows `of` (a tenant or an agent; NULL where a limit has no subjects); NULL if nothing is set.
+-- Of one message as it is stored, where the limit message_bytes is not set; runner/bounds.py has the same number.
+CREATE FUNCTION runyard.default_message_bytes() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 8388608;
+
+-- What a limit allows `of` (a tenant or an agent; NULL where a limit has no subjects); NULL if there is none.
 CREATE FUNCTION runyard.limit_of(which text, of text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN (SELECT l.most FROM runyard.limits l WHERE l.limit_name = which AND (l.subject = of OR l.subject IS NULL)
-            ORDER BY l.subject NULLS LAST LIMIT 1);
+    RETURN coalesce(
+        (SELECT l.most FROM runyard.limits l WHERE l.limit_name = which AND (l.subject = of OR l.subject IS NULL)
+         ORDER BY l.subject NULLS LAST LIMIT 1),
+        CASE which WHEN 'message_bytes' THEN runyard.default_message_bytes() END);
 END $$;
 
 CREATE FUNCTION runyard.check_size(messages runyard.new_message[], most bigint) RETURNS void
@@ -13,12 +18,48 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     largest bigint;
 BEGIN
-    IF most IS NULL THEN RETURN; END IF;
+    IF pg_column_size(messages) <= most THEN RETURN; END IF; -- all together; costs nothing where messages are small
     largest := (SELECT max(octet_length(m.payload)) FROM unnest(messages) m);
     IF largest > most THEN
         PERFORM runyard.refuse('message_too_large',
             format('a message of %s bytes is over the limit of %s; keep large content elsewhere and store a reference', largest, most),
             jsonb_build_object('limit', 'message_bytes', 'most', most, 'size', largest));
+    END IF;
+END $$;
+
+-- Refuse what would be a thread's extra, merged of what was saved; each alone was small enough.
+CREATE FUNCTION runyard.check_extra(merged jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    most CONSTANT integer := 2097152;
+    size integer := octet_length(merged::text);
+BEGIN
+    IF size > most THEN
+        PERFORM runyard.refuse('invalid_input',
+            format('extra would have %s bytes, and a thread''s extra may have %s; keep large data elsewhere and store a reference', size, most),
+            jsonb_build_object('field', 'extra', 'most', most, 'got', size));
+    END IF;
+END $$;
+
+-- Refuse metadata that SQL brings and that runner/bounds.py would not take.
+CREATE FUNCTION runyard.check_metadata(metadata jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    size integer := octet_length(metadata::text);
+    why text;
+    most integer;
+BEGIN
+    IF size > 262144 THEN
+        why := format('holds %s bytes, and may hold 262144; keep large data elsewhere and store a reference', size); most := 262144;
+    ELSIF metadata @? 'strict $.**{100 to last} ? (@.type() == "object" || @.type() == "array")' THEN
+        why := 'is nested more than 100 levels deep; make it flatter, or a string of its JSON'; most := 100;
+    ELSIF metadata @? 'strict $.** ? (@.type() == "number" && (@ >= 1e100 || @ <= -1e100))' THEN
+        why := 'holds a number of more than 100 digits; make it a string'; most := 100;
+    ELSIF size > 50000 AND (SELECT count(*) FROM jsonb_path_query(metadata, 'strict $.**')) > 25001 THEN
+        why := 'holds more than 25000 values; keep large data elsewhere and store a reference'; most := 25000;
+    END IF;
+    IF why IS NOT NULL THEN
+        PERFORM runyard.refuse('invalid_input', 'metadata ' || why, jsonb_build_object('field', 'metadata', 'most', most));
     END IF;
 END $$;
 

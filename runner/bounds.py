@@ -1,0 +1,141 @@
+"""How much one value may hold that is stored or sent: depth, number of values, digits, bytes. One place, whoever brings it.
+
+What copies, compares, encodes or decodes a value is recursive in one place or another, and most of it is one call of C that
+lets nothing else of its process run. Of a value that was taken once, none may run out of stack or stall a process later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from .errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from .models import HitlRequest, Message
+
+MAX_NESTING: Final = 100
+"""Levels of objects and lists, the outermost included."""
+MAX_VALUES: Final = 25_000
+"""Values in one value: the members of its objects and lists, at every level; of a message, in all that its parts hold."""
+MAX_PARTS: Final = 2_000
+"""Parts of one message: each is an object of its own wherever the message goes."""
+MAX_RESULT_VALUES: Final = 100_000
+"""Values in the result of a run or a step: that of a job holds the messages of all its candidates."""
+MAX_DIGITS: Final = 100
+"""Decimal digits of an integer. Readers of JSON convert long ones in more than linear time, or not at all."""
+MESSAGE_BYTES: Final = 8 * 2**20
+"""Of one message as it is stored, where the limit ``message_bytes`` is not set. Images come inline."""
+MAX_EXTRA: Final = 2**21
+"""Bytes of a thread's whole extra as JSON, merged of what was saved; with it the metadata of a fork."""
+MAX_BYTES: Final[Mapping[str, int]] = {
+    "title": 2**12,
+    "tags": 2**14,
+    "error": 2**19,
+    "metadata": 2**18,
+    "reason": 2**14,
+    "answer_schema": 2**18,
+    "delta": 2**20,
+    "extra": 2**20,
+    "config": 2**20,
+    "payload": 2**20,
+    "on_deadline": 2**20,
+    "answer": 2**20,
+    "details": 2**18,
+    "result": MESSAGE_BYTES,
+}
+"""Of the text in one value, names of fields included, by the argument or field that the value is."""
+
+_LARGEST: Final = 10**MAX_DIGITS
+
+
+def check_value(value: Any, name: str) -> None:
+    """Raise InvalidInputError if ``value``, which is the field ``name``, holds more than may be stored or sent.
+
+    Its details have the ``field``, the ``most`` that it may have, and ``got`` where the whole was counted.
+    """
+    if value:
+        _walk([value], name, MAX_RESULT_VALUES if name == "result" else MAX_VALUES, MAX_BYTES[name])
+
+
+def check_requests(*requests: HitlRequest) -> None:
+    """Raise InvalidInputError if what one of ``requests`` holds is more than may be stored."""
+    for request in requests:
+        for name in ("payload", "answer_schema", "on_deadline"):
+            check_value(getattr(request, name), name)
+
+
+def check_content(message: Message) -> None:
+    """Raise InvalidInputError for too many parts or values, too deep ones, or too long integers in ``message``; its bytes are
+    counted as it is stored."""
+    if len(message.content) > MAX_PARTS:
+        words = f"a message has {MAX_PARTS} parts at most, got {len(message.content)}; make it several messages"
+        raise InvalidInputError(words, field="message", most=MAX_PARTS, got=len(message.content))
+    values: list[Any] = [value for value in (message.metadata, message.provider_details) if value]
+    for part in message.content:
+        if part.type == "tool_call":
+            values.append(part.arguments)
+        elif part.type == "tool_result":
+            values.append(part.content)
+    if values:
+        _walk(values, "message", MAX_VALUES, None)
+
+
+def _walk(layer: list[Any], name: str, values: int, most: int | None) -> None:
+    """Level by level: what contains itself ends at one of the limits as well."""
+    level = count = size = 0
+    while layer:
+        level += 1
+        below: list[Any] = []
+        for part in layer:
+            if isinstance(part, str):
+                size += len(part) if part.isascii() else _bytes(part)
+            elif isinstance(part, dict | list | tuple):
+                if level > MAX_NESTING:
+                    words = f"is nested more than {MAX_NESTING} levels deep; make it flatter, or a string of its JSON"
+                    raise InvalidInputError(f"{name} {words}", field=name, most=MAX_NESTING)
+                count += len(part)
+                if count > values:
+                    words = f"holds more than {values} values; keep large data elsewhere and store a reference"
+                    raise InvalidInputError(f"{name} {words}", field=name, most=values)
+                if isinstance(part, dict):
+                    size += _names(part)
+                    below += part.values()
+                else:
+                    below += part
+            elif isinstance(part, int) and not -_LARGEST < part < _LARGEST:
+                words = f"holds an integer of more than {MAX_DIGITS} digits; make it a string"
+                raise InvalidInputError(f"{name} {words}", field=name, most=MAX_DIGITS)
+            elif isinstance(part, bytes | bytearray):
+                size += len(part)
+        layer = below
+    if most is not None and size > most:
+        words = f"holds {size} bytes of text, and may hold {most}; keep large data elsewhere and store a reference"
+        raise InvalidInputError(f"{name} {words}", field=name, most=most, got=size)
+
+
+def _names(names: Iterable[Any]) -> int:
+    return sum(len(name) if name.isascii() else _bytes(name) for name in names if isinstance(name, str))
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def message_size(message: Message) -> int:
+    """Bytes of the text that ``message`` holds, about what it takes to store it."""
+    told = [part.__dict__ for part in message.content]
+    layer: list[Any] = [told, message.metadata, message.provider_details]
+    size = 0
+    while layer:
+        below: list[Any] = []
+        for part in layer:
+            if isinstance(part, str):
+                size += _bytes(part)
+            elif isinstance(part, dict):
+                size += _names(part)
+                below += part.values()
+            elif isinstance(part, list | tuple):
+                below += part
+        layer = below
+    return size

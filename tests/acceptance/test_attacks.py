@@ -1,0 +1,161 @@
+"""One tenant sends what is expensive to take; another one's runs begin as before, and no process falls silent (semantics: A2).
+
+``RUNYARD_TEST_ATTACKS=20`` goes through the attacks so many times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from runner.client import Client
+from runner.keys import Scope
+from runner.states import ENDED
+from tests.fleet import SLACK, Fleet, until
+from tests.http import shapes
+
+from .test_http_server import api
+
+ROUNDS: Final = int(os.environ.get("RUNYARD_TEST_ATTACKS", "1"))
+AT_ONCE: Final = 4
+"""Requests that the attacker has open."""
+PROMPTS: Final = 20
+MOST_MEMORY: Final = 400 * 2**20
+SILENT: Final = 0.5
+"""Seconds for which ``/livez`` may be silent; a machine under load may add SLACK."""
+
+JSON: Final = {"Content-Type": "application/json"}
+ALL: Final[tuple[Scope, ...]] = ("read", "write", "respond")
+
+
+def attacks() -> list[tuple[str, str, str, bytes]]:
+    """Which key sends what: scope, method, URL and body."""
+    made = [
+        ("write", "chains", "the body"),
+        ("write", "chains", "a prompt"),
+        ("write", "chains", "a tool's result"),
+        ("respond", "chains", "an answer"),
+        ("respond", "chains", "an answer to nothing"),
+        ("write", "lists of one", "metadata"),
+        ("write", "empty objects", "extra"),
+        ("read", "chains", "a prompt"),
+        ("read", "chains", "a stream token"),
+        ("read", "runs of 299 digits in text", "a stream token"),
+        ("write", "runs of 299 digits in text", "a title"),
+        ("write", "integers of 290 digits", "a tool's result"),
+        ("read", "integers of 290 digits", "a stream token"),
+    ]
+    sent = [(scope, *shapes.PLACES[place][:2], shapes.body(shape, place, shapes.LARGEST)) for scope, shape, place in made]
+    for n in range(4):  # what is taken: as many values, as much text as may be
+        _, url, _ = shapes.PLACES["a tool's result"]
+        sent.append(("write", "POST", url.replace("/t/", f"/values-{n}/"), shapes.body("chains", "a tool's result", 48_000)))
+        image = b'{"message": {"content": [{"type": "image", "media_type": "image/png", "data": "%b"}]}}' % (b"A" * (6 * 2**20))
+        sent.append(("write", "POST", url.replace("/t/", f"/bytes-{n}/"), image))
+    return sent
+
+
+class Pulse:
+    """Asks ``/livez`` all the time."""
+
+    def __init__(self, url: str) -> None:
+        self.longest = 0.0
+        self._url = url
+
+    async def run(self) -> None:
+        async with httpx.AsyncClient(base_url=self._url, timeout=120) as http:
+            while True:
+                asked = time.monotonic()
+                try:
+                    assert (await http.get("/livez")).status_code == 200
+                finally:
+                    self.longest = max(self.longest, time.monotonic() - asked)
+                await asyncio.sleep(0.02)
+
+
+async def pick_up(http: httpx.AsyncClient, client: Client, prefix: str) -> list[float]:
+    """Seconds from accept to start of prompts one after the other, by the store's clock."""
+    waits = []
+    for n in range(PROMPTS):
+        reply = await http.post(f"/v1/threads/{prefix}-{n}/runs", json={"message": "say hello", "run_id": f"{prefix}-{n}"})
+        assert reply.status_code == 202, reply.text
+
+        async def begun(prefix: str = f"{prefix}-{n}") -> bool:
+            return (await client.run(prefix, prefix)).started_at is not None
+
+        await until(begun, 300)
+        run = await client.run(f"{prefix}-{n}", f"{prefix}-{n}")
+        assert run.started_at is not None
+        waits.append((run.started_at - run.accepted_at).total_seconds())
+    return waits
+
+
+def memory(pid: int) -> int:
+    """The most that the process had in memory, in bytes."""
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
+
+
+async def attack(clients: dict[str, httpx.AsyncClient], sent: Sequence[tuple[str, str, str, bytes]]) -> list[int]:
+    """Send it all, some at once; the answers' statuses."""
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def one(scope: str, method: str, url: str, body: bytes) -> int:
+        async with turn:
+            reply = await clients[scope].request(method, url, content=body, headers=JSON)
+            return reply.status_code
+
+    return [*await asyncio.gather(*(one(*each) for each in sent))]
+
+
+@pytest.mark.timeout(120 + 60 * ROUNDS)
+async def test_an_attacker_delays_nobody_else(fleet: Fleet) -> None:
+    workers = [await fleet.start(slots=10) for _ in range(2)]
+    registered = {worker.worker_id for worker in await fleet.backend.workers.workers()}
+    alpha, beta = (Client(fleet.backend.for_tenant(tenant)) for tenant in ("alpha", "beta"))
+    keys: dict[str, str] = {scope: (await alpha.create_key(scope, scopes=(scope,)))[1] for scope in ALL}
+    _, own = await beta.create_key("beta", scopes=ALL)
+    async with api(fleet) as (url, process):
+
+        def caller(key: str) -> httpx.AsyncClient:
+            return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=300)
+
+        clients: dict[str, Any] = {scope: caller(key) for scope, key in keys.items()}
+        http = caller(own)
+        await clients["write"].post("/v1/threads", json={"thread_id": "t"})
+        before = await pick_up(http, beta, "before")
+
+        pulse = Pulse(url)
+        beating = asyncio.create_task(pulse.run())
+        attacking = asyncio.create_task(attack(clients, attacks() * ROUNDS))
+        during: list[float] = []
+        while not attacking.done():
+            during += await pick_up(http, beta, f"during-{len(during)}")
+        statuses = await attacking
+
+        async def worked_off() -> bool:
+            return all(run.status in ENDED for run in (await alpha.runs(limit=1000)).items)
+
+        await until(worked_off, 120)
+        during += await pick_up(http, beta, "after")
+        beating.cancel()
+        with suppress(asyncio.CancelledError):
+            await beating
+        for each in (*clients.values(), http):
+            await each.aclose()
+        used = {pid: memory(pid) for pid in (process.pid, *workers)}
+
+    assert max(statuses) < 500 and {202, 403, 422} <= set(statuses), statuses
+    assert max(during) <= 2 * max(before) + SLACK, (before, during)
+    assert pulse.longest <= SILENT + SLACK
+    alive = {worker.worker_id for worker in await fleet.backend.workers.workers() if worker.dead_at is None}
+    assert registered <= alive
+    assert max(used.values()) <= MOST_MEMORY, used
+    print(f"\npick-up {max(before):.3f} → {max(during):.3f} s, silent {pulse.longest:.3f} s, {statuses}, {used}")

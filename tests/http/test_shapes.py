@@ -1,0 +1,134 @@
+"""Bodies whose shape is hostile hold up nobody: no 5xx, and the event loop is never silent for long (semantics: A2).
+
+``RUNYARD_TEST_SHAPES=10000`` tries that many; each shape in each place as large as may be is among them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+from fastapi import FastAPI
+
+from api.http.app import asgi_app
+from api.http.settings import ApiSettings
+from backends.postgres.backend import connect
+from runner.client import Client
+from runner.models import HitlRequest
+
+from . import shapes
+
+BODIES: Final = int(os.environ.get("RUNYARD_TEST_SHAPES", "120"))
+SILENCE: Final = 0.1
+"""Seconds of the processor that may pass in this process without a turn of the loop. Others may use the machine meanwhile."""
+TRIES: Final = 4
+"""A pause of the machine is not the body's; what a body takes, it takes each time."""
+
+
+class Heart:
+    """Beats in the loop, and knows the longest silence."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._last = time.process_time()
+
+    def beat(self) -> None:
+        """A turn of the loop."""
+        now = time.process_time()
+        self.longest = max(self.longest, now - self._last)
+        self._last = now
+        self._next = asyncio.get_running_loop().call_later(0.001, self.beat)
+
+    def stop(self) -> None:
+        """The last silence counts."""
+        self._next.cancel()
+        self.longest = max(self.longest, time.process_time() - self._last)
+
+
+@contextmanager
+def listening() -> Iterator[Heart]:
+    heart = Heart()
+    heart.beat()
+    try:
+        yield heart
+    finally:
+        heart.stop()
+
+
+async def send(app: FastAPI, method: str, url: str, body: bytes) -> int:
+    """The status of a request, without a client that would hold up the loop itself."""
+    path, _, query = url.partition("?")
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))],
+        "client": ("127.0.0.1", 1),
+        "server": ("localhost", 80),
+        "state": {},
+    }
+    parts = [body[at : at + 2**16] for at in range(0, len(body), 2**16)] or [b""]
+    statuses: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        if not parts:
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+    async def told(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    await app(scope, receive, told)
+    return statuses[0]
+
+
+@pytest.fixture
+async def api(postgres_url: str) -> AsyncIterator[FastAPI]:
+    backend = await connect(postgres_url)
+    limits = ApiSettings(_env_file=None, max_wait=0.0, max_stream=0.01, requests_per_second=1e6, burst=10**6)
+    client = Client(backend)
+    await client.store_message("t", "x")
+    await client.backend.checkpointer.save_pending_request("t", HitlRequest(request_id="q", answer_schema={"type": "string"}))
+    gc.collect()
+    gc.freeze()  # the tests' own objects are nothing that a body could be blamed for
+    yield asgi_app(client, auth="off", settings=limits)
+    gc.unfreeze()
+    await backend.close()
+
+
+@pytest.mark.timeout(3600 if BODIES > 1000 else 240)
+async def test_no_shape_holds_up_the_loop(api: FastAPI) -> None:
+    assert await send(api, "GET", "/v1/threads/t", b"") == 200
+    silences: list[tuple[float, str]] = []
+    answers: dict[int, int] = {}
+    for shape, place, size, cut in shapes.drawn(BODIES, seed=11):
+        method, url, _ = shapes.PLACES[place]
+        body = shapes.body(shape, place, size, cut)
+        best = 1e9
+        for _ in range(TRIES):
+            with listening() as heart:
+                status = await send(api, method, url, body)
+            assert status < 500, (shape, place, size, cut)
+            best = min(best, heart.longest)
+            if best <= SILENCE:
+                break
+        answers[status] = answers.get(status, 0) + 1
+        silences.append((best, f"{shape} as {place}, {len(body)} bytes → {status}"))
+    silences.sort(reverse=True)
+    worst = "\n".join(f"{silence * 1000:.0f} ms: {words}" for silence, words in silences[:10])
+    print(f"\n{answers}\n{worst}")
+    assert silences[0][0] <= SILENCE, worst
+    assert answers.keys() >= {201, 202, 422} or BODIES < 1000

@@ -1,0 +1,84 @@
+"""How much one value may hold, and how a body is looked at before anything is made of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from api.http.reading import MOST_VALUES, check_shape
+from runner.bounds import MAX_DIGITS, MAX_NESTING, MAX_VALUES, check_value, message_size
+from runner.errors import InvalidInputError
+from runner.models import Message, ToolResultPart
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+WHEEL: dict[str, Any] = {}
+WHEEL.update(a=WHEEL, b=WHEEL, c=[WHEEL, WHEEL])
+
+
+@pytest.mark.parametrize("value", [CIRCLE, WHEEL, {"a": (CIRCLE,)}])
+def test_what_contains_itself_ends(value: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        check_value(value, "extra")
+
+
+def test_every_level_is_counted() -> None:
+    """Lists of one element have no commas."""
+    chain: Any = []
+    for _ in range(MAX_NESTING - 2):
+        chain = [chain]
+    many = [chain] * (MAX_VALUES // (MAX_NESTING - 1))
+    check_value(many, "extra")
+    with pytest.raises(InvalidInputError) as error:
+        check_value([*many, *many], "extra")
+    assert error.value.details == {"field": "extra", "most": MAX_VALUES}
+
+
+def test_bytes_are_those_of_utf8() -> None:
+    check_value({"é": "x" * (2**18 - 2)}, "metadata")
+    with pytest.raises(InvalidInputError) as error:
+        check_value({"é": "x" * (2**18 - 1)}, "metadata")
+    assert error.value.details == {"field": "metadata", "most": 2**18, "got": 2**18 + 1}
+    assert message_size(Message.tool(ToolResultPart(call_id="", content={"é": ["\ud800"]}))) == len("tool_result") + 26 + 5
+
+
+def test_digits_have_no_sign() -> None:
+    for sign in (1, -1):
+        check_value([sign * (10**MAX_DIGITS - 1)], "extra")
+        with pytest.raises(InvalidInputError):
+            check_value([sign * 10**MAX_DIGITS], "extra")
+
+
+TAKEN = [
+    b"",
+    b"1" * MAX_DIGITS,
+    json.dumps("[" * 200_000).encode(),
+    json.dumps(["," * 200_000, 'x"' * 200_000, "\\" * 200_000, '\\"[' * 100_000]).encode(),
+    json.dumps({"1" * 500: "2" * 500}).encode(),
+    json.dumps([1] * (MOST_VALUES - 1)).encode(),
+    b'{"a": "' + b"1" * 500 + b'", "b": ' + b"1" * MAX_DIGITS + b', "c": "' + b"1" * 60 + b'"}',
+]
+REFUSED = [
+    b"1" * (MAX_DIGITS + 1),
+    b'{"a": "' + b"1" * 500 + b'", "b": 0.' + b"1" * 500 + b"}",
+    b'{"a": "\\\\", "b": ' + b"1" * 500 + b', "c": "\\""}',
+    json.dumps([1] * MOST_VALUES).encode(),
+    b"[[]]" * MOST_VALUES,
+    b"{}" * MOST_VALUES,
+    b'["' + b'",["' * MOST_VALUES,
+    b'"' * (4 * MOST_VALUES + 1) + b"[" * MOST_VALUES,
+    b'"\\\\"' + b"[" * MOST_VALUES,
+]
+
+
+@pytest.mark.parametrize("n", range(len(TAKEN)))
+def test_what_is_in_strings_does_not_count(n: int) -> None:
+    check_shape(TAKEN[n])
+
+
+@pytest.mark.parametrize("n", range(len(REFUSED)))
+def test_what_is_outside_of_strings_does(n: int) -> None:
+    with pytest.raises(ValueError, match=r"more than"):
+        check_shape(REFUSED[n])
