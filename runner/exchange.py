@@ -156,10 +156,24 @@ class Effects:
         return bool(self.jobs or self.events or self.cancels or self.withdrawn)
 
 
+_LONG = 2**16
+"""Characters of a text from which its own digest stands for it: JSON of megabytes takes many times as long to write."""
+
+
 def _digest(value: Any) -> str:
-    # Not as ASCII: escapes take several times as long as what they stand for.
-    text = json.dumps(value, sort_keys=True, default=str, ensure_ascii=False)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return hashlib.blake2b(json.dumps(_short(value), sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str):
+        if len(value) < _LONG:
+            return value
+        return f"blake2b {hashlib.blake2b(value.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
+    if isinstance(value, dict):
+        return {name: _short(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short(item) for item in value]
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runner.exchange import MAIN_LANE, AcceptRequest, Attempt, Cut, Effects, ForkRequest, Job, OutsideEvent, RunRef
-from runner.models import Message, RetryPolicy, RunOptions
+from runner.models import Message, RetryPolicy, RunOptions, ToolResultPart
 
 
 def request(**fields: Any) -> AcceptRequest:
@@ -38,6 +38,18 @@ def test_lane_key_is_the_same_for_every_run_of_a_lane() -> None:
 
 def test_attempts_name_their_run() -> None:
     assert Attempt(1, "r", 5).ref == RunRef(1, "r")
+
+
+@pytest.mark.parametrize("end", ["", "é", "\ud800"])
+def test_long_texts_count_to_their_last_character(end: str) -> None:
+    """R2: a digest stands for a text of megabytes, wherever it is."""
+
+    def hashed(text: str) -> dict[str, str]:
+        message = Message.tool(ToolResultPart(call_id="c", content=[{"k": text}]))
+        return AcceptRequest(thread_id="t", run_id="r", input=message.model_copy(update={"metadata": {"k": text}})).request_hash
+
+    text = "x" * 200_000 + end
+    assert hashed(text) == hashed(text) != hashed(text + "y")
 
 
 def test_the_same_request_has_the_same_hash() -> None:
