@@ -143,7 +143,7 @@ async def test_who_may_not_write_is_told_so_before_the_body_is_looked_at(caller:
 
 async def test_what_one_key_sends_at_once_is_bounded(client: Client) -> None:
     """A2: bodies that wait, for their end or for their answer, do not add up; another key is not concerned."""
-    app = asgi_app(client, settings=ApiSettings(_env_file=None, max_body=1000, bodies_per_key=1000))
+    app = asgi_app(client, settings=ApiSettings(_env_file=None, max_body=1000, bodies_per_key=1000, token_secret=SECRET))
     keys = [(await client.create_key("k"))[1] for _ in range(2)]
     begun, rest = asyncio.Event(), asyncio.Event()
 

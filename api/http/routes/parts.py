@@ -49,7 +49,8 @@ class Route(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         known = Known(self)
-        scopes: list[Scope] = [scope for scheme in (self.openapi_extra or {}).get("security", ()) for scope in scheme["apiKey"]]
+        security: list[dict[str, list[Scope]]] = (self.openapi_extra or {}).get("security", [])
+        scopes = {scope for scheme in security for scopes in scheme.values() for scope in scopes}
 
         async def route(request: Request) -> Response:
             for scope in scopes:  # before the body is looked at
