@@ -51,6 +51,7 @@ _BY_HTTP_STATUS = {
     415: Exit.USAGE,
     422: Exit.USAGE,
     429: Exit.UNAVAILABLE,
+    431: Exit.USAGE,
     501: Exit.USAGE,
     503: Exit.UNAVAILABLE,
     504: Exit.TIMEOUT,

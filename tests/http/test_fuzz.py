@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import resource
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from urllib.parse import quote
@@ -32,6 +33,8 @@ from tests.http.conftest import transport
 BODIES = int(os.environ.get("RUNYARD_TEST_BODIES", "150"))
 GROWTH = 10 * 2**20
 """Bytes by which the process may grow while all bodies are sent once more."""
+MISSING = 501
+"""What a route answers that needs something which is not set up here: the secret of webhooks."""
 
 scalars = st.one_of(
     st.none(),
@@ -107,6 +110,11 @@ def memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def filled(path: str, **ids: str) -> str:
+    """The path with ids in the place of their names."""
+    return path.format_map(defaultdict(lambda: "none", {"thread_id": "t", "run_id": "r", "request_id": "q"} | ids))
+
+
 @pytest.mark.timeout(1500 if BODIES > 1000 else 240)
 def test_no_body_is_a_5xx(loop: asyncio.Runner, http: httpx.AsyncClient) -> None:
     """And memory is stable: hypothesis remembers what it tried, so growth is measured while that is sent again."""
@@ -121,9 +129,9 @@ def test_no_body_is_a_5xx(loop: asyncio.Runner, http: httpx.AsyncClient) -> None
     @given(st.sampled_from(sorted(OPERATIONS)), bodies)
     def send(operation: tuple[str, str], body: bytes) -> None:
         method, path = operation
-        tried.append((method, path.format(thread_id="t", run_id="r", request_id="q"), body))
+        tried.append((method, filled(path), body))
         reply = ask(*tried[-1])
-        assert reply.status_code < 500, (operation, body, reply.text)
+        assert reply.status_code < 500 or reply.status_code == MISSING, (operation, body, reply.text)
         if reply.status_code >= 400:
             assert reply.headers["content-type"] == "application/problem+json" and reply.json()["detail"]
 
@@ -147,8 +155,8 @@ def test_no_query_is_a_5xx(loop: asyncio.Runner, http: httpx.AsyncClient) -> Non
     @settings(max_examples=BODIES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.sampled_from(paths), st.dictionaries(st.sampled_from(names), texts, max_size=3), st.one_of(st.just("t"), texts))
     def ask(operation: tuple[str, str], query: dict[str, str], thread_id: str) -> None:
-        url = operation[1].format(thread_id=quote(thread_id, safe="") or "t", run_id="r", request_id="q")
+        url = filled(operation[1], thread_id=quote(thread_id, safe="") or "t")
         reply = loop.run(http.get(url, params=query))
-        assert reply.status_code < 500, (url, query, reply.text)
+        assert reply.status_code < 500 or reply.status_code == MISSING, (url, query, reply.text)
 
     ask()
