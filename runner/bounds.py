@@ -7,6 +7,7 @@ lets nothing else of its process run. Of a value that was taken once, none may r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidInputError
@@ -22,8 +23,8 @@ MAX_PARTS: Final = 2_000
 """Parts of one message: each is an object of its own wherever the message goes."""
 MAX_RESULT_VALUES: Final = 100_000
 """Values in the result of a run or a step: that of a job holds the messages of all its candidates."""
-MAX_DIGITS: Final = 100
-"""Decimal digits of an integer. Readers of JSON convert long ones in more than linear time, or not at all."""
+MAX_BITS: Final = 64
+"""Of an integer, with a sign or without. No store and no reader of JSON keeps more in the same way."""
 MESSAGE_BYTES: Final = 8 * 2**20
 """Of one message as it is stored, where the limit ``message_bytes`` is not set. Images come inline."""
 MAX_EXTRA: Final = 2**21
@@ -46,7 +47,7 @@ MAX_BYTES: Final[Mapping[str, int]] = {
 }
 """Of the text in one value, names of fields included, by the argument or field that the value is."""
 
-_LARGEST: Final = 10**MAX_DIGITS
+_INTEGERS: Final = range(-(2 ** (MAX_BITS - 1)), 2**MAX_BITS)
 
 
 def check_value(value: Any, name: str) -> None:
@@ -66,8 +67,10 @@ def check_requests(*requests: HitlRequest) -> None:
 
 
 def check_content(message: Message) -> None:
-    """Raise InvalidInputError for too many parts or values, too deep ones, or too long integers in ``message``; its bytes are
-    counted as it is stored."""
+    """Raise InvalidInputError for too many parts or values, too deep ones, or numbers out of range in ``message``.
+
+    Its bytes are counted as it is stored.
+    """
     if len(message.content) > MAX_PARTS:
         words = f"a message has {MAX_PARTS} parts at most, got {len(message.content)}; make it several messages"
         raise InvalidInputError(words, field="message", most=MAX_PARTS, got=len(message.content))
@@ -103,9 +106,11 @@ def _walk(layer: list[Any], name: str, values: int, most: int | None) -> None:
                     below += part.values()
                 else:
                     below += part
-            elif isinstance(part, int) and not -_LARGEST < part < _LARGEST:
-                words = f"holds an integer of more than {MAX_DIGITS} digits; make it a string"
-                raise InvalidInputError(f"{name} {words}", field=name, most=MAX_DIGITS)
+            elif isinstance(part, int) and part not in _INTEGERS:
+                words = f"holds an integer of more than {MAX_BITS} bits; make it a string"
+                raise InvalidInputError(f"{name} {words}", field=name, most=MAX_BITS)
+            elif isinstance(part, float) and not isfinite(part):
+                raise InvalidInputError(f"{name} holds {part}, which JSON cannot say; make it null or a string", field=name)
             elif isinstance(part, bytes | bytearray):
                 size += len(part)
         layer = below

@@ -13,10 +13,12 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from runner.bounds import MAX_DIGITS, MAX_VALUES
+from runner.bounds import MAX_VALUES
 
 MOST_VALUES: Final = 2 * MAX_VALUES
 """Values in one body, the members of lists and objects counted: while they are checked, nobody else is answered."""
+MAX_DIGITS: Final = 100
+"""Digits of a number. Readers of JSON convert long ones in more than linear time, or not at all."""
 LARGE: Final = 2**16
 """Bytes from which a body is read beside the event loop."""
 

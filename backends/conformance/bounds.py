@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from pydantic import JsonValue
 
 from runner import errors
-from runner.bounds import MAX_BYTES, MAX_DIGITS, MAX_EXTRA, MAX_NESTING, MAX_PARTS, MAX_RESULT_VALUES, MAX_VALUES, MESSAGE_BYTES
+from runner.bounds import MAX_BITS, MAX_BYTES, MAX_EXTRA, MAX_NESTING, MAX_PARTS, MAX_RESULT_VALUES, MAX_VALUES, MESSAGE_BYTES
 from runner.exchange import ThreadRequest, Write
 from runner.models import ErrorInfo, HitlRequest, JsonObject, Limit, Message, TextPart, ToolCallPart, ToolResultPart, new_id
 from runner.states import RunStatus
@@ -116,7 +117,7 @@ class TestNesting:
 
 FEW: JsonObject = {"k": [0] * (MAX_VALUES - 1)}
 MANY: JsonObject = {"k": [0] * MAX_VALUES}
-LONG: JsonObject = {"k": -(10**MAX_DIGITS)}
+LONG: JsonObject = {"k": -(2**63) - 1}
 
 
 def large(field: str) -> JsonObject:
@@ -131,8 +132,42 @@ async def exceeds(field: str, most: int, call: Callable[[], Awaitable[object]]) 
 
 
 class TestBounds:
+    @pytest.mark.parametrize("number", [-(2**63), 2**64 - 1, 1e20, -1.7e308, 5e-324, 0.1, True])
+    async def test_numbers_come_back(self, world: World, number: float) -> None:
+        """R15: as they were, wherever they are kept, so that what was read can be saved again."""
+        value: JsonObject = {"k": number}
+        await world.checkpointer.append(T, [user("x", metadata=value)])
+        for _ in range(2):
+            await world.checkpointer.save_extra(T, value)
+            data = await world.checkpointer.load(T)
+            assert data is not None and (data.extra, data.messages[0].metadata) == (value, value)
+            value = data.extra
+        await world.accept("r", metadata=value)
+        assert (await world.run("r")).metadata == value
+        await world.suspended("s", "q", thread="other")
+        await world.runs.respond(value, request_id="q")
+        attempt = await world.take("s", thread="other")
+        assert (await world.runs.ledger(attempt)).requests["q"].answer == value
+        await world.finish(attempt, said("y"), result=value)
+        assert (await world.run("s", "other")).result == value
+
+    @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+    async def test_numbers_that_json_has_not(self, world: World, number: float) -> None:
+        """A2, R15: every store refuses them, before anything is kept."""
+        value: JsonObject = {"k": [number]}
+        for message in (Message.user("x", metadata=value), Message.tool(ToolResultPart(call_id="c", content=value))):
+            with pytest.raises(errors.InvalidInputError):
+                await world.checkpointer.append(T, [user("x"), message])
+            with pytest.raises(errors.InvalidInputError):
+                await world.threads.store_message(T, message)
+        with pytest.raises(errors.InvalidInputError):
+            await world.checkpointer.save_extra(T, value)
+        with pytest.raises(errors.InvalidInputError):
+            await world.accept("r", metadata=value)
+        assert await world.threads.thread(T) is None
+
     @pytest.mark.parametrize(
-        ("value", "most"), [(MANY, MAX_VALUES), (LONG, MAX_DIGITS), (None, None)], ids=["values", "digits", "bytes"]
+        ("value", "most"), [(MANY, MAX_VALUES), (LONG, MAX_BITS), (None, None)], ids=["values", "bits", "bytes"]
     )
     async def test_what_a_host_brings(self, world: World, value: JsonObject | None, most: int | None) -> None:
         """A2: no thread and no run comes of it, and the one that is there stays as it was."""
@@ -155,10 +190,10 @@ class TestBounds:
         thread = await world.threads.thread(T)
         assert thread is not None and thread.extra == {} and await world.threads.thread("f") is None
 
-    @pytest.mark.parametrize("value", [MANY, LONG], ids=["values", "digits"])
+    @pytest.mark.parametrize("value", [MANY, LONG], ids=["values", "bits"])
     async def test_messages(self, world: World, value: JsonObject) -> None:
         """A2: calls, results and metadata, by every way that a message can come."""
-        most = MAX_VALUES if value is MANY else MAX_DIGITS
+        most = MAX_VALUES if value is MANY else MAX_BITS
         for message in (
             Message.assistant([ToolCallPart(id="c", name="n", arguments=value)]),
             Message.tool(ToolResultPart(call_id="c", content=value)),

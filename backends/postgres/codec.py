@@ -87,7 +87,12 @@ def to_json(value: Any) -> str:
 
 def from_json(text: str | None) -> Any:
     """The value of a jsonb column."""
-    return None if text is None else json.loads(text)
+    return None if text is None else json.loads(text, parse_int=_integer)
+
+
+def _integer(digits: str) -> int | float:
+    """A number without a fraction. Integers have 64 bits, so that a longer one was a float: jsonb writes 1e20 out."""
+    return int(digits) if len(digits) < 20 or -(2**63) <= int(digits) < 2**64 else float(digits)
 
 
 def check_uuid(value: str, name: str = "message id") -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 
-from api.http.reading import MOST_VALUES, check_shape
-from runner.bounds import MAX_DIGITS, MAX_NESTING, MAX_VALUES, check_value, message_size
+from api.http.reading import MAX_DIGITS, MOST_VALUES, check_shape
+from runner.bounds import MAX_NESTING, MAX_VALUES, check_value, message_size
 from runner.errors import InvalidInputError
 from runner.models import Message, ToolResultPart
 
@@ -44,11 +45,11 @@ def test_bytes_are_those_of_utf8() -> None:
     assert message_size(Message.tool(ToolResultPart(call_id="", content={"é": ["\ud800"]}))) == len("tool_result") + 26 + 5
 
 
-def test_digits_have_no_sign() -> None:
-    for sign in (1, -1):
-        check_value([sign * (10**MAX_DIGITS - 1)], "extra")
+def test_integers_have_64_bits_and_floats_are_finite() -> None:
+    check_value([-(2**63), 2**64 - 1, True, -1.7e308, 5e-324], "extra")
+    for number in (-(2**63) - 1, 2**64, math.inf, -math.inf, math.nan):
         with pytest.raises(InvalidInputError):
-            check_value([sign * 10**MAX_DIGITS], "extra")
+            check_value({"k": [number]}, "extra")
 
 
 TAKEN = [

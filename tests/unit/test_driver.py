@@ -18,7 +18,7 @@ from runner import current_step
 from runner.agents.driver import drive, serve
 from runner.agents.steps import current_run
 from runner.app import App
-from runner.bounds import MAX_DIGITS, MAX_VALUES
+from runner.bounds import MAX_VALUES
 from runner.executor import Execution, Stop
 from runner.models import Limit, RunStatus, open_tool_calls
 from tests.model_lab import Lab, Script, call, prompts, status
@@ -351,8 +351,8 @@ async def test_r7_characters_that_a_provider_cut_in_two_are_put_together(lab: La
 
 @pytest.mark.parametrize(
     "value",
-    ["half \ud800", "x" * 100_000, object(), [0] * (MAX_VALUES + 1), 10**MAX_DIGITS],
-    ids=["surrogate", "large", "no json", "many values", "many digits"],
+    ["half \ud800", "x" * 100_000, object(), [0] * (MAX_VALUES + 1), 2**64],
+    ids=["surrogate", "large", "no json", "many values", "many bits"],
 )
 async def test_r7_a_result_that_cannot_be_stored_is_an_error_result(lab: Lab, value: object) -> None:
     await lab.backend.limits.set_limit(Limit(name="message_bytes", most=50_000))

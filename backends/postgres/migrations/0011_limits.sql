@@ -53,8 +53,8 @@ BEGIN
         why := format('holds %s bytes, and may hold 262144; keep large data elsewhere and store a reference', size); most := 262144;
     ELSIF metadata @? 'strict $.**{100 to last} ? (@.type() == "object" || @.type() == "array")' THEN
         why := 'is nested more than 100 levels deep; make it flatter, or a string of its JSON'; most := 100;
-    ELSIF metadata @? 'strict $.** ? (@.type() == "number" && (@ >= 1e100 || @ <= -1e100))' THEN
-        why := 'holds a number of more than 100 digits; make it a string'; most := 100;
+    ELSIF metadata @? 'strict $.** ? (@.type() == "number" && (@ > 18446744073709551615 || @ < -9223372036854775808))' THEN
+        why := 'holds a number of more than 64 bits; make it a string'; most := 64;
     ELSIF size > 50000 AND (SELECT count(*) FROM jsonb_path_query(metadata, 'strict $.**')) > 25001 THEN
         why := 'holds more than 25000 values; keep large data elsewhere and store a reference'; most := 25000;
     END IF;
