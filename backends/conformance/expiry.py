@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runner import errors
-from runner.exchange import Effects
+from runner.exchange import Cut, Effects, ForkRequest
 from runner.models import HitlRequest, Limit, RunOptions, new_id
 from runner.states import RunStatus
 
@@ -135,6 +135,14 @@ class TestExpiry:
             assert abs((accepted.expires_at - accepted.accepted_at).total_seconds() - seconds) < 5
             assert (await world.run(run_id)).expires_at == accepted.expires_at
         assert (await world.run("before")).expires_at is None
+
+    async def test_the_limit_spares_forks(self, world: World) -> None:
+        """F5: a fork waits for its run as long as that takes."""
+        await world.backend.limits.set_limit(Limit(name="queued_seconds", most=60))
+        attempt = await world.start("r")
+        fork = ForkRequest(src=T, new="c", cut=Cut(after_run_id="r"))
+        assert (await world.accept("job", None, kind="fork", fork=fork)).run.expires_at is None
+        await world.finish(attempt)
 
     async def test_it_is_part_of_the_request(self, world: World) -> None:
         """R2: an option that changes the outcome."""

@@ -45,7 +45,7 @@ def new_run(db: Database, thread: ThreadState, request: AcceptRequest, parent_id
         metadata=request.metadata,
         trace_context=request.trace_context,
     )
-    seconds = [run.options.expires_in, limits.limit_of(db, "queued_seconds")]
+    seconds = [run.options.expires_in, limits.limit_of(db, "queued_seconds") if run.kind != "fork" else None]
     if any(each is not None for each in seconds):
         most = min(each for each in seconds if each is not None)
         run.expires_at = max(run.run_at or now, now) + timedelta(seconds=min(most, MAX_EXPIRY))
@@ -113,8 +113,7 @@ def is_late(db: Database, run: RunState) -> bool:
 
 def expire(db: Database, thread: ThreadState, run: RunState) -> Effects:
     """End a run that did not start in time."""
-    assert run.run.expires_at is not None
-    message = f"run {run.id} did not start by {run.run.expires_at.isoformat()}"
+    message = f"run {run.id} did not start in time"
     return end_outside(db, thread, run, RunStatus.FAILED, ErrorInfo(code=RunExpiredError.code, message=message))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -13,6 +13,9 @@ from ..exchange import Effects
 from ..models import PRIORITIES, Message, Priority, RunOptions, check_message
 from ..ports import Backend
 from ..webhooks.models import check_url
+
+YEARS: Final = range(1970, 9000)
+"""Of moments that callers name."""
 
 
 class Calls:
@@ -43,9 +46,14 @@ def options(**fields: Any) -> RunOptions:
 
 
 def aware(moment: datetime | None, name: str = "run_at") -> datetime | None:
-    """``moment`` if it names an instant: a naive one would mean another time on another host."""
-    if moment is not None and moment.tzinfo is None:
+    """``moment`` if it names an instant. A naive one would mean another time on another host; what is added to one at the end of
+    the calendar has no date."""
+    if moment is None:
+        return None
+    if moment.tzinfo is None:
         raise InvalidInputError(f"{name} needs a time zone, got {moment.isoformat()}; use datetime.now(UTC)", field=name)
+    if moment.year not in YEARS:
+        raise InvalidInputError(f"{name} is from the year {YEARS[0]} to {YEARS[-1]}, got {moment.isoformat()}", field=name)
     return moment
 
 

@@ -25,6 +25,16 @@ SELECT r.tenant, r.thread_id, 'e' || g, r.thread_key, 'prompt', 'failed', '', r.
     now()
 FROM runyard.runs r, generate_series(1, 20000) g
 """
+WAITING = """
+INSERT INTO runyard.runs
+    (tenant, thread_id, run_id, thread_key, kind, status, lane, lane_seq, queue, priority, request_hash, admitted_at,
+     changed_at, expires_at, run_at)
+SELECT r.tenant, r.thread_id, 'w' || g, r.thread_key, 'prompt', 'queued', CASE g % 2 WHEN 0 THEN '' END,
+    CASE g % 2 WHEN 0 THEN r.lane_seq + g END, 'default', 'normal', '{}', CASE g % 2 WHEN 0 THEN r.admitted_at END,
+    r.changed_at, now() + interval '1 day', now() + interval '1 hour'
+FROM runyard.runs r, generate_series(1, 20000) g
+"""
+ADMIT = "SELECT * FROM runyard.admit(100)"
 HEADS = "SELECT * FROM runyard.heads('0 s', 0, '', 1000)"
 QUEUES = "SELECT * FROM runyard.queues()"
 
@@ -45,6 +55,20 @@ async def test_a_pass_reads_lane_heads_only(postgres_url: str) -> None:
         await connection.execute(QUEUED)
         assert [head.job.run_id for head in await backend.workers.heads(unchanged=timedelta(0))] == ["head"]
         assert await blocks(connection, HEADS) < 100
+    finally:
+        await connection.close()
+        await backend.close()
+
+
+async def test_what_waits_for_its_time_costs_nothing_meanwhile(postgres_url: str) -> None:
+    """Design 10, R11: delayed runs and those that may expire are found by an index, also on tables without statistics."""
+    backend = await connect(postgres_url)
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        await backend.runs.accept(AcceptRequest(thread_id="t", run_id="head", input=Message.user("hi")))
+        await connection.execute(WAITING)
+        assert 3000 < ((await backend.runs.admit()).next_due or 0) <= 3600
+        assert await blocks(connection, ADMIT) < 100
     finally:
         await connection.close()
         await backend.close()

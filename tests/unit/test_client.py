@@ -146,6 +146,8 @@ class TestEnqueue:
             ({"delay": -1.0}, "delay"),
             ({"delay": 1.0, "run_at": datetime.now(UTC)}, "delay"),
             ({"run_at": datetime(2030, 1, 1)}, "run_at"),
+            ({"run_at": datetime(9999, 12, 31, tzinfo=UTC), "expires_in": 3e8}, "run_at"),
+            ({"run_at": datetime(1, 1, 1, tzinfo=UTC)}, "run_at"),
             ({"max_attempts": 0}, "max_attempts"),
             ({"timeout": -5.0}, "timeout"),
             ({"priority": "urgent"}, "priority"),

@@ -414,7 +414,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     got record;
     event text := nextval('runyard.fences') || '-1';
-    why jsonb := jsonb_build_object('code', 'run_expired', 'message', format('run %s did not start by %s', r.run_id, r.expires_at));
+    why jsonb := jsonb_build_object('code', 'run_expired', 'message', format('run %s did not start in time', r.run_id));
 BEGIN
     got := runyard.end_run(t, r, 'failed', why, event);
     t := got.t;
@@ -442,7 +442,7 @@ BEGIN
 END $$;
 
 -- Admit what is committed and due on any thread, fire the deadlines of requests, and end what did not start in time. next_due: seconds until
--- the next of these, NULL if nothing waits for its time.
+-- the next of these, NULL if nothing waits for its time. The clock is read once per statement: read for each row, it would use no index.
 CREATE FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -455,11 +455,11 @@ BEGIN
     FOR due IN
         SELECT DISTINCT x.tenant, x.thread_id, t2.thread_key FROM (
             (SELECT y.tenant, y.thread_id FROM runyard.runs y
-             WHERE y.lane_seq IS NULL AND coalesce(y.run_at, y.accepted_at) <= clock_timestamp()
+             WHERE y.lane_seq IS NULL AND coalesce(y.run_at, y.accepted_at) <= (SELECT clock_timestamp())
              ORDER BY coalesce(y.run_at, y.accepted_at) LIMIT most)
             UNION ALL
             (SELECT z.tenant, z.thread_id FROM runyard.hitl_requests h JOIN runyard.threads z USING (thread_key)
-             WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at <= clock_timestamp() AND z.deleted_at IS NULL
+             WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL
                -- A run that would fail, and goes on with the answer to something else, fails once it is suspended again.
                AND (h.otherwise IS NOT NULL OR NOT EXISTS (
                    SELECT 1 FROM runyard.runs r WHERE r.thread_key = h.thread_key AND r.run_id = h.run_id
@@ -467,7 +467,7 @@ BEGIN
              ORDER BY h.deadline_at LIMIT most)
             UNION ALL
             (SELECT e.tenant, e.thread_id FROM runyard.runs e
-             WHERE e.expires_at <= clock_timestamp() AND e.attempt = 0 AND e.finished_at IS NULL AND NOT e.deleted
+             WHERE e.expires_at <= (SELECT clock_timestamp()) AND e.attempt = 0 AND e.finished_at IS NULL AND NOT e.deleted
              ORDER BY e.expires_at LIMIT most)) x
         LEFT JOIN runyard.threads t2 ON t2.tenant = x.tenant AND t2.thread_id = x.thread_id AND t2.deleted_at IS NULL
         ORDER BY t2.thread_key NULLS LAST, x.tenant, x.thread_id
@@ -486,12 +486,13 @@ BEGIN
         RETURN;
     END IF;
     SELECT extract(epoch FROM least(
-        (SELECT min(coalesce(y.run_at, y.accepted_at)) FROM runyard.runs y
-         WHERE y.lane_seq IS NULL AND coalesce(y.run_at, y.accepted_at) > clock_timestamp()),
-        (SELECT min(h.deadline_at) FROM runyard.hitl_requests h
-         WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at > clock_timestamp()),
-        (SELECT min(e.expires_at) FROM runyard.runs e
-         WHERE e.expires_at > clock_timestamp() AND e.attempt = 0 AND e.finished_at IS NULL)) - clock_timestamp())
+        (SELECT coalesce(y.run_at, y.accepted_at) AS due_at FROM runyard.runs y
+         WHERE y.lane_seq IS NULL AND coalesce(y.run_at, y.accepted_at) > (SELECT clock_timestamp()) ORDER BY due_at LIMIT 1),
+        (SELECT h.deadline_at FROM runyard.hitl_requests h
+         WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at > (SELECT clock_timestamp()) ORDER BY h.deadline_at LIMIT 1),
+        (SELECT e.expires_at FROM runyard.runs e
+         WHERE e.expires_at > (SELECT clock_timestamp()) AND e.attempt = 0 AND e.finished_at IS NULL
+         ORDER BY e.expires_at LIMIT 1)) - clock_timestamp())
     INTO next_due;
 END $$;
 
@@ -504,11 +505,13 @@ CREATE TYPE runyard.request AS (
     candidates bytea[], job_key bigint, job_run_id text
 );
 
--- By when the first attempt has to start: the request's own time or the deployment's, whichever is shorter, from when the run is due.
+-- By when the first attempt has to start: the request's own time or the deployment's, whichever is shorter, from when the run is due. A fork
+-- may wait for a run for as long as that takes.
 CREATE FUNCTION runyard.expires_at(q runyard.request, due_at timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    seconds double precision := least((q.options->>'expires_in')::double precision, runyard.limit_of('queued_seconds'));
+    seconds double precision := least((q.options->>'expires_in')::double precision,
+                                      CASE WHEN q.kind <> 'fork' THEN runyard.limit_of('queued_seconds') END);
 BEGIN
     IF seconds IS NULL THEN RETURN NULL; END IF;
     RETURN greatest(due_at, clock_timestamp()) + make_interval(secs => least(seconds, 315360000));
@@ -752,7 +755,7 @@ DECLARE
 BEGIN
     FOR given IN SELECT key, value FROM jsonb_each(CASE jsonb_typeof(options) WHEN 'object' THEN options ELSE '{"options": null}' END) LOOP
         IF NOT (CASE given.key
-            WHEN 'timeout' THEN jsonb_typeof(given.value) = 'number' AND given.value > '0'
+            WHEN 'timeout' THEN jsonb_typeof(given.value) = 'number' AND given.value >= '1e-9' AND given.value <= '315360000'
             WHEN 'expires_in' THEN jsonb_typeof(given.value) = 'number' AND given.value >= '1e-9' AND given.value <= '315360000'
             WHEN 'max_attempts' THEN given.value::text ~ '^[1-9][0-9]{0,2}$'
             WHEN 'parallel' THEN jsonb_typeof(given.value) = 'boolean'
@@ -789,6 +792,9 @@ BEGIN
     END IF;
     IF priority NOT IN ('high', 'normal', 'low') OR jsonb_typeof(metadata) <> 'object' THEN
         PERFORM runyard.refuse('invalid_input', 'priority is high, normal or low, and metadata an object');
+    END IF;
+    IF run_at NOT BETWEEN '1970-01-01T00:00:00Z' AND '9000-01-01T00:00:00Z' THEN
+        PERFORM runyard.refuse('invalid_input', format('run_at is from the year 1970 to 8999, got %s', run_at), '{"field": "run_at"}');
     END IF;
     PERFORM runyard.check_metadata(metadata);
     PERFORM runyard.check_options(options);
