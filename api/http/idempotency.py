@@ -1,14 +1,15 @@
 """``Idempotency-Key``: one header for every POST, in the place of the id that each operation has for repetitions.
 
 The key becomes that id, by tenant, operation and thread, and nothing else is stored: a repetition is what the same request
-under the same id is, for as long as the thread exists. An id in the body wins over the header.
+under the same id is, for as long as the thread exists. An id in the body wins over the header. Where an operation has no id
+because the state decides what a repetition does, the key is checked for its form and not used.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import Depends, Header, Request
 
@@ -17,6 +18,7 @@ from .auth import Principal
 KEYS: Final = uuid.UUID("5d1f0a53-0f5e-5a9c-8c7e-2b1f6f4f8a21")
 LONGEST: Final = 255
 SAYS: Final = "Any text of yours; the same request under the same key is answered alike. An id in the body wins over it."
+UNUSED: Final = "Accepted and not used: the state decides what a repetition does."
 
 
 class Key(NamedTuple):
@@ -32,14 +34,19 @@ class Key(NamedTuple):
         return str(uuid.uuid5(KEYS, json.dumps([self.tenant, operation, *of, self.value])))
 
 
-def _key(
-    request: Request,
-    idempotency_key: Annotated[
-        str | None, Header(min_length=1, max_length=LONGEST, pattern="^[!-~]+$", description=SAYS)
-    ] = None,
-) -> Key:
+def _header(says: str) -> Any:
+    return Header(min_length=1, max_length=LONGEST, pattern="^[!-~]+$", description=says)
+
+
+def _key(request: Request, idempotency_key: Annotated[str | None, _header(SAYS)] = None) -> Key:
     principal: Principal = request.scope["state"]["principal"]
     return Key(idempotency_key, principal.tenant)
 
 
+def _unused(idempotency_key: Annotated[str | None, _header(UNUSED)] = None) -> None:
+    """The header's form is checked, nothing more."""
+
+
 Idempotency = Annotated[Key, Depends(_key)]
+BY_STATE: Final = [Depends(_unused)]
+"""The dependencies of a route whose repetition is safe, or refused, by the state alone."""

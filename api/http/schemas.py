@@ -289,6 +289,7 @@ class RotateSecret(_Request):
     model_config = ConfigDict(json_schema_extra={"examples": [{"overlap": 3600}]})
 
     overlap: StrictFloat = Field(OVERLAP, ge=0, le=MOST_OVERLAP, description="Seconds for which the one before signs too.")
+    rotation_id: Id | None = Field(None, description="Yours, to make a repetition safe.")
 
 
 class StoreMessage(_Request):

@@ -141,6 +141,20 @@ class TestWebhooks:
         assert {p.webhook_id: [*p.versions] for p in await take(world)} == {"hook": [3], "all": [1], None: [1]}
         await other.backend.close()
 
+    @pytest.mark.parametrize("hook", [None, "hook"])
+    async def test_a_rotation_repeated_is_one(self, world: World, hook: str | None) -> None:
+        """Under the id of the last one nothing changes; without an id each counts."""
+        await subscribe(world)
+        store = world.backend.webhooks
+        first = await store.rotate(hook, overlap=60.0, rotation_id="once")
+        assert first is not None and first.version == 2
+        assert await store.rotate(hook, overlap=60.0, rotation_id="once") == first == await store.key(hook)
+        second = await store.rotate(hook, overlap=60.0, rotation_id="another")
+        assert second is not None and second.version == 3
+        assert await store.rotate(hook, overlap=0.0) == SigningKey(4)
+        assert await store.rotate(hook, overlap=0.0) == SigningKey(5)
+        assert await store.rotate("none", overlap=1.0, rotation_id="once") is None
+
     async def test_what_is_not_settled_comes_again(self, world: World) -> None:
         """E5: at least once; the same id, one more try."""
         await world.turn("r1", options=OWN)

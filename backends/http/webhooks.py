@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.models import JsonObject
+from runner.models import JsonObject, new_id
 from runner.webhooks.models import SigningKey, WebhookSecret
 
 from .direct import DirectOnly, only_direct
@@ -25,13 +25,14 @@ class HttpWebhookStore(DirectOnly):
             raise only_direct("webhook_secret of a subscription")
         return _key((await self._wire.ask("GET", "webhook_secret")).data)
 
-    async def rotate(self, webhook_id: str | None = None, *, overlap: float) -> SigningKey | None:
+    async def rotate(
+        self, webhook_id: str | None = None, *, overlap: float, rotation_id: str | None = None
+    ) -> SigningKey | None:
         """The next secret; needs a key with the scope admin."""
         if webhook_id is not None:
             raise only_direct("rotate_webhook_secret of a subscription")
-        body: JsonObject = {"overlap": float(overlap)}
-        # A second rotation would take the place of a secret that receivers have.
-        return _key((await self._wire.ask("POST", "webhook_secret", "rotate", body=body, repeat=False)).data)
+        body: JsonObject = {"overlap": float(overlap), "rotation_id": rotation_id or new_id()}
+        return _key((await self._wire.ask("POST", "webhook_secret", "rotate", body=body)).data)
 
 
 def _key(data: Any) -> SigningKey:

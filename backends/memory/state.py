@@ -248,6 +248,7 @@ class Database:
         self.pruned: dict[str, int] = {}
         self.webhooks: dict[str, Subscription] = {}
         self.webhook_keys: dict[str, SigningKey] = {}
+        self.rotations: dict[str, str | None] = {}
         self.deliveries: list[DeliveryState] = []
         self.fence = 0
         self.numbers = 0

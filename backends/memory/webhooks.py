@@ -23,6 +23,7 @@ class Subscription:
     webhook: Webhook
     seen: int
     key: SigningKey = field(default_factory=SigningKey)
+    rotation_id: str | None = None
 
     def hears(self, note: Note) -> bool:
         return self.webhook.tenant in (None, note.tenant)
@@ -93,16 +94,21 @@ class MemoryWebhookStore:
         known = self.db.webhooks.get(webhook_id)
         return known.key if known is not None and known.webhook.tenant in (None, self.tenant) else None
 
-    async def rotate(self, webhook_id: str | None = None, *, overlap: float) -> SigningKey | None:
+    async def rotate(
+        self, webhook_id: str | None = None, *, overlap: float, rotation_id: str | None = None
+    ) -> SigningKey | None:
         before = await self.key(webhook_id)
-        if before is None:
-            return None
+        if before is None or (rotation_id is not None and rotation_id == self._rotation(webhook_id)):
+            return before
         key = SigningKey(before.version + 1, self.db.now() + timedelta(seconds=overlap) if overlap else None)
         if webhook_id is None:
-            self.db.webhook_keys[self.tenant] = key
+            self.db.webhook_keys[self.tenant], self.db.rotations[self.tenant] = key, rotation_id
         else:
-            self.db.webhooks[webhook_id].key = key
+            self.db.webhooks[webhook_id].key, self.db.webhooks[webhook_id].rotation_id = key, rotation_id
         return key
+
+    def _rotation(self, webhook_id: str | None) -> str | None:
+        return self.db.rotations.get(self.tenant) if webhook_id is None else self.db.webhooks[webhook_id].rotation_id
 
     def _versions(self, webhook_id: str | None, tenant: str) -> list[int]:
         """Those that sign at this moment, the current one first."""

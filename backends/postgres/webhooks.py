@@ -55,11 +55,15 @@ class PostgresWebhookStore:
             return _key(await self.db.row("webhook_key_of_tenant", self.tenant)) or SigningKey()
         return _key(await self.db.row("webhook_key", self.tenant, webhook_id))
 
-    async def rotate(self, webhook_id: str | None = None, *, overlap: float) -> SigningKey | None:
-        """The next version signs from here on."""
+    async def rotate(
+        self, webhook_id: str | None = None, *, overlap: float, rotation_id: str | None = None
+    ) -> SigningKey | None:
+        """The next version signs from here on; nothing changes under the ``rotation_id`` of the last rotation."""
         if webhook_id is None:
-            return _key(await self.db.one("rotate_webhook_key_of_tenant", self.tenant, overlap))
-        return _key(await self.db.row("rotate_webhook_key", self.tenant, webhook_id, overlap))
+            row = await self.db.row("rotate_webhook_key_of_tenant", self.tenant, overlap, rotation_id)
+        else:
+            row = await self.db.row("rotate_webhook_key", self.tenant, webhook_id, overlap, rotation_id)
+        return _key(row) or await self.key(webhook_id)
 
     async def take(
         self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0

@@ -7,7 +7,7 @@ from typing import Final
 
 from ..errors import CapabilityMissingError, InvalidInputError
 from ..exchange import Page
-from ..models import FeedType, new_id
+from ..models import FeedType, check_id, new_id
 from ..webhooks.models import (
     DELIVERY_STATUSES,
     DeliveryStatus,
@@ -62,17 +62,23 @@ class WebhookCalls(Calls):
         """
         return self._told(webhook_id, await self.backend.webhooks.key(webhook_id))
 
-    async def rotate_webhook_secret(self, webhook_id: str | None = None, *, overlap: float = OVERLAP) -> WebhookSecret | None:
+    async def rotate_webhook_secret(
+        self, webhook_id: str | None = None, *, overlap: float = OVERLAP, rotation_id: str | None = None
+    ) -> WebhookSecret | None:
         """Let another secret sign from here on, what is tried again included; it is returned.
 
-        ``overlap``: seconds for which the one before signs as well, so that receivers can change over; 0 after a leak. None if
-        there is no such subscription. Raises InvalidInputError; CapabilityMissingError without RUNYARD_WEBHOOK_SECRET, when
-        nothing was changed.
+        ``overlap``: seconds for which the one before signs as well, so that receivers can change over; 0 after a leak.
+        ``rotation_id``: yours, to make a repetition safe: under that of the last rotation nothing changes, and its secret is
+        returned. None if there is no such subscription. Raises InvalidInputError; CapabilityMissingError without
+        RUNYARD_WEBHOOK_SECRET, when nothing was changed.
         """
         if not 0 <= overlap <= MOST_OVERLAP:
             raise InvalidInputError(f"overlap is seconds, up to {MOST_OVERLAP:.0f}; got {overlap}", field="overlap")
+        if rotation_id is not None:
+            check_id(rotation_id, "rotation_id")
         await self.webhook_secret(webhook_id)
-        return self._told(webhook_id, await self.backend.webhooks.rotate(webhook_id, overlap=overlap))
+        key = await self.backend.webhooks.rotate(webhook_id, overlap=overlap, rotation_id=rotation_id)
+        return self._told(webhook_id, key)
 
     def _told(self, webhook_id: str | None, key: SigningKey | None) -> WebhookSecret | None:
         if key is None:

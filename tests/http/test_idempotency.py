@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import httpx
 import pytest
 
+from api.http.idempotency import UNUSED
 from runner.client import Client
 from runner.worker import Worker
+from tests.receiver import new_secret
 
 from .conftest import Caller, ask, said_of_the_api
 
-BY_STATE = {"cancel_run", "redrive_run", "abort_pending", "create_stream_token", "rotate_webhook_secret"}
+
+def posts() -> dict[str, dict[str, Any]]:
+    """Every POST of the document: its path → its operation."""
+    paths = said_of_the_api().document["paths"]
+    return {path: methods["post"] for path, methods in paths.items() if "post" in methods}
+
+
+BY_STATE = {"cancel_run", "redrive_run", "abort_pending", "create_stream_token"}
 """What has no id for repetitions: the state of the run decides, and a token is no change."""
 
 
-def test_every_operation_that_makes_something_takes_a_key() -> None:
-    posts = {
-        operation["operationId"]: {parameter["name"].lower() for parameter in operation.get("parameters", ())}
-        for methods in said_of_the_api().document["paths"].values()
-        for method, operation in methods.items()
-        if method == "post"
+def test_every_post_takes_a_key_and_says_what_it_does() -> None:
+    said = {
+        operation["operationId"]: parameter["description"]
+        for operation in posts().values()
+        for parameter in operation["parameters"]
+        if parameter["name"].lower() == "idempotency-key"
     }
-    assert {name for name, parameters in posts.items() if "idempotency-key" not in parameters} == BY_STATE
+    assert said.keys() == {operation["operationId"] for operation in posts().values()}
+    assert {name for name, words in said.items() if words == UNUSED} == BY_STATE
 
 
 async def twice(
@@ -116,6 +127,34 @@ async def test_a_key_is_its_tenants_and_its_threads(caller: Caller) -> None:
 @pytest.mark.parametrize("key", ["", "x" * 256, "two words", "caf\xe9"])
 async def test_a_key_is_bounded(http: httpx.AsyncClient, key: str) -> None:
     """A2."""
-    refused = await http.post("/v1/threads", json={}, headers={"Idempotency-Key": key.encode("latin-1")})
-    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
-    assert refused.json()["errors"][0]["location"] == "header"
+    for path in posts():
+        given = {"Idempotency-Key": key.encode("latin-1")}
+        refused = await http.post(re.sub(r"\{\w+\}", "x", path), json={}, headers=given)
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request"), path
+        assert "header" in [error["location"] for error in refused.json()["errors"]], path
+
+
+async def test_what_the_state_decides(http: httpx.AsyncClient, client: Client) -> None:
+    """Repeated under a key, it changes nothing more."""
+    key = {"Idempotency-Key": "once"}
+    run = "/v1/threads/t/runs/r"
+    await http.post("/v1/threads/t/runs", json={"message": "say hi", "run_id": "r"})
+    first, again = [await http.post(f"{run}/cancel", headers=key) for _ in range(2)]
+    assert (first.status_code, first.json()) == (200, again.json())
+    await ask(client, "u", "asks")
+    codes = [(await http.post("/v1/threads/u/abort", json={"run_id": "asks"}, headers=key)).status_code for _ in range(2)]
+    assert codes == [200, 204]
+    tokens = [await http.post("/v1/stream_tokens", json={"thread_id": "t"}, headers=key) for _ in range(2)]
+    assert [reply.status_code for reply in tokens] == [201, 201]
+
+
+async def test_a_rotation_happens_once(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The secret that a lost answer told is told again; another key, or none, makes the next."""
+    monkeypatch.setenv("RUNYARD_WEBHOOK_SECRET", new_secret())
+    path, key = "/v1/webhook_secret/rotate", {"Idempotency-Key": "once"}
+    first, again = [await http.post(path, json={"overlap": 60}, headers=key) for _ in range(2)]
+    assert (first.status_code, first.json()["version"], first.json()) == (200, 2, again.json())
+    assert (await http.post(path, headers={"Idempotency-Key": "twice"})).json()["version"] == 3
+    assert [(await http.post(path)).json()["version"] for _ in range(2)] == [4, 5]
+    mine = {"rotation_id": "mine"}
+    assert [(await http.post(path, json=mine, headers=key)).json()["version"] for _ in range(2)] == [6, 6]

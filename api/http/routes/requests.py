@@ -19,7 +19,7 @@ from runner.errors import (
 )
 from runner.models import HitlRequest, Run
 
-from ..idempotency import Idempotency, Key
+from ..idempotency import BY_STATE, Idempotency, Key
 from ..schemas import Abort, RequestPage, Respond, RespondOnThread
 from ..service import Caller
 from .parts import Cursor, Limit, Reads, RequestId, Responds, Route, ThreadId, bounded, operation, reply
@@ -75,6 +75,7 @@ async def respond_to_request(caller: Responds, request_id: RequestId, body: Resp
 
 @router.post(
     "/v1/threads/{thread_id}/abort",
+    dependencies=BY_STATE,
     **operation(
         "respond",
         ThreadNotFoundError,
@@ -85,7 +86,10 @@ async def respond_to_request(caller: Responds, request_id: RequestId, body: Resp
     ),
 )
 async def abort_pending(caller: Responds, thread_id: ThreadId, body: Annotated[Abort | None, Body()] = None) -> Response:
-    """Give up the run that waits for a human: its open calls get error results, and no model is called."""
+    """Give up the run that waits for a human: its open calls get error results, and no model is called.
+
+    A repetition finds nothing that waits (204); name `run_id`, so that it cannot mean another run that waits by then.
+    """
     asked = body or Abort()
     run = await caller.client.abort_pending(thread_id, asked.reason, run_id=asked.run_id)
     return reply(run) if run is not None else Response(status_code=204)

@@ -29,7 +29,7 @@ from runner.models import Run
 from runner.states import RunStatus
 from runner.streams import follow_run, stopped
 
-from ..idempotency import Idempotency, Key
+from ..idempotency import BY_STATE, Idempotency, Key
 from ..schemas import Attempts, Cancel, Explanation, Moment, Prompt, Regenerate, RunOutcome, RunPage, StreamedPrompt, as_message
 from ..service import Caller
 from ..sse import Entry, EventStream
@@ -284,17 +284,19 @@ async def list_attempts(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Re
 
 @router.post(
     f"{OF_RUN}/cancel",
+    dependencies=BY_STATE,
     **operation("write", RunNotFoundError, ThreadNotFoundError, RunEndedError, s200=(Run, "The run appends nothing more.")),
 )
 async def cancel_run(
     caller: Writes, thread_id: ThreadId, run_id: RunId, body: Annotated[Cancel | None, Body()] = None
 ) -> Response:
-    """Cancel a run for good. A worker that executes it stops within a second or so."""
+    """Cancel a run for good. A worker that executes it stops within a second or so. A repetition is answered alike."""
     return reply(await caller.client.cancel(thread_id, run_id, keep=body is not None and body.keep))
 
 
 @router.post(
     f"{OF_RUN}/redrive",
+    dependencies=BY_STATE,
     status_code=202,
     **operation(
         "write",
@@ -307,6 +309,6 @@ async def cancel_run(
     ),
 )
 async def redrive_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Response:
-    """Queue a failed or dead run again."""
+    """Queue a failed or dead run again. A repetition is refused while the run is queued or runs."""
     run = await caller.client.redrive(thread_id, run_id)
     return reply(run, 202, Location=caller.location("threads", thread_id, "runs", run_id))

@@ -12,6 +12,7 @@ from runner.client import Client
 from runner.errors import RunNotFoundError, ThreadNotFoundError
 from runner.threadstream import beginning
 
+from ..idempotency import BY_STATE
 from ..schemas import StreamToken, TokenRequest
 from ..sse import Entry, EventStream
 from .parts import EVENTS, LastEventId, Reads, Route, Streams, ThreadId, operation, reply
@@ -38,11 +39,15 @@ async def stream_thread(caller: Streams, thread_id: ThreadId, last_event_id: Las
 
 @router.post(
     "/v1/stream_tokens",
+    dependencies=BY_STATE,
     status_code=201,
     **operation("read", ThreadNotFoundError, RunNotFoundError, s201=(StreamToken, "For the query of a stream's URL.")),
 )
 async def create_stream_token(caller: Reads, body: TokenRequest) -> Response:
-    """A token with which a browser's EventSource reads one stream: `…/stream?token=…`. It ends with the key of who asks."""
+    """A token with which a browser's EventSource reads one stream: `…/stream?token=…`. It ends with the key of who asks.
+
+    Nothing is stored: a repetition makes another token.
+    """
     if body.run_id is not None:
         await caller.client.run(body.thread_id, body.run_id)
     else:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Body, Response
 from runner.errors import CapabilityMissingError
 from runner.webhooks.models import WebhookSecret
 
+from ..idempotency import Idempotency
 from ..schemas import RotateSecret
 from .parts import Administers, Route, operation, reply
 
@@ -33,8 +34,15 @@ async def get_webhook_secret(caller: Administers) -> Response:
     "/v1/webhook_secret/rotate",
     **operation("admin", CapabilityMissingError, s200=(WebhookSecret, "What signs from here on.")),
 )
-async def rotate_webhook_secret(caller: Administers, body: Annotated[RotateSecret | None, Body()] = None) -> Response:
-    """Let another secret sign from here on. For `overlap` seconds the one before signs as well; give 0 after a leak."""
-    made = await caller.client.rotate_webhook_secret(overlap=(body or RotateSecret()).overlap)
+async def rotate_webhook_secret(
+    caller: Administers, key: Idempotency, body: Annotated[RotateSecret | None, Body()] = None
+) -> Response:
+    """Let another secret sign from here on. For `overlap` seconds the one before signs as well; give 0 after a leak.
+
+    The same `rotation_id` or key again is answered with the secret that it made, until the next rotation.
+    """
+    asked = body or RotateSecret()
+    rotation_id = asked.rotation_id or key.id("rotate")
+    made = await caller.client.rotate_webhook_secret(overlap=asked.overlap, rotation_id=rotation_id)
     assert made is not None
     return reply(made, Cache_Control=UNSEEN)

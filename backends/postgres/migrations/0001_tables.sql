@@ -333,7 +333,7 @@ CREATE TABLE runyard.pruned (
 
 -- Subscriptions to the feed; tenant NULL: of every tenant. Entries of transactions before `cursor` were turned into deliveries; those that were
 -- committed when it was made (`since`) are left out. disabled_at: the receiver said that it is gone. version: of the secret that signs, which is
--- derived and stored nowhere; until both_until the version before signs as well.
+-- derived and stored nowhere; until both_until the version before signs as well. rotation_id: of the rotation that made it, for repetitions.
 CREATE TABLE runyard.webhooks (
     webhook_id  text PRIMARY KEY,
     tenant      text,
@@ -341,6 +341,7 @@ CREATE TABLE runyard.webhooks (
     events      text[] NOT NULL,
     version     integer NOT NULL DEFAULT 1,
     both_until  timestamptz,
+    rotation_id text,
     since       pg_snapshot NOT NULL DEFAULT pg_current_snapshot(),
     cursor      xid8 NOT NULL DEFAULT pg_snapshot_xmin(pg_current_snapshot()),
     created_at  timestamptz NOT NULL DEFAULT now(),
@@ -349,9 +350,10 @@ CREATE TABLE runyard.webhooks (
 
 -- The same of the URLs of a tenant's runs; version 1 signs for a tenant without a row.
 CREATE TABLE runyard.webhook_keys (
-    tenant     text PRIMARY KEY,
-    version    integer NOT NULL,
-    both_until timestamptz
+    tenant      text PRIMARY KEY,
+    version     integer NOT NULL,
+    both_until  timestamptz,
+    rotation_id text
 );
 
 -- What is sent to whom. webhook_id NULL: to the URL that came with the run. next_at: when to try; NULL once it was delivered or has failed.

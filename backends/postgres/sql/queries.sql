@@ -264,13 +264,16 @@ SELECT k.version, k.both_until FROM runyard.webhook_keys k WHERE k.tenant = $1
 
 -- name: rotate_webhook_key
 UPDATE runyard.webhooks w SET version = w.version + 1,
-       both_until = CASE WHEN $3::float8 > 0 THEN clock_timestamp() + make_interval(secs => $3::float8) END
-WHERE w.webhook_id = $2 AND (w.tenant IS NULL OR w.tenant = $1) RETURNING w.version, w.both_until
+       both_until = CASE WHEN $3::float8 > 0 THEN clock_timestamp() + make_interval(secs => $3::float8) END, rotation_id = $4
+WHERE w.webhook_id = $2 AND (w.tenant IS NULL OR w.tenant = $1) AND ($4 IS NULL OR w.rotation_id IS DISTINCT FROM $4)
+RETURNING w.version, w.both_until
 
 -- name: rotate_webhook_key_of_tenant
-INSERT INTO runyard.webhook_keys AS k (tenant, version, both_until)
-VALUES ($1, 2, CASE WHEN $2::float8 > 0 THEN clock_timestamp() + make_interval(secs => $2::float8) END)
-ON CONFLICT (tenant) DO UPDATE SET version = k.version + 1, both_until = excluded.both_until RETURNING k.version, k.both_until
+INSERT INTO runyard.webhook_keys AS k (tenant, version, both_until, rotation_id)
+VALUES ($1, 2, CASE WHEN $2::float8 > 0 THEN clock_timestamp() + make_interval(secs => $2::float8) END, $3)
+ON CONFLICT (tenant) DO UPDATE SET version = k.version + 1, both_until = excluded.both_until, rotation_id = excluded.rotation_id
+WHERE excluded.rotation_id IS NULL OR k.rotation_id IS DISTINCT FROM excluded.rotation_id
+RETURNING k.version, k.both_until
 
 -- name: webhook_deliveries
 SELECT d.* FROM runyard.webhook_deliveries d WHERE d.tenant = $1 AND d.delivery_no < $2 ORDER BY d.delivery_no DESC LIMIT $3
