@@ -16,7 +16,7 @@ RunyardError
     ├── MessageError                    MessageNotFoundError, LeafMovedError, MessageTooLargeError, FetchNotAllowedError
     ├── RunError                        RunNotFoundError, RunConflictError, RunNotCompletedError, RunAlreadyClaimedError,
     │                                   RunAlreadyCompletedError, RunNotClaimedError, NothingToRunError, StaleFenceError,
-    │                                   CancelRequestedError, IncompleteToolCycleError, RunEndedError, ResultExpiredError,
+    │                                   CancelRequestedError, IncompleteToolCycleError, RunEndedError, RunInUseError, ResultExpiredError,
     │                                   AgentNotFoundError, StepUnknownError, QueueFullError, BudgetExceededError,
     │                                   RunTimeoutError, RunExpiredError, AgentCancelledError, VersionMismatchError
     ├── DataCorruptedError
@@ -342,6 +342,12 @@ class RunEndedError(RunError):
     code = "run_ended"
 
 
+class RunInUseError(RunError):
+    """The run cannot be deleted: it has not ended, it is part of a context, or another run goes on from its messages."""
+
+    code = "run_in_use"
+
+
 class NothingToRunError(RunError):
     """There is no message to answer at the leaf."""
 
@@ -367,7 +373,7 @@ class IncompleteToolCycleError(RunError):
 
 
 class ResultExpiredError(RunError):
-    """The result of a job was kept for its time and is gone."""
+    """The result is gone: a job's was kept for its time, or the run was deleted."""
 
     code = "result_expired"
     http_status = 410

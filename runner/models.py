@@ -351,7 +351,7 @@ class RunOptions(_Model):
 
 class Run(_Model):
     """One prompt → final assistant message cycle, or a fork job, as the store knows it. ``expires_at``: it fails if its first
-    attempt has not started by then."""
+    attempt has not started by then. ``deleted_at``: its content was deleted; what is left says that it was there."""
 
     thread_id: str
     run_id: str
@@ -386,6 +386,7 @@ class Run(_Model):
     metadata: JsonObject = Field(default_factory=dict)
     trace_context: str | None = None
     event_id: str | None = None
+    deleted_at: datetime | None = None
 
     @property
     def ended(self) -> bool:

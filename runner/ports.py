@@ -144,6 +144,8 @@ class ThreadStore(Protocol):
 class RunStore(Protocol):
     """The verbs of a run's life (states.py). Bound to one tenant; verbs of an attempt take the run's own.
 
+    ``delete_run``: the content of a run that ended and counts nowhere goes, but for what forks and branches show of it; the
+    run stays, with ``deleted_at``, and no list has it; a repetition is the same again. Raises RunInUseError.
     ``isolate``: an attempt that is to run alone begins to. ``bury``: the process that executed it alone died. ``release`` with
     ``until_fewer``: the job goes on when fewer than so many of the runs that it started are unfinished.
     """
@@ -182,6 +184,7 @@ class RunStore(Protocol):
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed: ...
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted: ...
     async def redrive(self, thread_id: str, run_id: str) -> Changed: ...
+    async def delete_run(self, thread_id: str, run_id: str) -> None: ...
     async def run(self, thread_id: str, run_id: str) -> Run | None: ...
     async def runs(
         self,

@@ -158,6 +158,7 @@ class SyncClient:
     cancel = _client_call(Client.cancel)
     abort_pending = _client_call(Client.abort_pending)
     redrive = _client_call(Client.redrive)
+    delete_run = _client_call(Client.delete_run)
     fork = _client_call(Client.fork)
     fork_many = _client_call(Client.fork_many)
     fork_once = _client_call(Client.fork_once)

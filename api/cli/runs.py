@@ -173,6 +173,18 @@ def redrive(context: typer.Context, thread: options.ThreadArg, run: options.RunA
         output.console().print(str(found.status))
 
 
+@app.command()
+def delete(context: typer.Context, thread: options.ThreadArg, run: options.RunArg) -> None:
+    """Delete what a run said and left that ended and is in no context: failed, dead, cancelled, or a fork job."""
+
+    async def go() -> None:
+        async with session.connect(context) as client:
+            await client.delete_run(thread, run)
+
+    session.wait(go())
+    output.console().print("deleted")
+
+
 def requests(
     context: typer.Context,
     thread: Annotated[str | None, typer.Option(envvar="RUNYARD_THREAD", help="Of this thread only.")] = None,
@@ -242,5 +254,6 @@ def _details(run: Run) -> list[tuple[str, str]]:
         ("suspended", output.clock(run.suspended_at)),
         ("finished", output.clock(run.finished_at)),
         ("error", _error(run.error)),
+        ("deleted", output.clock(run.deleted_at)),
     ]
     return [(name, value) for name, value in pairs if value]

@@ -56,7 +56,7 @@ from .bounds import TestBounds, TestNesting  # noqa: E402
 from .checkpointer import TestCheckpointer, TestExternalRuns, TestRequests  # noqa: E402
 from .creation import TestCreation, TestFilters  # noqa: E402
 from .cuts import TestMessageCuts  # noqa: E402
-from .deletion import TestDeletion  # noqa: E402
+from .deletion import TestDeletion, TestRunDeletion  # noqa: E402
 from .expiry import TestExpiry  # noqa: E402
 from .fanout import TestFanOut  # noqa: E402
 from .feed import TestFeed, TestPruning  # noqa: E402
@@ -106,6 +106,7 @@ __all__ = [
     "TestPruning",
     "TestQueues",
     "TestRequests",
+    "TestRunDeletion",
     "TestRuns",
     "TestSlots",
     "TestTenants",

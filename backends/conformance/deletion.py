@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runner import errors
+from runner.exchange import AcceptRequest, Write
+from runner.models import ErrorInfo, HitlRequest, new_id
 from runner.states import RunStatus
 
 from .world import T, World, said, user
@@ -152,3 +156,145 @@ class TestDeletion:
         assert (await world.context(attempt))[2:] == ["[erased]", "[erased]", "[erased]", "own?"]
         assert await world.texts("root") == ["r0?", "r0!"]
         assert (await world.finish(attempt, said("x"))).status is RunStatus.COMPLETED
+
+
+class TestRunDeletion:
+    """What a run said goes that ended and counts nowhere; the run stays, so that R2 holds."""
+
+    async def test_nothing_of_it_is_left_but_that_it_was(self, world: World) -> None:
+        await world.turn("r1")
+        request = new_id()
+        await world.ask(await world.start("bad", "secret", metadata={"ssn": 1}), HitlRequest(request_id=request))
+        await world.runs.respond("secret", request_id=request)
+        attempt = await world.take("bad")
+        await world.runs.start_step(attempt, "step")
+        await world.runs.finish_step(attempt, "step", "secret")
+        error = ErrorInfo(code="x", message="secret")
+        await world.runs.fail(Write(attempt=attempt, messages=[said("secret")], extra={"secret": 1}), error)
+        before = await world.run("bad")
+        await world.runs.delete_run(T, "bad")
+        run = await world.run("bad")
+        assert (run.status, run.finished_at, run.attempt) == (RunStatus.FAILED, before.finished_at, before.attempt)
+        assert run.deleted_at is not None and (run.input, run.error, run.result, run.metadata) == (None, None, None, {})
+        assert [r.run_id for r in (await world.runs.runs()).items] == ["r1"]
+        assert {leaf.run_id for leaf in await world.leaves()} == {"r1"}
+        assert await world.texts() == ["r1?", "r1!"]
+        assert await world.runs.request(request) is None and (await world.runs.requests(pending=False)).items == []
+        assert [attempt.error for attempt in await world.runs.attempts(T, "bad")] == [None] * run.attempt
+        await world.turn("r2")
+        assert await world.texts() == ["r1?", "r1!", "r2?", "r2!"]
+
+    async def test_the_same_request_finds_it(self, world: World) -> None:
+        """R2: nothing is executed; other content under its id is refused."""
+        message = user("secret")
+        request = AcceptRequest(thread_id=T, run_id="bad", input=message)
+        await world.runs.accept(request)
+        await world.runs.fail(Write(attempt=await world.take("bad")), ErrorInfo(code="x", message="x"))
+        await world.runs.delete_run(T, "bad")
+        deleted = await world.run("bad")
+        again = await world.runs.accept(request)
+        assert not again.created and again.run == deleted
+        assert (await world.claim("bad")).outcome != "claimed"
+        with pytest.raises(errors.RunConflictError):
+            await world.accept("bad", "other")
+        with pytest.raises(errors.RunEndedError):
+            await world.runs.redrive(T, "bad")
+        await world.runs.accept(replace(request, run_id="good"))  # its message's id is free
+        assert (await world.claim("good")).outcome == "claimed"
+
+    async def test_repeated(self, world: World) -> None:
+        await world.failed("bad")
+        for _ in range(2):
+            await world.runs.delete_run(T, "bad")
+        first = (await world.run("bad")).deleted_at
+        await world.runs.delete_run(T, "bad")
+        assert (await world.run("bad")).deleted_at == first
+        with pytest.raises(errors.RunNotFoundError):
+            await world.runs.delete_run(T, "none")
+        with pytest.raises(errors.ThreadNotFoundError):
+            await world.runs.delete_run("none", "bad")
+
+    @pytest.mark.parametrize("how", ["queued", "delayed", "running", "suspended", "completed", "kept"])
+    async def test_what_lives_or_counts_stays(self, world: World, how: str) -> None:
+        """The refusal says what to do instead."""
+        await world.store("before")
+        match how:
+            case "queued":
+                await world.accept("r1")
+            case "delayed":
+                await world.accept("r1", delay=3600)
+            case "running":
+                await world.start("r1")
+            case "suspended":
+                await world.suspended("r1")
+            case "completed":
+                await world.turn("r1")
+            case _:
+                await world.runs.append(await world.start("r1"), [said("kept")])
+                await world.runs.cancel(T, "r1", keep=True)
+        before = await world.run("r1")
+        with pytest.raises(
+            errors.RunInUseError, match="delete or erase" if how in ("completed", "kept") else "cancel it"
+        ) as refused:
+            await world.runs.delete_run(T, "r1")
+        assert refused.value.details["run_id"] == "r1" and await world.run("r1") == before
+
+    async def test_cancelled_runs_and_jobs(self, world: World) -> None:
+        await world.turn("r1")
+        await world.start("waits", "waits?")
+        await world.runs.cancel(T, "waits")
+        await world.accept("never")
+        await world.runs.cancel(T, "never")
+        for run_id in ("waits", "never"):
+            await world.runs.delete_run(T, run_id)
+            assert (await world.run(run_id)).deleted_at is not None
+        assert await world.texts() == ["r1?", "r1!"]
+
+    async def test_forks_keep_what_they_see(self, world: World) -> None:
+        """design 3.1: a fork at a message of an unsuccessful run shows it up to there; what is after it goes."""
+        await world.turn("r1")
+        await world.failed("bad")
+        asked = await world.id_of("bad?")
+        said_ = await world.id_of("bad…")
+        await world.fork("c", at_message_id=asked)
+        await world.fork("d", src="c", at_message_id=asked)
+        await world.runs.delete_run(T, "bad")
+        for child in ("c", "d"):
+            assert await world.texts(child) == ["r1?", "r1!", "bad?"]
+        assert {leaf.run_id for leaf in await world.leaves()} == {"r1"}
+        with pytest.raises(errors.MessageNotFoundError):
+            await world.messages(leaf=said_)
+        await world.turn("own", thread="d")
+        assert await world.texts("d") == ["r1?", "r1!", "bad?", "own?", "own!"]
+        for child in ("c", "d"):
+            await world.threads.delete_thread(child)
+        await world.runs.delete_run(T, "bad")  # nobody shows it any more
+        with pytest.raises(errors.MessageNotFoundError):
+            await world.messages(leaf=asked)
+
+    async def test_branches_keep_what_they_see(self, world: World) -> None:
+        """B1: a run on the same thread went on from one of its messages."""
+        await world.turn("r1")
+        await world.failed("bad")
+        last = await world.id_of("bad…")
+        await world.turn("on", parent_id=last)
+        leaf = await world.id_of("on!")
+        before = await world.texts(leaf=leaf)
+        await world.runs.delete_run(T, "bad")
+        assert await world.texts(leaf=leaf) == before == ["r1?", "r1!", "bad?", "bad…", "on?", "on!"]
+
+    async def test_who_has_yet_to_go_on_from_it(self, world: World) -> None:
+        """A queued run finds its parent when it is claimed."""
+        await world.turn("r1")
+        await world.failed("bad")
+        last = await world.id_of("bad…")
+        await world.accept("on", parent_id=last)
+        with pytest.raises(errors.RunInUseError) as refused:
+            await world.runs.delete_run(T, "bad")
+        assert refused.value.details["used_by"] == "on"
+        await world.runs.cancel(T, "on")
+        await world.runs.delete_run(T, "bad")
+        with pytest.raises(errors.MessageNotFoundError):
+            await world.messages(leaf=last)
+        with pytest.raises(errors.MessageNotFoundError):
+            await world.accept("late", parent_id=last)

@@ -103,6 +103,10 @@ class HttpRunStore(DirectOnly):
         answer = await self._wire.ask("POST", "threads", thread_id, "runs", run_id, "redrive", repeat=False)
         return Changed(read(Run, answer.data))
 
+    async def delete_run(self, thread_id: str, run_id: str) -> None:
+        """Delete the content of a run. Not sent again: another thread may have the id by then."""
+        await self._wire.ask("DELETE", "threads", thread_id, "runs", run_id, repeat=False)
+
     async def run(self, thread_id: str, run_id: str) -> Run | None:
         """One run, or None."""
         with suppress(RunNotFoundError):

@@ -42,7 +42,7 @@ from runner.models import AttemptInfo, ErrorInfo, Event, HitlRequest, Message, R
 from runner.repair import aborted
 from runner.states import RunStatus
 
-from . import execution, explain, hitl, lanes, limits, tree
+from . import deletion, execution, explain, hitl, lanes, limits, tree
 from .paging import page
 from .state import Database, RunState, ThreadState, check_error, check_json, check_messages, check_uuid, copy_run, job
 
@@ -292,6 +292,8 @@ class MemoryRunStore:
         if r.status not in (RunStatus.FAILED, RunStatus.DEAD):
             message = f"run {run_id!r} is {r.status}; only a failed or dead run can be redriven"
             raise RunEndedError(message, run_id=run_id, status=str(r.status))
+        if r.deleted_at is not None:
+            raise RunEndedError(f"run {run_id!r} was deleted; enqueue a new one", run_id=run_id, status=str(r.status))
         if run.external:
             message = f"run {run_id!r} is external and {r.status}; no worker can take it up, claim a new one"
             raise RunEndedError(message, run_id=run_id, status=str(r.status))
@@ -305,6 +307,10 @@ class MemoryRunStore:
         if lanes.may_start(thread, run):
             effects.jobs.append(job(thread, run, self.db.now()))
         return Changed(copy_run(r), effects)
+
+    async def delete_run(self, thread_id: str, run_id: str) -> None:
+        """Delete the content of a run that ended and counts nowhere, but for what a live thread shows of it."""
+        deletion.delete_run(self.db, *self._get(thread_id, run_id))
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:
         thread = self.db.find(self.tenant, thread_id)
@@ -324,7 +330,7 @@ class MemoryRunStore:
     ) -> Page[Run]:
         """Runs, the newest first."""
         found = [r for t in self.db.of(self.tenant) if thread_id in (None, t.id) for r in t.runs.values()]
-        found = [r for r in found if status in (None, r.run.status) and agent in (None, r.run.agent)]
+        found = [r for r in found if status in (None, r.run.status) and agent in (None, r.run.agent) and not r.run.deleted_at]
         found = [
             r for r in found if (since is None or r.run.accepted_at >= since) and (before is None or r.run.accepted_at < before)
         ]

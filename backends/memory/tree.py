@@ -250,7 +250,7 @@ def _whole_path(thread: ThreadState, branch: Branch, entry: Entry) -> list[Entry
 
 def side_leaves(thread: ThreadState) -> list[tuple[Branch, Entry]]:
     """The last message of every run that did not complete: the tree shows it, no context does."""
-    unsuccessful = [run for run in thread.runs.values() if run.run.completion_seq is None]
+    unsuccessful = [run for run in thread.runs.values() if run.run.completion_seq is None and run.run.deleted_at is None]
     return [(run.branch, own[-1]) for run in unsuccessful if run.branch and (own := run.own())]
 
 

@@ -238,6 +238,7 @@ def run(row: Row) -> Run:
         metadata=from_json(row["metadata"]),
         trace_context=row["trace_context"],
         event_id=row["event_id"],
+        deleted_at=row["emptied_at"],
     )
 
 

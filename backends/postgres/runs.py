@@ -205,6 +205,10 @@ class PostgresRunStore(RunTrail):
         row = await self.db.one("redrive", self.tenant, thread_id, run_id)
         return Changed(codec.run(row), codec.effects(row["effects"]))
 
+    async def delete_run(self, thread_id: str, run_id: str) -> None:
+        """Delete the content of a run that ended and counts nowhere."""
+        await self.db.row("delete_run", self.tenant, thread_id, run_id)
+
     async def run(self, thread_id: str, run_id: str) -> Run | None:
         """The run, or None."""
         row = await self.db.row("run", self.tenant, thread_id, run_id)

@@ -194,6 +194,18 @@ class RunCalls(ThreadCalls):
         await self._apply(changed.effects)
         return changed.run
 
+    async def delete_run(self, thread_id: str, run_id: str) -> None:
+        """Delete what a run said and left that ended and is in no context: failed, dead, cancelled without ``keep``, or a fork
+        job. A repetition changes nothing.
+
+        Its messages go, but for those that a fork or a branch shows that was cut inside the run; so do its input, result,
+        error, metadata, requests and steps. The run stays, with ``deleted_at``, so that the same request again finds it and
+        executes nothing; no list has it. The events that streams still hold go with their time.
+
+        Raises RunInUseError for a run that has not ended or is part of a context; RunNotFoundError, ThreadNotFoundError.
+        """
+        await self.backend.runs.delete_run(thread_id, run_id)
+
     def handle(self, thread_id: str, run_id: str) -> RunHandle:
         """A handle of a run that was enqueued elsewhere; asks nothing."""
         return RunHandle(self, thread_id, run_id)
@@ -275,9 +287,11 @@ class RunCalls(ThreadCalls):
 
     async def result_of(self, run: Run) -> RunResult:
         """What a run left that stopped: its messages in order, and the requests that it waits for. Raises ResultExpiredError
-        if it is a fork job whose result is kept no longer."""
+        if it is a fork job whose result is kept no longer, or was deleted."""
         if (remote := remote_of(self.backend)) is not None:
             return RunResult(*await remote.outcome(run))
+        if run.deleted_at is not None:
+            raise ResultExpiredError(f"run {run.run_id!r} was deleted", thread_id=run.thread_id, run_id=run.run_id)
         if run.kind != "prompt" and run.kind != "external":
             if run.status is RunStatus.COMPLETED and run.result is None:
                 message = f"the result of {run.kind} job {run.run_id!r} was kept for its time; ask again under another run id"

@@ -408,7 +408,7 @@ class TestHelp:
     COMMANDS = (
         "init dev demo worker workers queues doctor migrate prompt respond cancel fork fork-once requests threads runs",
         "list show tree",
-        "list show watch explain attempts dead redrive",
+        "list show watch explain attempts dead redrive delete",
         "list drain stacks",
         "list pause resume",
     )

@@ -58,6 +58,7 @@ SHOW: dict[str, list[str]] = {
     "runs attempts": [ID, "failed"],
     "runs dead": [],
     "runs redrive": [ID, "failed"],
+    "runs delete": [ID, "failed"],
     "requests": [],
     "feed": [],
     "keys create": ["name"],

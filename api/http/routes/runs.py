@@ -20,6 +20,7 @@ from runner.errors import (
     RunAlreadyCompletedError,
     RunConflictError,
     RunEndedError,
+    RunInUseError,
     RunNotFoundError,
     ThreadBusyError,
     ThreadNotFoundError,
@@ -234,6 +235,17 @@ async def list_runs(
 async def get_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response:
     """Read one run."""
     return reply(await caller.client.run(thread_id, run_id))
+
+
+@router.delete(
+    OF_RUN,
+    status_code=204,
+    **operation("write", RunNotFoundError, ThreadNotFoundError, RunInUseError, s204=(None, "Its content is gone.")),
+)
+async def delete_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Response:
+    """Delete what a run said and left that ended and is in no context; it stays, empty, with `deleted_at`, and in no list."""
+    await caller.client.delete_run(thread_id, run_id)
+    return Response(status_code=204)
 
 
 @router.get(

@@ -94,6 +94,7 @@ END $$;
 
 -- candidates: the messages of a fan-out. job: what started the run and is offered again when it ends; until_fewer: such a job waits until
 -- fewer of the runs that it started are unfinished. abort_words: what closes the open calls of a run that was aborted, and its last message.
+-- emptied_at: when its content was deleted; deleted: with its thread.
 CREATE TABLE runyard.runs (
     accept_no           bigint PRIMARY KEY DEFAULT nextval('runyard.accept_numbers'),
     tenant              text NOT NULL,
@@ -163,6 +164,7 @@ CREATE TABLE runyard.runs (
     changed_at          timestamptz NOT NULL DEFAULT now(),
     waits_for_slot      text,
     place_in_line       bigint,
+    emptied_at          timestamptz,
     deleted             boolean NOT NULL DEFAULT false,
     CHECK (runyard.run_is_sound(status, kind, finished_at, suspended_at, started_at, fence, lane_seq, admitted_at, completion_seq,
                                priority, multitask_strategy))

@@ -117,6 +117,10 @@ BEGIN
         PERFORM runyard.refuse('run_ended', format('run %s is %s; only a failed or dead run can be redriven', id, run.status),
                                jsonb_build_object('run_id', id, 'status', run.status));
     END IF;
+    IF run.emptied_at IS NOT NULL THEN
+        PERFORM runyard.refuse('run_ended', format('run %s was deleted; enqueue a new one', id),
+                               jsonb_build_object('run_id', id, 'status', run.status));
+    END IF;
     IF run.kind = 'external' THEN
         PERFORM runyard.refuse('run_ended', format('run %s is external and %s; no worker can take it up, claim a new one', id, run.status),
                                jsonb_build_object('run_id', id, 'status', run.status));

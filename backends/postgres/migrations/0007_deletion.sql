@@ -96,6 +96,48 @@ BEGIN
       AND NOT EXISTS (SELECT 1 FROM runyard.branches b WHERE b.thread_key = z.thread_key);
 END $$;
 
+-- Delete the content of a run that ended and counts nowhere. Its row stays, so that the same request again finds it. What a live thread shows of
+-- it inside a fork or a branch that was cut there stays; a repetition deletes what nobody shows any more.
+CREATE FUNCTION runyard.delete_run(for_tenant text, in_thread text, id text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    t runyard.threads := runyard.known_thread(for_tenant, in_thread);
+    r runyard.runs := runyard.known_run(t, id);
+    details jsonb := jsonb_build_object('thread_id', in_thread, 'run_id', id, 'status', r.status);
+    shown bigint;
+    doomed uuid[];
+    next text;
+BEGIN
+    IF r.finished_at IS NULL THEN
+        PERFORM runyard.refuse('run_in_use', format('run %s of thread %s is %s; cancel it first', id, in_thread, r.status), details);
+    ELSIF r.completion_seq IS NOT NULL THEN
+        PERFORM runyard.refuse('run_in_use', format('run %s is part of the context of thread %s; delete or erase the thread', id, in_thread), details);
+    END IF;
+    SELECT coalesce(max(l.high_water_seq), 0) INTO shown
+    FROM runyard.levels l JOIN runyard.branches b USING (branch_id) JOIN runyard.threads z USING (thread_key)
+    WHERE l.ancestor_id = r.branch_id AND l.open_run_id = id AND z.deleted_at IS NULL;
+    doomed := ARRAY(SELECT m.message_id FROM runyard.messages m
+                    WHERE m.branch_id = r.branch_id AND m.run_id = id AND m.seq BETWEEN greatest(r.first_seq, shown + 1) AND r.last_seq);
+    IF doomed <> '{}' THEN
+        SELECT y.run_id INTO next FROM runyard.runs y
+        WHERE y.tenant = t.tenant AND y.thread_id = t.thread_id AND NOT y.deleted AND y.emptied_at IS NULL AND (
+            y.branch_id IS NULL AND y.status <> 'cancelled' AND y.parent_id = ANY (doomed)
+            OR y.finished_at IS NULL AND coalesce((y.fork->>'at_message_id')::uuid, runyard.message_at(t, (y.fork->>'at_seq')::bigint)) = ANY (doomed))
+        ORDER BY y.accept_no LIMIT 1;
+        IF FOUND THEN
+            PERFORM runyard.refuse('run_in_use', format('run %s goes on from a message of run %s; cancel or delete that run first', next, id),
+                                   details || jsonb_build_object('used_by', next));
+        END IF;
+    END IF;
+    UPDATE runyard.runs y SET emptied_at = coalesce(y.emptied_at, now()), input = NULL, input_id = NULL, input_calls = NULL, input_results = NULL,
+        candidates = NULL, fork = NULL, result = NULL, error = NULL, metadata = '{}', options = y.options - 'webhook', extra = NULL, abort_words = NULL
+    WHERE y.accept_no = r.accept_no;
+    DELETE FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.message_id = ANY (doomed);
+    DELETE FROM runyard.hitl_requests h WHERE h.thread_key = t.thread_key AND h.run_id = id;
+    DELETE FROM runyard.steps s WHERE s.accept_no = r.accept_no;
+    UPDATE runyard.attempts a SET error = NULL WHERE a.accept_no = r.accept_no;
+END $$;
+
 -- The thread, with its ancestors locked first: their keys are smaller, and every verb that locks several threads goes upwards.
 CREATE FUNCTION runyard.find_family(for_tenant text, in_thread text) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$

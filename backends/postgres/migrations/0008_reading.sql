@@ -77,7 +77,7 @@ BEGIN
         FROM (SELECT x.* FROM runyard.runs x WHERE x.thread_key = t.thread_key AND x.finished_at IS NULL AND x.last_seq IS NOT NULL
               UNION ALL
               SELECT x.* FROM runyard.runs x WHERE x.thread_key = t.thread_key AND x.finished_at IS NOT NULL
-                AND x.completion_seq IS NULL AND x.last_seq IS NOT NULL AND NOT x.deleted) r
+                AND x.completion_seq IS NULL AND x.last_seq IS NOT NULL AND NOT x.deleted AND x.emptied_at IS NULL) r
         JOIN runyard.messages m ON m.branch_id = r.branch_id AND m.seq = r.last_seq
         WHERE m.message_id <> ALL (continued)) x
     ORDER BY x.created_at, x.message_id;

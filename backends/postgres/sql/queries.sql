@@ -71,7 +71,7 @@ SELECT r.* FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = $2 AND r.ru
 
 -- name: runs
 SELECT r.* FROM runyard.runs r
-WHERE r.tenant = $1 AND NOT r.deleted AND ($2::text IS NULL OR r.thread_id = $2) AND ($3::text IS NULL OR r.status = $3)
+WHERE r.tenant = $1 AND NOT r.deleted AND r.emptied_at IS NULL AND ($2::text IS NULL OR r.thread_id = $2) AND ($3::text IS NULL OR r.status = $3)
   AND ($4::text IS NULL OR r.agent = $4) AND r.accept_no < $5
   AND ($7::timestamptz IS NULL OR r.accepted_at >= $7) AND ($8::timestamptz IS NULL OR r.accepted_at < $8)
 ORDER BY r.accept_no DESC LIMIT $6
@@ -147,6 +147,9 @@ SELECT (f.thread).*, f.created FROM runyard.fork($1, $2::jsonb, $3) f
 
 -- name: delete_thread
 SELECT runyard.delete_thread($1, $2, $3, $4)
+
+-- name: delete_run
+SELECT runyard.delete_run($1, $2, $3)
 
 -- name: erase_content
 SELECT runyard.erase_content($1, $2)
@@ -264,13 +267,13 @@ SELECT k.version, k.both_until FROM runyard.webhook_keys k WHERE k.tenant = $1
 
 -- name: rotate_webhook_key
 UPDATE runyard.webhooks w SET version = w.version + 1,
-       both_until = CASE WHEN $3::float8 > 0 THEN clock_timestamp() + make_interval(secs => $3::float8) END, rotation_id = $4
-WHERE w.webhook_id = $2 AND (w.tenant IS NULL OR w.tenant = $1) AND ($4 IS NULL OR w.rotation_id IS DISTINCT FROM $4)
+       both_until = CASE WHEN $3::float8 > 0 THEN clock_timestamp() + make_interval(secs => $3::float8) END, rotation_id = $4::text
+WHERE w.webhook_id = $2 AND (w.tenant IS NULL OR w.tenant = $1) AND ($4::text IS NULL OR w.rotation_id IS DISTINCT FROM $4::text)
 RETURNING w.version, w.both_until
 
 -- name: rotate_webhook_key_of_tenant
 INSERT INTO runyard.webhook_keys AS k (tenant, version, both_until, rotation_id)
-VALUES ($1, 2, CASE WHEN $2::float8 > 0 THEN clock_timestamp() + make_interval(secs => $2::float8) END, $3)
+VALUES ($1, 2, CASE WHEN $2::float8 > 0 THEN clock_timestamp() + make_interval(secs => $2::float8) END, $3::text)
 ON CONFLICT (tenant) DO UPDATE SET version = k.version + 1, both_until = excluded.both_until, rotation_id = excluded.rotation_id
 WHERE excluded.rotation_id IS NULL OR k.rotation_id IS DISTINCT FROM excluded.rotation_id
 RETURNING k.version, k.both_until

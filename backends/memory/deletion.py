@@ -1,0 +1,54 @@
+"""The memory store's deletion of one run's content."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from runner.errors import RunInUseError
+from runner.models import Run
+
+from .state import Database, Entry, RunState, ThreadState
+
+
+def delete_run(db: Database, thread: ThreadState, run: RunState) -> None:
+    """Raises RunInUseError. ``run.request`` stays: the digest of the same request again is compared with its digest."""
+    details = {"thread_id": thread.id, "run_id": run.id, "status": str(run.run.status)}
+    if run.live:
+        raise RunInUseError(f"run {run.id!r} of thread {thread.id!r} is {run.run.status}; cancel it first", **details)
+    if run.run.completion_seq is not None:
+        message = f"run {run.id!r} is part of the context of thread {thread.id!r}; delete or erase the thread"
+        raise RunInUseError(message, **details)
+    threads = [other for other in db.threads.values() if not other.deleted]
+    shown = {entry.place for other in threads for branch in other.branches for entry in branch.prefix}
+    doomed = [entry for entry in run.own() if entry.place not in shown]
+    if (user := _goes_on_from(thread, doomed)) is not None:
+        message = f"run {user!r} goes on from a message of run {run.id!r}; cancel or delete that run first"
+        raise RunInUseError(message, **details, used_by=user)
+    if run.branch is not None:
+        run.branch.own = [entry for entry in run.branch.own if entry not in doomed]
+    for name in [
+        name for name, state in db.requests.items() if state.thread_key == thread.key and state.request.run_id == run.id
+    ]:
+        del db.requests[name]
+    run.fork, run.words, run.extra, run.thread_extra, run.snapshot, run.context = None, None, {}, {}, (), ()
+    run.steps.clear()
+    run.attempts = [attempt.model_copy(update={"error": None}) for attempt in run.attempts]
+    _empty(run.run)
+    run.run.deleted_at = run.run.deleted_at or db.now()
+
+
+def _empty(run: Run) -> None:
+    run.input, run.result, run.error, run.metadata = None, None, None, {}
+    run.options = run.options.model_copy(update={"webhook": None})
+
+
+def _goes_on_from(thread: ThreadState, doomed: Collection[Entry]) -> str | None:
+    """A run that has yet to look for one of the messages."""
+    ids, numbers = {entry.id for entry in doomed}, {entry.seq for entry in doomed}
+    for run in thread.runs.values():
+        continues = run.branch is None and run.run.status != "cancelled" and run.run.parent_id in ids
+        cut = run.fork.cut if run.fork is not None and run.live else None
+        cuts = cut is not None and (cut.at_message_id in ids or cut.at_seq in numbers)
+        if run.run.deleted_at is None and (continues or cuts):
+            return run.id
+    return None
