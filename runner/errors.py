@@ -16,9 +16,10 @@ RunyardError
     ├── MessageError                    MessageNotFoundError, LeafMovedError, MessageTooLargeError, FetchNotAllowedError
     ├── RunError                        RunNotFoundError, RunConflictError, RunNotCompletedError, RunAlreadyClaimedError,
     │                                   RunAlreadyCompletedError, RunNotClaimedError, NothingToRunError, StaleFenceError,
-    │                                   CancelRequestedError, IncompleteToolCycleError, RunEndedError, RunInUseError, ResultExpiredError,
-    │                                   AgentNotFoundError, StepUnknownError, QueueFullError, BudgetExceededError,
-    │                                   RunTimeoutError, RunExpiredError, AgentCancelledError, VersionMismatchError
+    │                                   CancelRequestedError, IncompleteToolCycleError, RunEndedError, RunInUseError,
+    │                                   ResultExpiredError, AgentNotFoundError, StepUnknownError, QueueFullError,
+    │                                   BudgetExceededError, RunTimeoutError, RunExpiredError, AgentCancelledError,
+    │                                   VersionMismatchError
     ├── DataCorruptedError
     ├── ForkBoundaryError
     ├── CursorExpiredError

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from runner import errors
-from runner.exchange import AcceptRequest, Write
+from runner.exchange import AcceptRequest, Cut, ForkRequest, Write
 from runner.models import ErrorInfo, HitlRequest, new_id
 from runner.states import RunStatus
 
@@ -230,24 +230,28 @@ class TestRunDeletion:
             case "completed":
                 await world.turn("r1")
             case _:
-                await world.runs.append(await world.start("r1"), [said("kept")])
+                await world.suspended("r1")
                 await world.runs.cancel(T, "r1", keep=True)
         before = await world.run("r1")
-        with pytest.raises(
-            errors.RunInUseError, match="delete or erase" if how in ("completed", "kept") else "cancel it"
-        ) as refused:
+        instead = "delete or erase" if how in ("completed", "kept") else "cancel it"
+        with pytest.raises(errors.RunInUseError, match=instead) as refused:
             await world.runs.delete_run(T, "r1")
         assert refused.value.details["run_id"] == "r1" and await world.run("r1") == before
 
     async def test_cancelled_runs_and_jobs(self, world: World) -> None:
         await world.turn("r1")
-        await world.start("waits", "waits?")
+        await world.suspended("waits")
         await world.runs.cancel(T, "waits")
         await world.accept("never")
         await world.runs.cancel(T, "never")
-        for run_id in ("waits", "never"):
+        job = AcceptRequest(thread_id=T, run_id="job", kind="fork_once", fork=ForkRequest(src=T, new="p", cut=Cut()))
+        await world.runs.accept(replace(job, input=user("secret")))
+        await world.finish(await world.take("job"), result={"text": "secret"})
+        assert await world.status("job") is RunStatus.COMPLETED
+        for run_id in ("waits", "never", "job"):
             await world.runs.delete_run(T, run_id)
-            assert (await world.run(run_id)).deleted_at is not None
+            run = await world.run(run_id)
+            assert run.deleted_at is not None and (run.input, run.result) == (None, None)
         assert await world.texts() == ["r1?", "r1!"]
 
     async def test_forks_keep_what_they_see(self, world: World) -> None:

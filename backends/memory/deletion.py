@@ -26,10 +26,8 @@ def delete_run(db: Database, thread: ThreadState, run: RunState) -> None:
         raise RunInUseError(message, **details, used_by=user)
     if run.branch is not None:
         run.branch.own = [entry for entry in run.branch.own if entry not in doomed]
-    for name in [
-        name for name, state in db.requests.items() if state.thread_key == thread.key and state.request.run_id == run.id
-    ]:
-        del db.requests[name]
+    for request in [state.request for state in db.requests_of(thread) if state.request.run_id == run.id]:
+        del db.requests[thread.tenant, request.request_id]
     run.fork, run.words, run.extra, run.thread_extra, run.snapshot, run.context = None, None, {}, {}, (), ()
     run.steps.clear()
     run.attempts = [attempt.model_copy(update={"error": None}) for attempt in run.attempts]

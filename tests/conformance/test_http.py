@@ -24,6 +24,7 @@ from backends.conformance import (  # noqa: F401
     TestPoison,
     TestPruning,
     TestQueues,
+    TestRunDeletion,
     TestSlots,
     TestTenants,
     TestTransitions,

@@ -174,6 +174,18 @@ class TestRuns:
         assert failed["run"]["status"] == "failed"
         assert (await post(http, "/v1/threads/u/runs/f/redrive", 202))["status"] == "queued"
 
+    async def test_delete(self, http: httpx.AsyncClient, worker: Worker) -> None:
+        """What is left says that it was there: in no list, without a result."""
+        await post(http, "/v1/threads/t/runs/wait", 200, message="say hi", run_id="good")
+        await post(http, "/v1/threads/t/runs/wait", 200, message="fail", run_id="bad")
+        assert (await http.delete("/v1/threads/t/runs/good")).json()["code"] == "run_in_use"
+        assert [(await http.delete("/v1/threads/t/runs/bad")).status_code for _ in range(2)] == [204, 204]
+        assert (await http.delete("/v1/threads/t/runs/none")).status_code == 404
+        found = await get(http, "/v1/threads/t/runs/bad")
+        assert (found["status"], found["input"], found["error"]) == ("failed", None, None) and found["deleted_at"]
+        assert [run["run_id"] for run in (await get(http, "/v1/threads/t/runs"))["items"]] == ["good"]
+        assert (await http.get("/v1/threads/t/runs/bad/wait")).json()["code"] == "result_expired"
+
     async def test_list_newest_first_with_filters(self, http: httpx.AsyncClient) -> None:
         for n in range(4):
             await post(http, f"/v1/threads/t{n % 2}/runs", 202, message="x", run_id=f"r{n}", agent=f"a{n % 2}")
