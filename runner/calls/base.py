@@ -46,8 +46,8 @@ def options(**fields: Any) -> RunOptions:
 
 
 def aware(moment: datetime | None, name: str = "run_at") -> datetime | None:
-    """``moment`` if it names an instant. A naive one would mean another time on another host; what is added to one at the end of
-    the calendar has no date."""
+    """``moment`` if it names an instant: a naive one would mean another time on another host. The calendar ends a while after
+    the last that is taken, so that something can be added to it."""
     if moment is None:
         return None
     if moment.tzinfo is None:
