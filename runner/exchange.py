@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from .bounds import check_value
 from .errors import ThreadAlreadyExistsError
@@ -35,6 +35,8 @@ from .models import (
 from .states import MAX_CRASHES, RunStatus
 
 MAIN_LANE = ""
+PAGE_BYTES: Final = 8 * 2**20
+"""Bytes of one page of a list, about, and but for a single entry that has more."""
 
 T = TypeVar("T")
 
@@ -453,7 +455,11 @@ class Created:
 
 @dataclass(slots=True)
 class Page(Generic[T]):
-    """Part of a list; ``next`` continues it, None at the end."""
+    """Part of a list; ``next`` continues it, None at the end.
+
+    A page may have fewer items than were asked for, or none, and still a ``next``: it holds about PAGE_BYTES at most, and looks
+    at a bounded number of rows that a filter leaves out.
+    """
 
     items: list[T]
     next: str | None = None

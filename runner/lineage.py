@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .entries import message_bytes
+from .exchange import PAGE_BYTES
 from .models import Message, Thread
 
 
@@ -46,22 +48,25 @@ class ThreadDiff(BaseModel):
 
 @dataclass
 class Side:
-    """One thread's messages, read from the newest back. ``seen`` holds those that the other one was not found to show."""
+    """One thread's messages, read from the newest back. ``seen`` holds those that the other one was not found to show, of which
+    it has ``most``, and ``left`` bytes, at most."""
 
     path: AsyncIterator[Message]
     most: int
     seen: list[Message] = field(default_factory=list)
     at: Message | None = None
+    left: int = PAGE_BYTES // 2
 
     async def step(self) -> None:
         """Move to the message before."""
         if self.at is not None:
             self.seen.append(self.at)
+            self.left -= message_bytes(self.at)
         self.at = await anext(self.path, None)
 
     @property
     def full(self) -> bool:
-        return self.at is not None and len(self.seen) >= self.most
+        return self.at is not None and (len(self.seen) >= self.most or self.left <= 0)
 
 
 async def last_common(ours: Side, theirs: Side) -> Message | None:

@@ -40,6 +40,8 @@ MAX_ID_LENGTH: Final = 255
 MAX_TAG_LENGTH: Final = 64
 MAX_EXPIRY: Final = 10 * 365 * 86400
 """Seconds that a run may be given to start."""
+LARGE: Final = 8192
+"""Bytes of a value over which lists leave it out."""
 
 
 def new_id() -> str:
@@ -350,8 +352,13 @@ class RunOptions(_Model):
 
 
 class Run(_Model):
-    """One prompt → final assistant message cycle, or a fork job, as the store knows it. ``expires_at``: it fails if its first
-    attempt has not started by then. ``deleted_at``: its content was deleted; what is left says that it was there."""
+    """One prompt → final assistant message cycle, or a fork job, as the store knows it.
+
+    ``expires_at``: it fails if its first attempt has not started by then. ``deleted_at``: its
+    content was deleted; what is left says that it was there. ``omitted``: fields that an entry of a list leaves
+    empty, because each has more than :data:`LARGE` bytes; the run itself, asked for by its id, has them. Of ``input``,
+    ``result`` and ``metadata``.
+    """
 
     thread_id: str
     run_id: str
@@ -387,6 +394,7 @@ class Run(_Model):
     trace_context: str | None = None
     event_id: str | None = None
     deleted_at: datetime | None = None
+    omitted: list[str] = Field(default_factory=list)
 
     @property
     def ended(self) -> bool:
@@ -408,7 +416,11 @@ class AttemptInfo(_Model):
 
 
 class Thread(_Model):
-    """One conversation."""
+    """One conversation.
+
+    ``omitted``: which of ``extra`` and ``config`` an entry of a list leaves empty, because it has more than :data:`LARGE`
+    bytes; the thread itself, asked for by its id, has it.
+    """
 
     thread_id: str
     parent_thread_id: str | None = None
@@ -422,6 +434,7 @@ class Thread(_Model):
     usage: Usage = Field(default_factory=Usage)
     created_at: datetime
     updated_at: datetime
+    omitted: list[str] = Field(default_factory=list)
 
 
 class Branch(_Model):

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from .exchange import Retention
+from .exchange import PAGE_BYTES, Retention
 from .webhooks.models import WebhookPolicy
 
 
@@ -56,7 +56,8 @@ class Settings(FetchSettings):
     ``webhook_secret`` (``whsec_…``, the same in every worker; comma-separated while one takes the place of another): the
     secrets that sign webhooks are derived from it; ``webhook_tries``, ``webhook_timeout`` and ``webhook_backoff``: how often,
     for how long, and after which first pause a webhook is told; ``webhook_allow_private``: networks (comma-separated) that are
-    not public and may be told all the same.
+    not public and may be told all the same. ``page_bytes``: of one page of a list of the
+    HTTP API, but for a single entry.
     """
 
     postgres_url: str = "postgresql://localhost:5432/runyard"
@@ -71,6 +72,7 @@ class Settings(FetchSettings):
     result_retention: float = Field(7 * 86400.0, gt=0)
     min_pool_size: int = Field(1, ge=0)
     max_pool_size: int = Field(10, ge=1)
+    page_bytes: int = Field(PAGE_BYTES, ge=1)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console", "auto"] = "auto"
     metrics_port: int | None = Field(None, ge=0, le=65535)

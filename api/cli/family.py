@@ -13,6 +13,7 @@ from runner.states import RunStatus
 
 from .graph import Turn
 from .output import summary
+from .session import gather
 
 WIDTH: Final = 48
 """Characters shown of a prompt and of an answer."""
@@ -66,16 +67,21 @@ async def collect(client: Client, thread_id: str) -> Family:
     family = Family()
     async for thread in _eldest_first(client, await _eldest(client, thread_id)):
         family.threads.append(thread)
-        head = (await client.messages(thread.thread_id, limit=PATH, newest_first=True)).items[::-1]
+        head = await _path(client, thread.thread_id)
         leaves = await client.branches(thread.thread_id)
         tips = {head[-1].id} if head else set()
         family.add_path(thread, head, next((leaf for leaf in leaves if leaf.message_id in tips), None))
         family.label(thread.thread_id, head)
         for leaf in leaves:
             if leaf.message_id not in tips:
-                path = (await client.messages(thread.thread_id, leaf.message_id, limit=PATH, newest_first=True)).items[::-1]
-                family.add_path(thread, path, leaf)
+                family.add_path(thread, await _path(client, thread.thread_id, leaf.message_id), leaf)
     return family
+
+
+async def _path(client: Client, thread_id: str, leaf_id: str | None = None) -> list[Message]:
+    """The newest messages of a path, in order."""
+    page = await gather(lambda most, at: client.messages(thread_id, leaf_id, limit=most, cursor=at, newest_first=True), PATH)
+    return page.items[::-1]
 
 
 async def _eldest(client: Client, thread_id: str) -> Thread:

@@ -35,7 +35,9 @@ def list_(
 
     async def go() -> None:
         async with session.connect(context) as client:
-            page = await client.runs(thread, status=wanted, agent=agent, limit=limit, cursor=cursor)
+            page = await session.gather(
+                lambda most, at: client.runs(thread, status=wanted, agent=agent, limit=most, cursor=at), limit, cursor
+            )
         if as_json:
             output.print_json({"items": page.items, "next": page.next})
             return
@@ -137,7 +139,9 @@ def dead(
 
     async def go() -> None:
         async with session.connect(context) as client:
-            page = await client.runs(status=RunStatus.DEAD, limit=limit, cursor=cursor)
+            page = await session.gather(
+                lambda most, at: client.runs(status=RunStatus.DEAD, limit=most, cursor=at), limit, cursor
+            )
         if as_json:
             output.print_json({"items": page.items, "next": page.next})
             return
@@ -197,7 +201,9 @@ def requests(
 
     async def go() -> None:
         async with session.connect(context) as client:
-            page = await client.requests(thread, pending=not answered, limit=limit, cursor=cursor)
+            page = await session.gather(
+                lambda most, at: client.requests(thread, pending=not answered, limit=most, cursor=at), limit, cursor
+            )
         if as_json:
             output.print_json({"items": page.items, "next": page.next})
             return

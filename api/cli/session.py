@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ import typer
 
 from runner.client import Client, Connecting
 from runner.errors import InvalidInputError
+from runner.exchange import Page
 
 from . import discovery
 
@@ -56,3 +57,14 @@ def connect(context: typer.Context) -> Connecting:
 def wait(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a command's coroutine."""
     return asyncio.run(coroutine)
+
+
+async def gather(ask: Callable[[int, str | None], Awaitable[Page[T]]], limit: int, cursor: str | None = None) -> Page[T]:
+    """Up to ``limit`` items, over as many pages as they come in: a page may come short, or be empty, before the end."""
+    found: list[T] = []
+    while True:
+        page = await ask(limit - len(found), cursor)
+        found += page.items
+        cursor = page.next
+        if cursor is None or len(found) >= limit:
+            return Page(found, cursor)

@@ -31,7 +31,9 @@ def list_(
 
     async def go() -> None:
         async with session.connect(context) as client:
-            page = await client.threads(parent_thread_id=parent, limit=limit, cursor=cursor)
+            page = await session.gather(
+                lambda most, at: client.threads(parent_thread_id=parent, limit=most, cursor=at), limit, cursor
+            )
         if as_json:
             output.print_json({"items": page.items, "next": page.next})
             return
@@ -66,7 +68,9 @@ def show(
     async def go() -> None:
         async with session.connect(context) as client:
             found = await client.thread(thread)
-            page = await client.messages(thread, leaf, limit=limit, newest_first=True)
+            page = await session.gather(
+                lambda most, at: client.messages(thread, leaf, limit=most, cursor=at, newest_first=True), limit
+            )
         messages = page.items[::-1]
         if as_json:
             output.print_json({"thread": found, "messages": messages, "earlier": page.next is not None})

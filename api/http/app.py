@@ -145,7 +145,7 @@ def _connecting(
     url = postgres or general.postgres_url
     if url.startswith("postgres"):
         pool = {"min_pool_size": general.min_pool_size, "max_pool_size": general.max_pool_size}
-        options = {"redis": redis or general.redis_url, **pool, "name": CONNECTION, **options}
+        options = {"redis": redis or general.redis_url, **pool, "name": CONNECTION, "page_bytes": general.page_bytes, **options}
 
     async def connect() -> Backend:
         return await registry.connect(url, tenant=general.tenant, **options)

@@ -67,6 +67,7 @@ from .inheritance import TestInheritance  # noqa: E402
 from .keys import TestKeys  # noqa: E402
 from .lanes import TestLanes  # noqa: E402
 from .limits import TestLimits, TestSlots  # noqa: E402
+from .pages import TestPages  # noqa: E402
 from .poison import TestPoison  # noqa: E402
 from .queues import TestQueues  # noqa: E402
 from .runs import TestRuns  # noqa: E402
@@ -101,6 +102,7 @@ __all__ = [
     "TestLimits",
     "TestMessageCuts",
     "TestNesting",
+    "TestPages",
     "TestParallel",
     "TestPoison",
     "TestPruning",

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
-from runner.exchange import Effects
+from runner.exchange import PAGE_BYTES, Effects
 from runner.ports import (
     Backend,
     Checkpointer,
@@ -44,10 +44,13 @@ __all__ = ["MemoryBackend", "MemoryWorld", "connect"]
 
 
 class MemoryWorld:
-    """What the connections to one database share. ``now``: the clock, which a test may control."""
+    """What the connections to one database share.
 
-    def __init__(self, now: Clock = wall_clock) -> None:
-        self.db = Database(now)
+    ``now``: the clock, which a test may control. ``page_bytes``: of one page of a list at most, but for a single entry.
+    """
+
+    def __init__(self, now: Clock = wall_clock, page_bytes: int = PAGE_BYTES) -> None:
+        self.db = Database(now, page_bytes)
         self.events = MemoryEventLog()
         self.scheduler = MemoryScheduler(now, self.events)
 
@@ -92,17 +95,23 @@ _worlds: WeakValueDictionary[str, MemoryWorld] = WeakValueDictionary()
 
 
 async def connect(
-    url: str = "memory://", *, tenant: str = "", now: Clock | None = None, world: MemoryWorld | None = None
+    url: str = "memory://",
+    *,
+    tenant: str = "",
+    now: Clock | None = None,
+    page_bytes: int = PAGE_BYTES,
+    world: MemoryWorld | None = None,
 ) -> Backend:
     """Connect to ``memory://`` (a fresh database) or ``memory://name`` (one shared in this process).
 
-    ``now`` is the clock of a database that is made here; ``world`` joins an existing one.
+    ``now`` is the clock of a database that is made here, and ``page_bytes`` what a page of a list has at most, but for a single
+    entry; ``world`` joins an existing one.
     """
     if world is None:
         name = urlsplit(url).netloc
         world = _worlds.get(name) if name else None
         if world is None:
-            world = MemoryWorld(now or wall_clock)
+            world = MemoryWorld(now or wall_clock, page_bytes)
             if name:
                 _worlds[name] = world
     return MemoryBackend(world, tenant)

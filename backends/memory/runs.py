@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from runner.entries import entry, entry_bytes, request_bytes
 from runner.errors import (
     CapabilityMissingError,
     HitlAmbiguousError,
@@ -334,8 +335,9 @@ class MemoryRunStore:
         found = [
             r for r in found if (since is None or r.run.accepted_at >= since) and (before is None or r.run.accepted_at < before)
         ]
-        part = page(sorted(found, key=lambda r: -r.accept_no), lambda r: str(r.accept_no), limit, cursor)
-        return Page([copy_run(r.run) for r in part.items], part.next)
+        found.sort(key=lambda r: (r.run.accepted_at, r.accept_no), reverse=True)
+        part = page(found, lambda r: str(r.accept_no), limit, cursor, lambda r: entry_bytes(r.run), self.db.page_bytes)
+        return Page([entry(r.run) for r in part.items], part.next)
 
     async def explain(self, thread_id: str, run_id: str) -> str:
         thread, run = self._get(thread_id, run_id)
@@ -351,7 +353,8 @@ class MemoryRunStore:
         """Requests, oldest first."""
         threads = {t.key: t for t in self.db.of(self.tenant) if thread_id in (None, t.id)}
         found = [r for r in self.db.requests.values() if r.thread_key in threads and (r.pending or not pending)]
-        part = page(found, lambda r: r.request.request_id, limit, cursor)
+        size = self.db.page_bytes
+        part = page(found, lambda r: r.request.request_id, limit, cursor, lambda r: request_bytes(r.request), size)
         return Page([r.request.model_copy(deep=True) for r in part.items], part.next)
 
     async def request(self, request_id: str) -> HitlRequest | None:

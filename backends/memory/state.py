@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from runner.bounds import MAX_EXTRA, check_value
 from runner.errors import InvalidInputError, RunNotFoundError, ThreadNotFoundError
-from runner.exchange import AcceptRequest, Effects, ForkRequest, Job, OutsideEvent, RunRef, Step, WorkerInfo, queued_event
+from runner.exchange import (
+    PAGE_BYTES,
+    AcceptRequest,
+    Effects,
+    ForkRequest,
+    Job,
+    OutsideEvent,
+    RunRef,
+    Step,
+    WorkerInfo,
+    queued_event,
+)
 from runner.keys import ApiKey
 from runner.models import (
     AttemptInfo,
@@ -230,10 +241,10 @@ class Note:
 
 
 class Database:
-    """All tenants' threads. ``now``: the clock, which a test may control."""
+    """All tenants' threads. ``now``: the clock, which a test may control. ``page_bytes``: of one page of a list at most."""
 
-    def __init__(self, now: Clock = wall_clock) -> None:
-        self.now = now
+    def __init__(self, now: Clock = wall_clock, page_bytes: int = PAGE_BYTES) -> None:
+        self.now, self.page_bytes = now, page_bytes
         self.threads: dict[int, ThreadState] = {}
         self.requests: dict[tuple[str, str], RequestState] = {}
         self.workers: dict[str, WorkerInfo] = {}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from backends import cursors
+from runner.entries import entry, entry_bytes, message_bytes
 from runner.errors import (
     LeafMovedError,
     MessageNotFoundError,
@@ -23,7 +24,7 @@ from runner.states import RunStatus
 from runner.unset import UNSET, Unset
 
 from . import execution, lanes, limits, tree
-from .paging import page
+from .paging import page, within
 from .state import Branch, Database, Entry, ThreadState, check_json, check_messages, check_uuid, copied, erased, merged
 
 
@@ -53,8 +54,8 @@ class MemoryThreadStore:
         """Threads in the order in which they were made."""
         found = [t.thread for t in self.db.of(self.tenant) if parent_thread_id in (None, t.thread.parent_thread_id)]
         found = [t for t in found if agent in (None, t.agent) and (tags or {}).items() <= t.tags.items()]
-        part = page(found, lambda t: t.thread_id, limit, cursor)
-        return Page([t.model_copy(deep=True) for t in part.items], part.next)
+        part = page(found, lambda t: t.thread_id, limit, cursor, entry_bytes, self.db.page_bytes)
+        return Page([entry(t) for t in part.items], part.next)
 
     async def create_thread(self, request: ThreadRequest) -> Created:
         """Make an empty thread; the same request again finds it."""
@@ -122,7 +123,9 @@ class MemoryThreadStore:
             entries = entries[::-1]
         if after is not None:
             entries = [e for e in entries if (e.seq < after if newest_first else e.seq > after)]
-        part = entries if limit is None else entries[:limit]
+        part = entries
+        if limit is not None:
+            part = within(entries[:limit], lambda e: message_bytes(e.message), self.db.page_bytes)
         following = cursors.encode([branch.number, part[-1].seq]) if part and len(part) < len(entries) else None
         return Page(tree.copies(part), following)
 

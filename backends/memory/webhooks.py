@@ -74,7 +74,7 @@ class MemoryWebhookStore:
     ) -> Page[WebhookDelivery]:
         mine = [each.delivery for each in reversed(self.db.deliveries) if each.tenant == self.tenant]
         found = [delivery for delivery in mine if status in (None, delivery.status)]
-        part = page(found, lambda delivery: delivery.delivery_id, limit, cursor)
+        part = page(found, lambda delivery: delivery.delivery_id, limit, cursor, lambda _: 1024, self.db.page_bytes)
         return Page([delivery.model_copy() for delivery in part.items], part.next)
 
     async def redeliver(self, delivery_id: str) -> bool:

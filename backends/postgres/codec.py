@@ -239,6 +239,7 @@ def run(row: Row) -> Run:
         trace_context=row["trace_context"],
         event_id=row["event_id"],
         deleted_at=row["emptied_at"],
+        omitted=row.get("omitted") or [],
     )
 
 
@@ -358,6 +359,7 @@ def thread(row: Row) -> Thread:
         usage=Usage(**from_json(row["usage"])),
         created_at=row["created_at"],
         updated_at=row["updated_at"],
+        omitted=row.get("omitted") or [],
     )
 
 

@@ -21,6 +21,7 @@ from runner.errors import (
     SchemaUninitialized,
     from_dict,
 )
+from runner.exchange import PAGE_BYTES
 from runner.patience import jittered
 
 from .urls import split_url
@@ -121,11 +122,12 @@ class _PlainConnection(asyncpg.Connection):
 class Database:
     """A pool of connections and the statements to send.
 
-    ``command_timeout`` (seconds) bounds every call, so that a hung server shows as BackendUnavailableError.
+    ``command_timeout`` (seconds) bounds every call, so that a hung server shows as BackendUnavailableError. ``page_bytes``:
+    of one page of a list at most, but for a single entry.
     """
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
-        self.pool = pool
+    def __init__(self, pool: asyncpg.Pool, page_bytes: int = PAGE_BYTES) -> None:
+        self.pool, self.page_bytes = pool, page_bytes
 
     @classmethod
     async def connect(
@@ -136,6 +138,7 @@ class Database:
         max_pool_size: int = 10,
         command_timeout: float = 30.0,
         name: str = "runyard",
+        page_bytes: int = PAGE_BYTES,
         **settings: Any,
     ) -> Database:
         """Open the pool. Works behind PgBouncer in transaction mode with ``statement_cache_size=0``, here or in the URL."""
@@ -150,7 +153,8 @@ class Database:
                     connection_class=_PlainConnection,
                     server_settings={"application_name": name},
                     **in_url | settings,
-                )
+                ),
+                page_bytes,
             )
 
     async def close(self) -> None:

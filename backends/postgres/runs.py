@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from backends import cursors
 from runner.batching import Batcher
 from runner.bounds import check_value
-from runner.errors import BackendUnavailableError, from_dict
+from runner.errors import BackendUnavailableError, InvalidCursorError, from_dict
 from runner.exchange import (
     Aborted,
     Accepted,
@@ -37,9 +37,6 @@ from .trail import RunTrail
 
 ACCEPTS: Final = 32
 """Accepts that may share a transaction."""
-
-_LAST: Final = 2**63 - 1
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PostgresRunStore(RunTrail):
@@ -226,10 +223,15 @@ class PostgresRunStore(RunTrail):
         cursor: str | None = None,
     ) -> Page[Run]:
         """Runs, the newest first."""
-        last = cursors.number(cursor) if cursor is not None else _LAST
-        rows = await self.db.rows("runs", self.tenant, thread_id, status, agent, last, limit + 1, since, before)
-        more = cursors.encode(rows[limit - 1]["accept_no"]) if len(rows) > limit else None
-        return Page([codec.run(row) for row in rows[:limit]], more)
+        after, number = _place(cursor) if cursor is not None else (None, None)
+        rows = await self.db.rows(
+            *("runs", self.tenant, thread_id, status, agent, since, before, after, number, limit, self.db.page_bytes)
+        )
+        more = rows.pop() if rows and rows[-1]["run_id"] is None else None
+        return Page(
+            [codec.run(row) for row in rows],
+            cursors.encode([more["place_time"].isoformat(), str(more["place_no"])]) if more else None,
+        )
 
     async def explain(self, thread_id: str, run_id: str) -> str:
         """Why the run is not running, in one sentence. Raises RunNotFoundError, ThreadNotFoundError."""
@@ -252,13 +254,21 @@ class PostgresRunStore(RunTrail):
         self, *, thread_id: str | None = None, pending: bool = True, limit: int = 100, cursor: str | None = None
     ) -> Page[HitlRequest]:
         """HITL requests, the oldest first."""
-        since, last = cursors.moment(cursor) if cursor is not None else (_EPOCH, "")
-        rows = await self.db.rows("requests", self.tenant, thread_id, pending, since, last, limit + 1)
-        found = [codec.request(row) for row in rows[:limit]]
-        if len(rows) <= limit:
+        since, last = cursors.moment(cursor) if cursor is not None else (None, None)
+        rows = await self.db.rows("requests", self.tenant, thread_id, pending, since, last, limit, self.db.page_bytes)
+        more = bool(rows and rows[-1]["more"])
+        found = [codec.request(row) for row in (rows[:-1] if more else rows)]
+        if not more:
             return Page(found)
         assert found[-1].created_at is not None
         return Page(found, cursors.encode([found[-1].created_at.isoformat(), found[-1].request_id]))
+
+
+def _place(cursor: str) -> tuple[datetime, int]:
+    at, number = cursors.moment(cursor)
+    if number.isascii() and number.isdigit() and (last := int(number)) < 2**63:
+        return at, last
+    raise InvalidCursorError("not a cursor of this list", field="cursor")
 
 
 def _ended_or_error(row: codec.Row, attempt: Attempt) -> Ended | Exception:

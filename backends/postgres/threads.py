@@ -49,9 +49,9 @@ class PostgresThreadStore:
         """Threads in the order in which they were made."""
         after = cursors.number(cursor) if cursor is not None else 0
         having = codec.to_json(dict(tags)) if tags else None
-        rows = await self.db.rows("threads", self.tenant, parent_thread_id, after, limit + 1, agent, having)
-        more = cursors.encode(rows[limit - 1]["thread_key"]) if len(rows) > limit else None
-        return Page([codec.thread(row) for row in rows[:limit]], more)
+        rows = await self.db.rows("threads", self.tenant, parent_thread_id, agent, having, after, limit, self.db.page_bytes)
+        more = rows.pop() if rows and rows[-1]["thread_id"] is None else None
+        return Page([codec.thread(row) for row in rows], cursors.encode(more["place"]) if more else None)
 
     async def create_thread(self, request: ThreadRequest) -> Created:
         """Make an empty thread; the same request again finds it. Raises ThreadAlreadyExistsError."""
@@ -99,10 +99,13 @@ class PostgresThreadStore:
             codec.check_uuid(leaf_id, "leaf_id")
         branch, last = cursors.numbers(cursor, 2, below=2**63) if cursor is not None else (None, None)
         after, before = (-1 if last is None or newest_first else last), (last if newest_first and last is not None else _LAST)
-        most = None if limit is None and not newest_first else (limit or _LAST - 1) + 1
-        rows = await self.db.rows("page", self.tenant, thread_id, leaf_id, after, before, most, newest_first, branch)
-        shown = rows if limit is None else rows[:limit]
-        more = cursors.encode([shown[-1]["branch"], shown[-1]["seq"]]) if len(shown) < len(rows) else None
+        place = (self.tenant, thread_id, leaf_id, after, before)
+        if limit is None:
+            found = await history.messages(await self.db.rows("path", *place, branch), thread_id=thread_id)
+            return Page(found[::-1] if newest_first else found)
+        rows = await self.db.rows("page", *place, limit + 1, newest_first, branch, self.db.page_bytes)
+        shown = rows[:limit]
+        more = cursors.encode([shown[-1]["branch"], shown[-1]["seq"]]) if shown and len(shown) < shown[0]["found"] else None
         return Page(await history.messages(shown, thread_id=thread_id), more)
 
     async def cut_messages(self, thread_id: str, cut: Cut) -> tuple[list[Message], JsonObject]:

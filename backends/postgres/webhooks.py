@@ -39,10 +39,9 @@ class PostgresWebhookStore:
     ) -> Page[WebhookDelivery]:
         """The newest first. Raises InvalidCursorError."""
         before = cursors.numbers(cursor, 1, below=_HIGHEST)[0] if cursor is not None else _HIGHEST
-        name = "webhook_deliveries" if status is None else f"webhook_deliveries_{status}"
-        rows = await self.db.rows(name, self.tenant, before, limit)
-        more = cursors.encode([rows[-1]["delivery_no"]]) if len(rows) == limit else None
-        return Page([_delivery(row) for row in rows], more)
+        rows = await self.db.rows("webhook_deliveries", self.tenant, status, before, limit + 1)
+        more = cursors.encode([rows[limit - 1]["delivery_no"]]) if len(rows) > limit else None
+        return Page([_delivery(row) for row in rows[:limit]], more)
 
     async def redeliver(self, delivery_id: str) -> bool:
         """Send once more; whether there is something to send."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import Final
 
+from ..entries import entry
 from ..errors import InvalidInputError
 from ..lineage import Lineage, Side, ThreadDiff, last_common
 from ..models import Thread
@@ -18,11 +19,14 @@ class LineageCalls(RunCalls):
     """Questions about forks."""
 
     async def lineage(self, thread_id: str, *, limit: int = 100) -> Lineage:
-        """The thread's ancestors, and ``limit`` of its children at most. Raises ThreadNotFoundError."""
+        """The thread, its ancestors, and ``limit`` of its children at most, all as entries of a list: without large values.
+
+        Raises ThreadNotFoundError.
+        """
         thread = await self.thread(thread_id)
         children = await self.threads(parent_thread_id=thread_id, limit=limit)
         return Lineage(
-            thread=thread,
+            thread=entry(thread),
             ancestors=await self._ancestors(thread),
             children=children.items,
             next_children=children.next,
@@ -30,7 +34,7 @@ class LineageCalls(RunCalls):
 
     async def diff(self, thread_id: str, other_thread_id: str, *, limit: int = 200) -> ThreadDiff:
         """What the heads of two threads say after the last message that both show; ``limit`` (1 to 1000) messages per side at
-        most. Both are read from their ends back, so the cost does not depend on what they have in common.
+        most, and about 4 MiB. Both are read from their ends back, so the cost does not depend on what they have in common.
 
         Raises ThreadNotFoundError, InvalidInputError.
         """
@@ -60,6 +64,6 @@ class LineageCalls(RunCalls):
             if above is None:
                 break
             seen.add(parent)
-            found.append(above)
+            found.append(entry(above))
             thread = above
         return found

@@ -229,7 +229,11 @@ class RunCalls(ThreadCalls):
         cursor: str | None = None,
     ) -> Page[Run]:
         """Runs, of one thread or of all, the newest first, a page at a time. ``since`` and ``before`` (aware) bound when they
-        were accepted; the second is exclusive. Raises InvalidInputError, InvalidCursorError, ThreadNotFoundError."""
+        were accepted; the second is exclusive. Large values are left out (:attr:`runner.models.Run.omitted`). A page may come
+        short: follow ``next`` until there is none.
+
+        Raises InvalidInputError, InvalidCursorError, ThreadNotFoundError.
+        """
         page = await self.backend.runs.runs(
             thread_id=thread_id,
             status=status,
@@ -299,8 +303,12 @@ class RunCalls(ThreadCalls):
             return RunResult(run)
         requests: list[HitlRequest] = []
         if run.status is RunStatus.SUSPENDED:
-            pending = await self.backend.runs.requests(thread_id=run.thread_id, pending=True)
-            requests = [request for request in pending.items if request.run_id == run.run_id]
+            cursor: str | None = None
+            while True:
+                pending = await self.backend.runs.requests(thread_id=run.thread_id, pending=True, cursor=cursor)
+                requests += [request for request in pending.items if request.run_id == run.run_id]
+                if (cursor := pending.next) is None:
+                    break
         return RunResult(run, await self._messages_of(run), requests)
 
     async def _messages_of(self, run: Run) -> list[Message]:

@@ -57,6 +57,8 @@ class ThreadCalls(Calls):
         cursor: str | None = None,
     ) -> Page[Thread]:
         """Threads, or the forks of one, the oldest first, a page at a time. ``tags``: those that carry all of them.
+        Large values are left out (:attr:`runner.models.Thread.omitted`), and a page may come short: follow ``next`` until there
+        is none.
 
         Raises InvalidCursorError.
         """
@@ -96,7 +98,7 @@ class ThreadCalls(Calls):
     ) -> Page[Message]:
         """The path from the root to ``leaf_id``, any message of the thread; None: to the newest leaf (semantics: B2).
 
-        ``limit``: messages per page; None: the whole path. ``newest_first`` pages from the leaf to the root.
+        ``limit``: messages per page, and about 8 MiB at most; None: the whole path. ``newest_first``: from the leaf on.
 
         Raises ThreadNotFoundError, MessageNotFoundError, InvalidInputError for a leaf that is no UUID, InvalidCursorError.
         """

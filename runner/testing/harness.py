@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from .. import registry
 from ..app import App
 from ..client import Client
 from ..handle import RunResult
-from ..models import Event, ForkOnceResult, Message, Thread
+from ..models import Event, ForkOnceResult, Message, Run, Thread
 from ..states import RunStatus
 from ..streams import RECHECK, stopped
 from .crashes import Crash, Fuse, Moment, Write
@@ -230,9 +230,17 @@ class Harness:
             seconds = await self._worker.admit()
             due += [] if seconds is None else [self._now + timedelta(seconds=seconds)]
         else:
-            queued = await self.client.runs(status=RunStatus.QUEUED)
-            due += [run.run_at for run in queued.items if run.run_at is not None]
+            due += [run.run_at async for run in self._queued() if run.run_at is not None]
         return min((moment for moment in due if moment > self._now), default=None)
+
+    async def _queued(self) -> AsyncGenerator[Run]:
+        cursor: str | None = None
+        while True:
+            page = await self.client.runs(status=RunStatus.QUEUED, cursor=cursor)
+            for run in page.items:
+                yield run
+            if (cursor := page.next) is None:
+                return
 
     async def _jump(self, moment: datetime) -> None:
         """Make it ``moment``, and let happen what is due then."""

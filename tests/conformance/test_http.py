@@ -20,6 +20,7 @@ from backends.conformance import (  # noqa: F401
     TestLimits,
     TestMessageCuts,
     TestNesting,
+    TestPages,
     TestParallel,
     TestPoison,
     TestPruning,

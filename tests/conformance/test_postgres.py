@@ -99,3 +99,30 @@ async def test_claim_of_an_id_that_a_host_is_committing(backend_factory: Backend
         await connection.close()
     await world.runs.admit()
     assert (await world.claim("r")).outcome == "claimed"
+
+
+async def test_lists_show_what_is_not_admitted_yet(backend_factory: BackendFactory, postgres_url: str) -> None:
+    """R2: a run that a host's transaction accepted is in the lists from its commit on, among the others of its thread."""
+    world = World(await backend_factory(), backend_factory)
+    await world.turn("first")
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        for thread in ("t", "unknown"):
+            request = AcceptRequest(thread_id=thread, run_id="hosted", input=user("hi"))
+            await world.runs.accept(request, connection=connection)
+    finally:
+        await connection.close()
+    await world.accept("last", delay=3600)
+    await world.checkpointer.claim_run("t", "external")
+
+    async def listed(**filters: object) -> list[str]:
+        return [run.run_id for run in (await world.runs.runs(**filters)).items]  # type: ignore[arg-type]
+
+    # Claiming the external run admitted what was due on its thread.
+    assert await listed(thread_id="unknown") == await listed(thread_id="unknown", status=RunStatus.QUEUED) == ["hosted"]
+    assert await listed(thread_id="t") == ["external", "last", "hosted", "first"]
+    assert await listed(thread_id="t", status=RunStatus.QUEUED) == ["last", "hosted"]
+    assert await listed(thread_id="t", status=RunStatus.RUNNING) == await listed(status=RunStatus.RUNNING) == ["external"]
+    assert await listed(status=RunStatus.QUEUED) == ["last", "hosted", "hosted"]
+    first = await world.runs.runs(status=RunStatus.QUEUED, limit=2)
+    assert [run.thread_id for run in (await world.runs.runs(status=RunStatus.QUEUED, cursor=first.next)).items] == ["t"]

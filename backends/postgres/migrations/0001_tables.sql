@@ -32,7 +32,46 @@ CREATE TABLE runyard.threads (
     deleted_at          timestamptz
 ) WITH (fillfactor = 70);
 CREATE UNIQUE INDEX threads_id ON runyard.threads (tenant, thread_id) WHERE deleted_at IS NULL;
-CREATE INDEX threads_parent ON runyard.threads (tenant, parent_thread_id) WHERE parent_thread_id IS NOT NULL;
+-- What lists read (runyard.list_threads). A condition that always holds, and that only lists state, keeps these indexes out of the plans of
+-- verbs: made while a table is small, such a plan may look a row up by its tenant alone, and go on so as the table grows. The same for runs and
+-- requests.
+CREATE INDEX threads_list ON runyard.threads (tenant, thread_key) WHERE deleted_at IS NULL AND thread_key > 0;
+CREATE INDEX threads_list_of_agent ON runyard.threads (tenant, agent, thread_key)
+    WHERE deleted_at IS NULL AND agent IS NOT NULL AND thread_key > 0;
+CREATE INDEX threads_list_of_parent ON runyard.threads (tenant, parent_thread_id, thread_key)
+    WHERE deleted_at IS NULL AND parent_thread_id IS NOT NULL AND thread_key > 0;
+
+-- Which threads carry a tag, in the order of their lists. A side table, because an inverted index gives a tag's threads in no order: a page
+-- would cost as much as all threads that carry the tag. term: runyard.tag_term of one name and value.
+CREATE TABLE runyard.thread_tags (
+    tenant     text NOT NULL,
+    term       bytea NOT NULL,
+    thread_key bigint NOT NULL,
+    PRIMARY KEY (tenant, term, thread_key)
+);
+
+-- A digest, since the value of a tag may be longer than an entry of an index. Readers check the tag itself.
+CREATE FUNCTION runyard.tag_term(name text, value text) RETURNS bytea
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN substr(sha256(convert_to(length(name) || ':' || name || value, 'UTF8')), 1, 12);
+END $$;
+
+CREATE FUNCTION runyard.note_tags() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'UPDATE' THEN
+        DELETE FROM runyard.thread_tags g USING (SELECT * FROM jsonb_each_text(OLD.tags) EXCEPT SELECT * FROM jsonb_each_text(NEW.tags)) gone
+        WHERE g.tenant = NEW.tenant AND g.term = runyard.tag_term(gone.key, gone.value) AND g.thread_key = NEW.thread_key;
+    END IF;
+    INSERT INTO runyard.thread_tags (tenant, term, thread_key)
+    SELECT NEW.tenant, runyard.tag_term(t.key, t.value), NEW.thread_key FROM jsonb_each_text(NEW.tags) t
+    ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER tagged AFTER INSERT ON runyard.threads FOR EACH ROW WHEN (NEW.tags <> '{}') EXECUTE FUNCTION runyard.note_tags();
+CREATE TRIGGER tagged_anew AFTER UPDATE OF tags ON runyard.threads FOR EACH ROW WHEN (OLD.tags <> NEW.tags)
+    EXECUTE FUNCTION runyard.note_tags();
 
 -- leaf: the last visible message of the branch, its own or inherited. base: the message at which it was opened.
 CREATE TABLE runyard.branches (
@@ -184,11 +223,21 @@ CREATE INDEX runs_of_job ON runyard.runs (job_key, job_run_id) WHERE job_key IS 
 CREATE INDEX runs_worker ON runyard.runs (worker_id) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_queued ON runyard.runs (tenant, accept_no) WHERE finished_at IS NULL AND worker_id IS NULL AND suspended_at IS NULL;
 CREATE INDEX runs_of_agent ON runyard.runs (agent) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
-CREATE INDEX runs_of_tenant ON runyard.runs (tenant) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX runs_of_tenant ON runyard.runs (tenant, accepted_at, accept_no) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_line ON runyard.runs (waits_for_slot, tenant, place_in_line) WHERE waits_for_slot IS NOT NULL;
 CREATE INDEX runs_results ON runyard.runs (finished_at) WHERE fork IS NOT NULL AND result IS NOT NULL;
-CREATE INDEX runs_unsuccessful ON runyard.runs (thread_key)
-    WHERE finished_at IS NOT NULL AND completion_seq IS NULL AND last_seq IS NOT NULL;
+-- No index names what an append changes, last_seq above all: its update of the run then touches no index.
+CREATE INDEX runs_unsuccessful ON runyard.runs (thread_key) WHERE finished_at IS NOT NULL AND completion_seq IS NULL;
+-- What lists read (runyard.list_runs). The first three hold nothing that a verb changes; the others hold few runs, or none for long.
+CREATE INDEX runs_list ON runyard.runs (tenant, accepted_at, accept_no) WHERE NOT deleted AND emptied_at IS NULL AND accept_no > 0;
+CREATE INDEX runs_list_of_agent ON runyard.runs (tenant, agent, accepted_at, accept_no)
+    WHERE NOT deleted AND emptied_at IS NULL AND agent IS NOT NULL AND accept_no > 0;
+CREATE INDEX runs_list_of_thread ON runyard.runs (thread_key, accepted_at, accept_no) WHERE NOT deleted AND emptied_at IS NULL AND accept_no > 0;
+CREATE INDEX runs_list_by_status ON runyard.runs (tenant, status, accepted_at, accept_no)
+    WHERE NOT deleted AND emptied_at IS NULL AND accept_no > 0
+      AND (status IN ('failed', 'dead', 'cancelled', 'suspended') OR (status = 'running' AND worker_id IS NULL));
+CREATE INDEX runs_list_hosted ON runyard.runs (tenant, thread_id, accepted_at, accept_no)
+    WHERE NOT deleted AND emptied_at IS NULL AND thread_key IS NULL AND accept_no > 0;
 
 -- Messages appended under a run id that nobody has claimed: where they are, for the claim that may come.
 CREATE TABLE runyard.unclaimed (
@@ -248,6 +297,10 @@ CREATE INDEX hitl_run ON runyard.hitl_requests (thread_key, run_id);
 CREATE INDEX hitl_deadlines ON runyard.hitl_requests (deadline_at) WHERE answered_at IS NULL AND closed_at IS NULL;
 CREATE INDEX hitl_pending ON runyard.hitl_requests (tenant, created_at, request_id)
     WHERE answered_at IS NULL AND closed_at IS NULL;
+CREATE INDEX hitl_list ON runyard.hitl_requests (tenant, created_at, request_id) WHERE created_at > '-infinity';
+CREATE INDEX hitl_list_of_thread ON runyard.hitl_requests (thread_key, created_at, request_id) WHERE created_at > '-infinity';
+CREATE INDEX hitl_list_pending_of_thread ON runyard.hitl_requests (thread_key, created_at, request_id)
+    WHERE answered_at IS NULL AND closed_at IS NULL AND created_at > '-infinity';
 
 -- Requests as clients see them: on which thread, and which agent asks.
 CREATE VIEW runyard.requests AS
@@ -349,6 +402,7 @@ CREATE TABLE runyard.webhooks (
     created_at  timestamptz NOT NULL DEFAULT now(),
     disabled_at timestamptz
 );
+CREATE INDEX webhooks_of_tenant ON runyard.webhooks (tenant, created_at, webhook_id);
 
 -- The same of the URLs of a tenant's runs; version 1 signs for a tenant without a row.
 CREATE TABLE runyard.webhook_keys (
@@ -382,6 +436,8 @@ CREATE INDEX webhook_deliveries_due ON runyard.webhook_deliveries (endpoint, nex
 CREATE INDEX webhook_deliveries_oldest ON runyard.webhook_deliveries (created_at) WHERE next_at IS NOT NULL;
 CREATE INDEX webhook_deliveries_of_tenant ON runyard.webhook_deliveries (tenant, delivery_no);
 CREATE INDEX webhook_deliveries_failed ON runyard.webhook_deliveries (tenant, delivery_no) WHERE failed_at IS NOT NULL;
+CREATE INDEX webhook_deliveries_delivered ON runyard.webhook_deliveries (tenant, delivery_no) WHERE delivered_at IS NOT NULL;
+CREATE INDEX webhook_deliveries_pending ON runyard.webhook_deliveries (tenant, delivery_no) WHERE next_at IS NOT NULL;
 CREATE INDEX webhook_deliveries_over ON runyard.webhook_deliveries (coalesce(delivered_at, failed_at)) WHERE next_at IS NULL;
 
 CREATE TYPE runyard.level AS (branch_id bigint, high_water_seq bigint, cutoff bigint, open_run_id text);

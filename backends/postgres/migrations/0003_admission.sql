@@ -70,7 +70,7 @@ BEGIN
 END $$;
 
 -- The thread, locked; made with its first branch if need be.
-CREATE FUNCTION runyard.ensure_thread(for_tenant text, id text) RETURNS runyard.threads
+CREATE FUNCTION runyard.ensure_thread(for_tenant text, id text, of_agent text DEFAULT NULL) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
     t runyard.threads;
@@ -80,7 +80,7 @@ BEGIN
         SELECT x.* INTO t FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = id AND x.deleted_at IS NULL FOR UPDATE;
         IF FOUND THEN RETURN t; END IF;
         branch := nextval('runyard.branch_numbers');
-        INSERT INTO runyard.threads AS x (tenant, thread_id, head_branch) VALUES (for_tenant, id, branch)
+        INSERT INTO runyard.threads AS x (tenant, thread_id, head_branch, agent) VALUES (for_tenant, id, branch, of_agent)
         ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING x.* INTO t;
         IF FOUND THEN
             INSERT INTO runyard.branches (branch_id, thread_key, lane) VALUES (branch, t.thread_key, '');
@@ -576,7 +576,7 @@ DECLARE
 BEGIN
     limited := limited OR q.candidates IS NOT NULL OR octet_length(q.input) > runyard.default_message_bytes();
     IF q.kind = 'prompt' THEN
-        t := runyard.ensure_thread(for_tenant, q.thread_id);
+        t := runyard.ensure_thread(for_tenant, q.thread_id, q.agent);
     ELSE
         t := runyard.known_thread(for_tenant, q.thread_id);
     END IF;

@@ -95,3 +95,226 @@ BEGIN
     END IF;
     RETURN t;
 END $$;
+
+-- Lists. A page ends at `most` entries, before the entry with which it would have more than `bytes` (but for its first), or after a thousand
+-- rows that were looked at in vain: then it comes short, and says where to go on. Each function asks with the conditions of one index, which
+-- gives the order too, and holds the rows against the other filters itself. Its statement is planned for what was asked: a plan for every
+-- case would walk the whole table for some. Where another index has the same order once the tenant is given, the tenant is asked for as part
+-- of a range of rows, and ordered by: only the index that is meant can give that. Entries are without values of more than 8192 bytes;
+-- `omitted` names them.
+
+-- How many bytes a value has as JSON; if it is stored compressed, its size there says nothing.
+CREATE FUNCTION runyard.json_bytes(value jsonb) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN CASE WHEN pg_column_size(value) > 8192 OR pg_column_compression(value) IS NULL THEN pg_column_size(value)
+                ELSE octet_length(value::text) END;
+END $$;
+
+-- Runs, the newest first. What stands behind the page: a row with the place of the last run that was looked at, and nothing else.
+CREATE FUNCTION runyard.list_runs(
+    for_tenant text, in_thread text, with_status text, of_agent text, since timestamptz, before timestamptz,
+    after_time timestamptz, after_no bigint, most integer, bytes bigint
+) RETURNS TABLE (run runyard.runs, omitted text[], place_time timestamptz, place_no bigint)
+LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan SET jit = off AS $$
+DECLARE
+    key bigint;
+    source text := 'SELECT r.* FROM runyard.runs r WHERE NOT r.deleted AND r.emptied_at IS NULL AND r.accept_no > 0 AND ';
+    bounds text := ' AND (r.accepted_at, r.accept_no) < ($6, $7) AND r.accepted_at >= $5';
+    in_order text := ' ORDER BY r.accepted_at DESC, r.accept_no DESC';
+    enough text; -- of each of two sources
+    few boolean;
+    statement text;
+    until_time timestamptz := coalesce(after_time, 'infinity');
+    until_no bigint := coalesce(after_no, 9223372036854775807);
+    r runyard.runs;
+    size bigint;
+    looked integer := 0;
+    found integer := 0;
+    total bigint := 0;
+    more boolean := false;
+BEGIN
+    IF before < until_time OR (before = until_time AND until_no > 0) THEN
+        until_time := before; until_no := 0;
+    END IF;
+    since := coalesce(since, '-infinity');
+    enough := format(' LIMIT %s)', 1001 + most);
+    IF in_thread IS NOT NULL THEN
+        SELECT t.thread_key INTO key FROM runyard.threads t
+        WHERE t.tenant = for_tenant AND t.thread_id = in_thread AND t.deleted_at IS NULL;
+        statement := source || 'r.thread_key = $2' || bounds;
+        few := CASE WHEN with_status IN ('queued', 'running', 'suspended') THEN 1000 >
+            (SELECT count(*) FROM (SELECT 1 FROM runyard.runs x WHERE x.thread_key = key AND x.finished_at IS NULL LIMIT 1000) y) END;
+        IF few THEN
+            -- Apart, or the index that has the order would be read through for the few that are live.
+            statement := 'SELECT r.* FROM (' || statement || ' AND r.finished_at IS NULL OFFSET 0) r';
+        END IF;
+        IF EXISTS (SELECT 1 FROM runyard.runs x
+                   WHERE x.tenant = for_tenant AND x.thread_id = in_thread AND x.thread_key IS NULL AND x.accept_no > 0
+                     AND NOT x.deleted AND x.emptied_at IS NULL) THEN
+            statement := 'SELECT r.* FROM ((' || statement || in_order || enough || ' UNION ALL ('
+                || source || 'r.tenant = $1 AND r.thread_id = $3 AND r.thread_key IS NULL' || bounds || in_order || enough || ') r';
+        END IF;
+    ELSIF with_status = 'queued' THEN
+        in_order := ' ORDER BY r.tenant DESC, r.accept_no DESC'; -- the order of time, but for moments
+        statement := source || 'r.finished_at IS NULL AND r.worker_id IS NULL AND r.suspended_at IS NULL'
+            || ' AND (r.tenant, r.accept_no) < ($1, $8) AND (r.tenant, r.accept_no) >= ($1, 0)';
+    ELSIF with_status = 'running' THEN
+        in_order := ' ORDER BY r.tenant DESC, r.accepted_at DESC, r.accept_no DESC';
+        statement := source || 'r.finished_at IS NULL AND r.worker_id IS NOT NULL'
+            || ' AND (r.tenant, r.accepted_at, r.accept_no) < ($1, $6, $7) AND (r.tenant, r.accepted_at) >= ($1, $5)';
+        IF EXISTS (SELECT 1 FROM runyard.runs x
+                   WHERE x.tenant = for_tenant AND x.status = 'running' AND x.worker_id IS NULL AND x.accept_no > 0
+                     AND NOT x.deleted AND x.emptied_at IS NULL) THEN
+            statement := 'SELECT r.* FROM ((' || statement || in_order || enough || ' UNION ALL ('
+                || source || 'r.tenant = $1 AND r.status = ''running'' AND r.worker_id IS NULL' || bounds || in_order || enough || ') r';
+        END IF;
+    ELSIF with_status IN ('failed', 'dead', 'cancelled', 'suspended') THEN
+        statement := source || format('r.tenant = $1 AND r.status = %L', with_status) || bounds;
+    ELSIF of_agent IS NOT NULL THEN
+        in_order := ' ORDER BY r.agent DESC, r.accepted_at DESC, r.accept_no DESC';
+        statement := source || 'r.agent IS NOT NULL AND r.tenant = $1'
+            || ' AND (r.agent, r.accepted_at, r.accept_no) < ($4, $6, $7) AND (r.agent, r.accepted_at) >= ($4, $5)';
+    ELSE
+        statement := source || 'r.tenant = $1' || bounds;
+    END IF;
+    FOR r IN EXECUTE statement || in_order USING for_tenant, key, in_thread, of_agent, since, until_time, until_no,
+        coalesce(after_no, 9223372036854775807) LOOP
+        IF (with_status IS NULL OR r.status = with_status) AND (of_agent IS NULL OR r.agent = of_agent)
+           AND r.accepted_at >= since AND (before IS NULL OR r.accepted_at < before)
+        THEN
+            more := found >= most;
+            EXIT WHEN more;
+            omitted := '{}';
+            IF octet_length(r.input) > 8192 THEN r.input := NULL; omitted := omitted || 'input'::text; END IF;
+            IF octet_length(r.result) > 8192 THEN r.result := NULL; omitted := omitted || 'result'::text; END IF;
+            size := runyard.json_bytes(r.metadata);
+            IF size > 8192 THEN r.metadata := '{}'; omitted := omitted || 'metadata'::text; size := 0; END IF;
+            r.candidates := NULL; r.fork := NULL; r.extra := NULL;
+            size := 1024 + size + coalesce(octet_length(r.input), 0) + coalesce(octet_length(r.result), 0)
+                + coalesce(octet_length(r.error::text), 0) + octet_length(r.options::text);
+            more := found > 0 AND total + size > bytes;
+            EXIT WHEN more;
+            found := found + 1; total := total + size;
+            run := r;
+            RETURN NEXT;
+        END IF;
+        place_time := r.accepted_at; place_no := r.accept_no; looked := looked + 1;
+        more := looked >= 1000 + most;
+        EXIT WHEN more;
+    END LOOP;
+    IF more THEN
+        run := NULL; omitted := NULL;
+        RETURN NEXT;
+    END IF;
+END $$;
+
+-- Threads, in the order in which they were made. What stands behind the page: a row that has the place of the last thread looked at alone.
+CREATE FUNCTION runyard.list_threads(
+    for_tenant text, parent text, of_agent text, with_tags jsonb, after bigint, most integer, bytes bigint
+) RETURNS TABLE (thread runyard.threads, omitted text[], place bigint)
+LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+    term bytea;
+    statement text := 'SELECT t.* FROM runyard.threads t WHERE t.deleted_at IS NULL AND t.thread_key > 0 AND ';
+    t runyard.threads;
+    size bigint;
+    larger bigint;
+    looked integer := 0;
+    found integer := 0;
+    total bigint := 0;
+    more boolean := false;
+BEGIN
+    IF with_tags <> '{}' THEN
+        term := (SELECT w.term FROM (SELECT runyard.tag_term(j.key, j.value) AS term FROM jsonb_each_text(with_tags) j) w
+                 ORDER BY (SELECT count(*) FROM (SELECT 1 FROM runyard.thread_tags g WHERE g.tenant = for_tenant AND g.term = w.term
+                           LIMIT CASE WHEN with_tags - (SELECT min(k) FROM jsonb_object_keys(with_tags) k) = '{}' THEN 0 ELSE 1000 END) x)
+                 LIMIT 1);
+        statement := 'SELECT t.* FROM (SELECT g.thread_key FROM runyard.thread_tags g WHERE g.tenant = $1 AND g.term = $4 AND g.thread_key > $5'
+            || ' ORDER BY g.thread_key LIMIT $6) k JOIN runyard.threads t USING (thread_key) ORDER BY k.thread_key';
+    ELSIF parent IS NOT NULL THEN
+        statement := statement || 't.parent_thread_id IS NOT NULL AND (t.tenant, t.parent_thread_id, t.thread_key) > ($1, $2, $5)'
+            || ' AND (t.tenant, t.parent_thread_id) <= ($1, $2) ORDER BY t.tenant, t.parent_thread_id, t.thread_key';
+    ELSIF of_agent IS NOT NULL THEN
+        statement := statement || 't.agent IS NOT NULL AND (t.tenant, t.agent, t.thread_key) > ($1, $3, $5)'
+            || ' AND (t.tenant, t.agent) <= ($1, $3) ORDER BY t.tenant, t.agent, t.thread_key';
+    ELSE
+        statement := statement || '(t.tenant, t.thread_key) > ($1, $5) AND t.tenant <= $1 ORDER BY t.tenant, t.thread_key';
+    END IF;
+    FOR t IN EXECUTE statement USING for_tenant, parent, of_agent, term, after, 2000 + most LOOP
+        IF t.deleted_at IS NULL AND (parent IS NULL OR t.parent_thread_id = parent) AND (of_agent IS NULL OR t.agent = of_agent)
+           AND t.tags @> coalesce(with_tags, '{}')
+        THEN
+            more := found >= most;
+            EXIT WHEN more;
+            omitted := '{}';
+            size := runyard.json_bytes(t.extra);
+            IF size > 8192 THEN t.extra := '{}'; omitted := omitted || 'extra'::text; size := 0; END IF;
+            larger := runyard.json_bytes(t.config);
+            IF larger > 8192 THEN t.config := '{}'; omitted := omitted || 'config'::text; larger := 0; END IF;
+            t.base_extra := '{}';
+            size := 512 + size + larger + octet_length(t.tags::text) + octet_length(t.usage::text) + coalesce(octet_length(t.title), 0);
+            more := found > 0 AND total + size > bytes;
+            EXIT WHEN more;
+            found := found + 1; total := total + size;
+            thread := t;
+            RETURN NEXT;
+        END IF;
+        place := t.thread_key; looked := looked + 1;
+        more := looked >= 1000 + most;
+        EXIT WHEN more;
+    END LOOP;
+    IF more THEN
+        thread := NULL; omitted := NULL;
+        RETURN NEXT;
+    END IF;
+END $$;
+
+-- Requests, the oldest first: those that wait, or all. What stands behind the page: a row that says only so.
+CREATE FUNCTION runyard.list_requests(
+    for_tenant text, in_thread text, pending boolean, after_time timestamptz, after_id text, most integer, bytes bigint
+) RETURNS TABLE (request runyard.requests, more boolean)
+LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+    q runyard.requests;
+    found integer := 0;
+    total bigint := 0;
+BEGIN
+    FOR q IN EXECUTE 'SELECT q.* FROM runyard.requests q WHERE '
+        || CASE WHEN in_thread IS NULL THEN 'q.tenant = $1'
+                ELSE 'q.thread_key = (SELECT t.thread_key FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL)' END
+        || ' AND q.created_at > ''-infinity'''
+        || CASE WHEN pending THEN ' AND q.answered_at IS NULL AND q.closed_at IS NULL' ELSE '' END
+        || CASE WHEN after_id IS NOT NULL THEN ' AND (q.created_at, q.request_id) > ($3, $4)' ELSE '' END
+        || ' ORDER BY q.created_at, q.request_id'
+        USING for_tenant, in_thread, after_time, after_id
+    LOOP
+        total := total + 512 + octet_length(q.body) + coalesce(octet_length(q.answer), 0);
+        IF found >= most OR (found > 0 AND total > bytes) THEN
+            request := NULL; more := true;
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        found := found + 1;
+        request := q;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- Deliveries, the newest first. The row behind the page is left to the caller, who asks for one more.
+CREATE FUNCTION runyard.list_deliveries(for_tenant text, with_status text, before bigint, most integer)
+RETURNS SETOF runyard.webhook_deliveries
+LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan SET jit = off AS $$
+BEGIN
+    RETURN QUERY EXECUTE 'SELECT d.* FROM runyard.webhook_deliveries d WHERE (d.tenant, d.delivery_no) < ($1, $2) AND d.tenant >= $1'
+        || CASE with_status WHEN 'pending' THEN ' AND d.next_at IS NOT NULL' WHEN 'delivered' THEN ' AND d.delivered_at IS NOT NULL'
+                            WHEN 'failed' THEN ' AND d.failed_at IS NOT NULL' ELSE '' END
+        || ' ORDER BY d.tenant DESC, d.delivery_no DESC LIMIT $3'
+        USING for_tenant, before, most;
+END $$;

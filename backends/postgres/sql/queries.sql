@@ -70,11 +70,7 @@ SELECT (c.run).*, c.effects FROM runyard.redrive($1, $2, $3) c
 SELECT r.* FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
 
 -- name: runs
-SELECT r.* FROM runyard.runs r
-WHERE r.tenant = $1 AND NOT r.deleted AND r.emptied_at IS NULL AND ($2::text IS NULL OR r.thread_id = $2) AND ($3::text IS NULL OR r.status = $3)
-  AND ($4::text IS NULL OR r.agent = $4) AND r.accept_no < $5
-  AND ($7::timestamptz IS NULL OR r.accepted_at >= $7) AND ($8::timestamptz IS NULL OR r.accepted_at < $8)
-ORDER BY r.accept_no DESC LIMIT $6
+SELECT f.omitted, f.place_time, f.place_no, (f.run).* FROM runyard.list_runs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) f
 
 -- name: explain
 SELECT (e.run).*, e.reason, e.facts FROM runyard.explain($1, $2, $3) e
@@ -91,10 +87,7 @@ ORDER BY fence
 SELECT q.* FROM runyard.requests q WHERE q.tenant = $1 AND q.request_id = $2
 
 -- name: requests
-SELECT q.* FROM runyard.requests q
-WHERE q.tenant = $1 AND ($2::text IS NULL OR q.thread_id = $2)
-  AND (NOT $3::boolean OR (q.answered_at IS NULL AND q.closed_at IS NULL)) AND (q.created_at, q.request_id) > ($4, $5)
-ORDER BY q.created_at, q.request_id LIMIT $6
+SELECT f.more, (f.request).* FROM runyard.list_requests($1, $2, $3, $4, $5, $6, $7) f
 
 -- name: run_facts
 SELECT r.*, t.thread_id AS in_thread FROM runyard.runs r JOIN runyard.threads t USING (thread_key) WHERE r.thread_key = $1 AND r.run_id = $2
@@ -109,10 +102,7 @@ WHERE r.thread_key = $1 AND r.run_id = $2 ORDER BY m.seq
 SELECT t.* FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
 
 -- name: threads
-SELECT t.* FROM runyard.threads t
-WHERE t.tenant = $1 AND t.deleted_at IS NULL AND ($2::text IS NULL OR t.parent_thread_id = $2) AND t.thread_key > $3
-  AND ($5::text IS NULL OR t.agent = $5) AND ($6::jsonb IS NULL OR t.tags @> $6::jsonb)
-ORDER BY t.thread_key LIMIT $4
+SELECT f.omitted, f.place, (f.thread).* FROM runyard.list_threads($1, $2, $3, $4::jsonb, $5, $6, $7) f
 
 -- name: create_thread
 SELECT (c.thread).*, c.created FROM runyard.create_thread($1, $2, $3, $4, $5, $6::jsonb, $7::jsonb, $8::jsonb) c
@@ -120,10 +110,20 @@ SELECT (c.thread).*, c.created FROM runyard.create_thread($1, $2, $3, $4, $5, $6
 -- name: update_thread
 SELECT t.* FROM runyard.update_thread($1, $2, $3::jsonb, $4) t
 
+-- name: path
+SELECT p.seq, p.message_id::text AS id, p.parent_id::text AS parent_id, p.run_id, p.role, p.payload, p.note, p.calls, p.results, p.created_at
+FROM runyard.page($1, $2, $3, $4, $5, NULL, false, $6) p
+
 -- name: page
-SELECT p.seq, p.message_id::text AS id, p.parent_id::text AS parent_id, p.run_id, p.role, p.payload, p.note, p.calls, p.results, p.created_at,
+SELECT x.seq, x.message_id::text AS id, x.parent_id::text AS parent_id, x.run_id, x.role, x.payload, x.note, x.calls, x.results, x.created_at,
+       x.found,
        coalesce($8, (SELECT t.head_branch FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL)) AS branch
-FROM runyard.page($1, $2, $3, $4, $5, $6, $7, $8) p
+FROM (
+    SELECT p.*, count(*) OVER () AS found,
+           p.ordinality = 1 OR sum(512 + coalesce(octet_length(p.payload), 0)) OVER (ORDER BY p.ordinality) <= $9 AS fits
+    FROM runyard.page($1, $2, $3, $4, $5, $6, $7, $8) WITH ORDINALITY p
+) x
+WHERE x.fits ORDER BY x.ordinality
 
 -- name: cut
 SELECT c.view, runyard.extra_at(c.view) AS extra
@@ -253,8 +253,9 @@ SELECT * FROM runyard.feed($1, $2, $3, $4)
 INSERT INTO runyard.webhooks (webhook_id, tenant, url, events) VALUES ($1, $2, $3, $4)
 
 -- name: webhooks
-SELECT w.webhook_id, w.tenant, w.url, w.events, w.created_at, w.disabled_at FROM runyard.webhooks w
-WHERE w.tenant IS NULL OR w.tenant = $1 ORDER BY w.created_at, w.webhook_id
+SELECT w.webhook_id, w.tenant, w.url, w.events, w.created_at, w.disabled_at FROM (
+    SELECT x.* FROM runyard.webhooks x WHERE x.tenant = $1 UNION ALL SELECT x.* FROM runyard.webhooks x WHERE x.tenant IS NULL) w
+ORDER BY w.created_at, w.webhook_id
 
 -- name: remove_webhook
 SELECT runyard.remove_webhook($1, $2)
@@ -279,19 +280,7 @@ WHERE excluded.rotation_id IS NULL OR k.rotation_id IS DISTINCT FROM excluded.ro
 RETURNING k.version, k.both_until
 
 -- name: webhook_deliveries
-SELECT d.* FROM runyard.webhook_deliveries d WHERE d.tenant = $1 AND d.delivery_no < $2 ORDER BY d.delivery_no DESC LIMIT $3
-
--- name: webhook_deliveries_failed
-SELECT d.* FROM runyard.webhook_deliveries d
-WHERE d.tenant = $1 AND d.failed_at IS NOT NULL AND d.delivery_no < $2 ORDER BY d.delivery_no DESC LIMIT $3
-
--- name: webhook_deliveries_delivered
-SELECT d.* FROM runyard.webhook_deliveries d
-WHERE d.tenant = $1 AND d.delivered_at IS NOT NULL AND d.delivery_no < $2 ORDER BY d.delivery_no DESC LIMIT $3
-
--- name: webhook_deliveries_pending
-SELECT d.* FROM runyard.webhook_deliveries d
-WHERE d.tenant = $1 AND d.next_at IS NOT NULL AND d.delivery_no < $2 ORDER BY d.delivery_no DESC LIMIT $3
+SELECT d.* FROM runyard.list_deliveries($1, $2, $3, $4) d
 
 -- name: redeliver
 SELECT runyard.redeliver($1, $2)

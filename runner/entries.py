@@ -1,0 +1,47 @@
+"""How large entries of a list are, and what a list leaves out of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, TypeVar
+
+from .models import LARGE, HitlRequest, Message, Run, Thread
+
+M = TypeVar("M", Run, Thread)
+
+_EMPTY: Final[dict[str, Any]] = {"input": None, "result": None, "metadata": {}, "extra": {}, "config": {}}
+"""What may be large in an entry of a list, and what stands in its place."""
+
+
+def entry(found: M) -> M:
+    """A copy for a list: large values are left out, and named."""
+    large = [name for name in _EMPTY if json_bytes(getattr(found, name, None)) > LARGE]
+    kept = {name: _EMPTY[name] for name in large} | {"omitted": large}
+    return found.model_copy(update=kept).model_copy(deep=True)
+
+
+def json_bytes(value: Any) -> int:
+    """How many bytes ``value`` has as JSON."""
+    if value is None or value == {}:
+        return 0
+    if isinstance(value, Message):
+        value = value.model_dump(mode="json", include={"content", "metadata"})
+    return len(json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass"))
+
+
+def entry_bytes(found: Run | Thread) -> int:
+    """About how many bytes an entry of a list has."""
+    shown = [json_bytes(getattr(found, name, None)) for name in _EMPTY]
+    error = found.error.model_dump() if isinstance(found, Run) and found.error else None
+    return 1024 + sum(size for size in shown if size <= LARGE) + json_bytes(error)
+
+
+def message_bytes(message: Message) -> int:
+    """About how many bytes a message has in a list."""
+    return 512 + json_bytes(message)
+
+
+def request_bytes(request: HitlRequest) -> int:
+    """About how many bytes a request has in a list."""
+    shown = (request.payload, request.answer_schema, request.on_deadline, request.answer)
+    return 512 + sum(json_bytes(value) for value in shown)

@@ -1,0 +1,61 @@
+"""Lists in pages of few bytes, on each store: short pages, that lead to the end."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from backends.conformance.pages import create, pages
+from backends.conformance.world import T, World, user
+from backends.memory import connect as memory
+from backends.postgres.backend import connect as postgres
+from runner.models import new_id
+from runner.ports import Backend
+from tests.http.halves import halves
+
+BYTES = 20_000
+
+
+@pytest.fixture(params=["memory", "http", "postgres"])
+def store(request: pytest.FixtureRequest) -> str:
+    """Where it is, for those that need a server."""
+    return request.getfixturevalue("module_postgres_url") if request.param == "postgres" else request.param
+
+
+@pytest.fixture
+async def world(store: str) -> AsyncIterator[World]:
+    async def factory(tenant: str = "") -> Backend:
+        if store.startswith("postgres"):
+            return await postgres(store, tenant=new_id(), page_bytes=BYTES)
+        found = await memory(tenant=tenant, page_bytes=BYTES)
+        return await halves(found) if store == "http" else found
+
+    backend = await factory()
+    yield World(backend, factory)
+    await backend.close()
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_one_that_is_larger_than_a_page_comes_alone(world: World, newest_first: bool) -> None:
+    sizes = [6, BYTES + 1, 5]
+    for size in sizes:
+        await world.threads.store_message(T, user("x" * size))
+    found = await pages(lambda at: world.threads.messages(T, limit=1000, cursor=at, newest_first=newest_first))
+    expected = sizes[::-1] if newest_first else sizes
+    assert [[len(message.text) for message in page] for page in found] == [[size] for size in expected]
+    assert len((await world.threads.messages(T)).items) == 3
+
+
+async def test_threads(world: World) -> None:
+    ids = [f"t{n}" for n in range(10)]
+    for id in ids:
+        await create(world, id, extra={"x": "x" * 7000})
+    found = await pages(lambda at: world.threads.threads(limit=1000, cursor=at))
+    assert len(found) == 5 and [thread.thread_id for page in found for thread in page] == ids
+
+
+async def test_runs(world: World) -> None:
+    ids = [f"r{n}" for n in range(10)]
+    for id in ids:
+        await world.accept(id, "x" * 7000, thread=id)
+    found = await pages(lambda at: world.runs.runs(limit=1000, cursor=at))
+    assert len(found) == 5 and [run.run_id for page in found for run in page] == ids[::-1]
