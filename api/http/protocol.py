@@ -49,6 +49,7 @@ class Protocol(HttpToolsProtocol):
         self._in_head = False
         self._progress = False  # the bytes that came last brought a request further
         self._fruitless = 0  # bytes since others did
+        self._trailing = 0  # bytes of headers behind the body
         self._state = ""
         self._timer: asyncio.TimerHandle | None = None
         self._refusal: RunyardError | None = None  # nothing more is read; said once the answers under way are complete
@@ -76,29 +77,48 @@ class Protocol(HttpToolsProtocol):
             return
         self._progress = False
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:  # no other protocol is spoken here, and this one's parser takes nothing more
-            self.cycle.keep_alive = False
-        except httptools.HttpParserError as error:
+            self._feed(data)
+        except httptools.HttpParserCallbackError as error:  # of this class, or uvicorn's, which only take a URL apart
             found = error.__context__
-            self._refuse(found if isinstance(found, RunyardError) else RequestError(f"this is no HTTP/1.1 request: {error}"))
+            self._refuse(found if isinstance(found, RunyardError) else RequestError("what a request asks for is a path"))
+        except httptools.HttpParserError as error:
+            self._refuse(RequestError(f"this is no HTTP/1.1 request: {error}"))
         self._fruitless = 0 if self._progress else self._fruitless + len(data)
         if self._fruitless > self._most_bytes:
             self._refuse(self._too_large())
         self._watch()
 
+    def _feed(self, data: bytes) -> None:
+        """Parse ``data``. A request that offers to speak another protocol is read again without the offer (RFC 9110, 7.8):
+        its parser takes what follows the head for that protocol, and the body would be lost. Raises HttpParserError."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                version = self.parser.get_http_version().encode()
+                head = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+                head += [b"%s: %s" % (name, value) for name, value in self.headers if name != b"upgrade"]
+                data = b"\r\n".join([*head, b"", data[offer.args[0] :]])
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+            else:
+                return
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head = True
+        self._in_head, self._trailing = True, 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # what stands behind a body changes nothing of its request
+        if self._in_head:
             super().on_header(name, value)
+        else:  # what stands behind a body changes nothing of its request
+            self._trailing += len(name) + len(value) + 4
 
     def on_headers_complete(self) -> None:
         self._in_head, self._progress = False, True
         self._check_head()
-        super().on_headers_complete()
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._progress = True
@@ -106,7 +126,10 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._progress = True
-        super().on_message_complete()
+        if self._trailing > self._most_bytes:
+            raise self._too_large()
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -146,6 +169,8 @@ class Protocol(HttpToolsProtocol):
             raise self._too_large()
         if len(self.pipeline) >= AHEAD:
             raise RequestError(f"more than {AHEAD} requests wait for answers on this connection; wait for some")
+        if self.parser.get_method() == b"CONNECT":
+            raise RequestError("this server is no proxy: it has no CONNECT")
         version = self.parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise RequestError("only HTTP/1.1 and HTTP/1.0 are spoken here")

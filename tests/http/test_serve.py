@@ -307,12 +307,58 @@ async def test_old_clients_need_no_host(port: int) -> None:
     assert b" 200 " in (await exchange(port, b"GET /livez HTTP/1.0\r\n\r\n")).split(b"\r\n")[0]
 
 
-@pytest.mark.parametrize("what", [b"h2c", b"websocket"])
-async def test_no_other_protocol_is_spoken(port: int, what: bytes) -> None:
-    """A2: a request that asks for another protocol is answered in this one, and is the last of its connection."""
-    head = LIVEZ[:-2] + b"Connection: upgrade\r\nUpgrade: " + what
-    raw = await exchange(port, head + b"\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: eHh4eA==\r\n\r\n" + LIVEZ)
-    assert len(ANSWER.findall(raw)) == 1 and b" 200 " in raw.split(b"\r\n")[0]
+OFFERS = {
+    "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n",
+    "websocket": b"Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: eHh4eA==\r\n",
+}
+
+
+@pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS)
+@pytest.mark.parametrize("cut", [False, True], ids=["at once", "byte by byte"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunks"])
+async def test_an_offer_of_another_protocol_is_passed_over(
+    port: int, client: Client, offer: bytes, cut: bool, chunked: bool
+) -> None:
+    """A2, RFC 9110 (7.8): the request is served with its body, as without the offer, and so are those behind it."""
+    said = b'{"title": "mine"}'
+    length = b"Transfer-Encoding: chunked\r\n\r\n" if chunked else b"Content-Length: %d\r\n\r\n" % len(said)
+    request = POST + offer + length + (b"%x\r\n%s\r\n0\r\n\r\n" % (len(said), said) if chunked else said)
+    sent = request + LIVEZ[:-2] + offer + b"\r\n" + request
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for at in range(0, len(sent), 1 if cut else len(sent)):
+        writer.write(sent[at : at + (1 if cut else len(sent))])
+        await writer.drain()
+    assert [(await one_answer(reader))[0] for _ in range(3)] == [201, 200, 201]
+    assert [thread.title for thread in (await client.threads()).items] == ["mine", "mine"]
+    writer.close()
+
+
+async def test_an_offer_makes_a_head_no_larger(port: int) -> None:
+    raw = await exchange(port, LIVEZ[:-2] + b"Connection: upgrade\r\nUpgrade: " + b"x" * 5000 + b"\r\n\r\n")
+    assert [found["code"] for found in problems_in(raw)] == ["headers_too_large"]
+
+
+async def test_what_is_no_path_is_refused_in_words(port: int) -> None:
+    """Not in those of the parser."""
+    for target, word in ((b"CONNECT localhost:1", "CONNECT"), (b"GET http://localhost", "path")):
+        [found] = problems_in(await exchange(port, target + b" HTTP/1.1\r\n" + HOST + b"\r\n"))
+        assert found["code"] == "bad_request" and word in found["detail"] and "callback" not in found["detail"]
+
+
+@pytest.mark.parametrize("trailers", [b"a: b\r\n" * 1000, b"a: " + b"b" * 6000 + b"\r\n"], ids=["many", "long"])
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "after the body"])
+async def test_trailers_are_bounded(port: int, client: Client, trailers: bytes, at_once: bool) -> None:
+    """A2: they count for the request, however much of it comes in the same read."""
+    request, rest = POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n", trailers + b"\r\n"
+    raw = await exchange(port, *([request + rest] if at_once else [request, rest]))
+    assert [found["code"] for found in problems_in(raw)] == ["headers_too_large"] and len(ANSWER.findall(raw)) == 1
+    assert (await client.threads()).items == []
+
+
+async def test_trailers_count_for_one_request_each(port: int) -> None:
+    request = POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n" + b"a: b\r\n" * 500 + b"\r\n"
+    raw = await exchange(port, request * 3)
+    assert raw.count(b"HTTP/1.1 201 ") == 3
 
 
 async def test_too_many_headers_are_refused(client: Client) -> None:
