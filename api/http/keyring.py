@@ -59,7 +59,13 @@ class Keyring:
     async def _of_stranger(
         self, secret: Secret | None, digest: bytes, keys: KeyStore, request: HTTPConnection
     ) -> Principal | None:
-        """A key that this process has not met. It counts as a failure until it is found: those that come at once count too."""
+        """A key that this process has not met. What is to be looked up counts as a failure until it is found: look-ups that
+        come at once are bounded too. Who joins one counts if it was in vain."""
+        if secret is not None and secret.key_id in self._asking:
+            found = await self.find(secret.key_id, keys)
+            if not _has(found, digest):
+                self.refuse(request)
+            return found
         address = self.refuse(request)
         if secret is None:
             return None

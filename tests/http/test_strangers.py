@@ -130,6 +130,26 @@ async def test_who_comes_at_once_shares_the_query(place: Any, store: Counted, cl
     assert len(store.asked) == 1
 
 
+async def test_a_cold_start_refuses_no_valid_key(place: Any, store: Counted, client: Client) -> None:
+    """However many come at once: one failure may be counted for each look-up, not for each request."""
+    one, keys = await place("10.0.0.1"), [await key_of(client) for _ in range(BURST // 2)]
+    statuses = await asyncio.gather(*(one.ask(key) for key in keys * 10))
+    assert set(statuses) == {200} and len(store.asked) == len(keys)
+    assert [await one.ask("nonsense") for _ in range(BURST + 1)] == [401] * BURST + [429]
+
+
+async def test_who_joins_a_look_up_in_vain_is_counted(place: Any, store: Counted, client: Client) -> None:
+    """Whether there is no such key, or its id is known and the rest is guessed."""
+    key = await key_of(client)
+    guesses = [f"{key[:-2]}{n:02x}" for n in range(5 * BURST) if f"{n:02x}" != key[-2:]]
+    for host, shown in (("10.0.0.1", [str(Secret.new())] * 5 * BURST), ("10.0.0.2", guesses)):
+        store.asked.clear()
+        one = await place(host)
+        statuses = sorted(await asyncio.gather(*(one.ask(each) for each in shown)))
+        assert statuses == [401] * BURST + [429] * (len(shown) - BURST) and len(store.asked) == 1
+        assert await one.ask("nonsense") == 429
+
+
 async def test_tokens_take_the_same_way(place: Any, store: Counted, client: Client) -> None:
     """Forged ones are asked of nobody; those of a key that is gone once. One that has expired is nobody's attack."""
     one, two, key = await place("10.0.0.1"), await place("10.0.0.2"), Secret.new()
