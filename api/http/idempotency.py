@@ -13,7 +13,10 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import Depends, Header, Request
 
+from runner.errors import InvalidRequestError
+
 from .auth import Principal
+from .problems import Refusal
 
 KEYS: Final = uuid.UUID("5d1f0a53-0f5e-5a9c-8c7e-2b1f6f4f8a21")
 LONGEST: Final = 255
@@ -39,12 +42,21 @@ def _header(says: str) -> Any:
 
 
 def _key(request: Request, idempotency_key: Annotated[str | None, _header(SAYS)] = None) -> Key:
+    _check_one(request)
     principal: Principal = request.scope["state"]["principal"]
     return Key(idempotency_key, principal.tenant)
 
 
-def _unused(idempotency_key: Annotated[str | None, _header(UNUSED)] = None) -> None:
+def _unused(request: Request, idempotency_key: Annotated[str | None, _header(UNUSED)] = None) -> None:
     """The header's form is checked, nothing more."""
+    _check_one(request)
+
+
+def _check_one(request: Request) -> None:
+    """Raises InvalidRequestError, in the framework's wrapping."""
+    if len(request.headers.getlist("idempotency-key")) > 1:
+        at = {"location": "header", "pointer": "Idempotency-Key", "message": "give it once"}
+        raise Refusal(InvalidRequestError("Idempotency-Key: give it once", errors=[at]))
 
 
 Idempotency = Annotated[Key, Depends(_key)]

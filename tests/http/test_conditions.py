@@ -38,6 +38,31 @@ async def test_a_stale_change_is_refused(http: httpx.AsyncClient) -> None:
     assert (await http.delete("/v1/threads/t", headers={"If-Match": tag})).status_code == 404
 
 
+async def test_a_star_stands_alone(http: httpx.AsyncClient) -> None:
+    """RFC 9110 (13.1.1, 13.1.2): in a list it is no tag."""
+    await http.post("/v1/threads", json={"thread_id": "t"})
+    for mixed in ('"x",*', '*, "x"', '"x, *, y"'):
+        assert (await http.patch("/v1/threads/t", json={}, headers={"If-Match": mixed})).status_code == 412, mixed
+        assert (await http.delete("/v1/threads/t", headers={"If-Match": mixed})).status_code == 412, mixed
+        assert (await http.get("/v1/threads/t", headers={"If-None-Match": mixed})).status_code == 200, mixed
+
+
+async def test_lines_of_a_condition_are_one_list(http: httpx.AsyncClient) -> None:
+    """RFC 9110 (5.3)."""
+    await http.post("/v1/threads", json={"thread_id": "t"})
+    tag = (await http.get("/v1/threads/t")).headers["etag"]
+    for path in ("/v1/threads/t", "/v1/threads/t/messages"):
+        known = (await http.get(path)).headers["etag"]
+        lines = [("If-None-Match", '"x"'), ("If-None-Match", known)]
+        assert (await http.get(path, headers=lines)).status_code == 304, path
+    stars = [("If-Match", "*"), ("If-Match", '"x"')]
+    assert (await http.patch("/v1/threads/t", json={}, headers=stars)).status_code == 412
+    changed = await http.patch("/v1/threads/t", json={"title": "a"}, headers=[("If-Match", '"x"'), ("If-Match", tag)])
+    assert changed.status_code == 200
+    lines = [("If-Match", '"x"'), ("If-Match", changed.headers["etag"])]
+    assert (await http.delete("/v1/threads/t", headers=lines)).status_code == 204
+
+
 async def test_null_clears(http: httpx.AsyncClient) -> None:
     """What the body does not name stays."""
     body = {"thread_id": "t", "title": "a", "tags": {"k": "v"}, "extra": {"a": 1, "b": 2}}

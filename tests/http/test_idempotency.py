@@ -158,3 +158,14 @@ async def test_a_rotation_happens_once(http: httpx.AsyncClient, monkeypatch: pyt
     assert [(await http.post(path)).json()["version"] for _ in range(2)] == [4, 5]
     mine = {"rotation_id": "mine"}
     assert [(await http.post(path, json=mine, headers=key)).json()["version"] for _ in range(2)] == [6, 6]
+
+
+@pytest.mark.parametrize("second", ["one", "two"])
+async def test_a_request_has_one_key(http: httpx.AsyncClient, second: str) -> None:
+    """A2: of two, neither is taken."""
+    keys = [("Idempotency-Key", "one"), ("Idempotency-Key", second)]
+    for path in posts():
+        refused = await http.post(re.sub(r"\{\w+\}", "x", path), json={}, headers=keys)
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request"), path
+        assert [error["location"] for error in refused.json()["errors"]] == ["header"], path
+    assert (await http.get("/v1/threads")).json()["items"] == []

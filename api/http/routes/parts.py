@@ -158,21 +158,33 @@ def to_bytes(content: BaseModel) -> bytes:
         return json.dumps(to_jsonable_python(content, context=context)).encode()
 
 
-IfNoneMatch = Annotated[str | None, Header(max_length=_LONGEST_CURSOR, description="An ETag that is already known.")]
-IfMatch = Annotated[
-    str | None, Header(max_length=_LONGEST_CURSOR, description="The ETag of what is to be changed; refused if it is another.")
-]
+_KNOWN: Final = Header(max_length=_LONGEST_CURSOR, description="An ETag that is already known.")
+_MATCH: Final = Header(max_length=_LONGEST_CURSOR, description="The ETag of what is to be changed; refused if it is another.")
 
 
-def listed(header: str) -> list[str]:
-    """The tags of If-Match or If-None-Match."""
-    return [tag.strip() for tag in header.split(",")]
+def _if_none_match(request: Request, if_none_match: Annotated[str | None, _KNOWN] = None) -> list[str] | None:
+    return None if if_none_match is None else _tags(request.headers.getlist("if-none-match"))
 
 
-def reply_if_changed(content: bytes, tag: str, known: str | None) -> Response:
+def _if_match(request: Request, if_match: Annotated[str | None, _MATCH] = None) -> list[str] | None:
+    return None if if_match is None else _tags(request.headers.getlist("if-match"))
+
+
+def _tags(lines: list[str]) -> list[str]:
+    """Several lines of a header are one list (RFC 9110, 5.3)."""
+    return [tag.strip() for tag in ",".join(lines).split(",")]
+
+
+IfNoneMatch = Annotated[list[str] | None, Depends(_if_none_match)]
+IfMatch = Annotated[list[str] | None, Depends(_if_match)]
+ANY: Final = ["*"]
+"""Of If-Match or If-None-Match: whatever the tag is. In a list with others ``*`` is no tag (RFC 9110, 13.1)."""
+
+
+def reply_if_changed(content: bytes, tag: str, known: list[str] | None) -> Response:
     """``content`` as JSON under ``tag``; 304 if the caller knows it. ``known``: the request's If-None-Match."""
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-    if known is not None and {tag, "*"} & {each.removeprefix("W/") for each in listed(known)}:
+    if known is not None and (known == ANY or tag in {each.removeprefix("W/") for each in known}):
         return Response(status_code=304, headers=headers)
     return Response(content, 200, headers, media_type="application/json")
 

@@ -23,6 +23,7 @@ from ..idempotency import Idempotency
 from ..schemas import CreateThread, ThreadPage, UpdateThread
 from ..service import Caller
 from .parts import (
+    ANY,
     Cursor,
     IfMatch,
     IfNoneMatch,
@@ -32,7 +33,6 @@ from .parts import (
     ThreadId,
     Writes,
     bounded,
-    listed,
     operation,
     reply,
     reply_if_changed,
@@ -106,15 +106,14 @@ async def get_thread(caller: Reads, thread_id: ThreadId, if_none_match: IfNoneMa
     return reply_if_changed(to_bytes(thread), etag_of(thread.updated_at), if_none_match)
 
 
-async def _expected(caller: Caller, thread_id: str, if_match: str | None) -> datetime | None:
+async def _expected(caller: Caller, thread_id: str, if_match: list[str] | None) -> datetime | None:
     """When the thread changed last by ``if_match``; the store compares under its lock."""
     if if_match is None:
         return None
     current = etag_of((await caller.client.thread(thread_id)).updated_at)
-    tags = listed(if_match)
-    if "*" in tags:
+    if if_match == ANY:
         return None
-    return moment_of(current if current in tags else tags[0]) or EPOCH
+    return moment_of(current if current in if_match else if_match[0]) or EPOCH
 
 
 @router.patch(
