@@ -94,6 +94,28 @@ async def test_forks_and_probes(http: httpx.AsyncClient, worker: Worker) -> None
     await twice(http, "/v1/threads/t/regenerate", {}, {"message": "say z", "message_id": None}, (202, 200), refused=400)
 
 
+async def test_the_first_prompt_of_a_fork_is_a_step_of_its_own(http: httpx.AsyncClient, worker: Worker) -> None:
+    """What the guide says of it: added later it is started, once; left out later it is not stopped."""
+    await http.post("/v1/threads/t/runs/wait", json={"message": "say hi", "run_id": "r"})
+    key, said = {"Idempotency-Key": "once"}, {"message": "say x"}
+    answers = [await http.post("/v1/threads/t/fork", json=body, headers=key) for body in ({}, said, said, {})]
+    assert [answer.status_code for answer in answers] == [201, 200, 200, 200]
+    runs = [(answer.json()["run"] or {}).get("run_id") for answer in answers]
+    assert runs == [None, runs[1], runs[1], None] and runs[1] is not None
+    assert (await http.post("/v1/threads/t/fork", json={"message": "say y"}, headers=key)).status_code == 409
+
+
+async def test_what_is_not_compared(http: httpx.AsyncClient) -> None:
+    """What the first request said of it holds."""
+    key, path = {"Idempotency-Key": "once"}, "/v1/threads/t/runs"
+    first = await http.post(path, json={"message": "a", "priority": "high", "metadata": {"n": 1}}, headers=key)
+    other = {"message": "a", "timeout": 5, "delay": 9, "max_attempts": 2, "queue": "q", "metadata": {"n": 2}}
+    again = await http.post(path, json=other, headers=key)
+    assert (again.status_code, again.json()) == (200, first.json())
+    for compared in ({"agent": "other"}, {"parallel": True}, {"expires_in": 9}, {"multitask_strategy": "reject"}):
+        assert (await http.post(path, json={"message": "a", **compared}, headers=key)).status_code == 409, compared
+
+
 async def test_answers(http: httpx.AsyncClient, client: Client) -> None:
     asked = await ask(client, "t", "r")
     key = {"Idempotency-Key": "once"}
