@@ -105,6 +105,16 @@ async def follow_run(
             yield event
 
 
+async def events_so_far(
+    backend: Backend, thread_id: str, run_id: str, last_event_id: str | None = None
+) -> AsyncGenerator[Event]:
+    """What :func:`follow_run` yields without waiting for more. Of a run that is running, Postgres may prove more than Redis was
+    told; that is left for later. Raises RunNotFoundError."""
+    async with aclosing(_Reader(backend, thread_id, run_id, RECHECK).read(last_event_id, None, live=False)) as events:
+        async for event in events:
+            yield event
+
+
 class _Reader:
     def __init__(self, backend: Backend, thread_id: str, run_id: str, recheck: float) -> None:
         self.backend, self.thread_id, self.run_id, self.recheck = backend, thread_id, run_id, recheck
@@ -112,7 +122,7 @@ class _Reader:
         self.announced = False  # the next hole is part of a gap that was sent already
         self.over = False
 
-    async def read(self, last_event_id: str | None, found: Run | None) -> AsyncGenerator[Event]:
+    async def read(self, last_event_id: str | None, found: Run | None, *, live: bool = True) -> AsyncGenerator[Event]:
         run = found or await self._run()
         ref = await self._ref()
         if last_event_id is not None:
@@ -124,6 +134,10 @@ class _Reader:
         if stopped(run):
             await self._underway(ref, run)
             async for event in self._catch_up(ref, position(run.event_id)):
+                yield event
+            return
+        if not live:
+            async for event in self._catch_up(ref, None, to_the_end=run.status is RunStatus.QUEUED):
                 yield event
             return
         while not self.over:
@@ -204,8 +218,11 @@ class _Reader:
                 async for event in self._catch_up(ref, position(run.event_id)):
                     yield event
 
-    async def _catch_up(self, ref: RunRef, until: Position | None, arrived: Event | None = None) -> AsyncIterator[Event]:
+    async def _catch_up(
+        self, ref: RunRef, until: Position | None, arrived: Event | None = None, *, to_the_end: bool = True
+    ) -> AsyncIterator[Event]:
         """All that Redis and Postgres hold between the cursor and ``until`` (inclusive; None: everything), holes announced.
+        ``to_the_end``: also what Postgres proves after the last that Redis holds.
 
         Redis is read a page at a time, as the events are taken. Postgres is asked where the count has a hole or an attempt
         begins, and for the end if that is missing; of its answer only what belongs there is held.
@@ -222,7 +239,7 @@ class _Reader:
                         yield each
             for each in self._admit(event):
                 yield each
-        if until is None or self.cursor.at < until:
+        if to_the_end and (until is None or self.cursor.at < until):
             for proved in await self._proved(ref, until):
                 for each in self._admit(proved):
                     yield each

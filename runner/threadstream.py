@@ -1,6 +1,8 @@
 """All runs of a thread as one stream, for a page that shows a conversation (semantics: E3).
 
-The runs that are unfinished are followed each by itself (:mod:`runner.streams`) and their events handed on as they come. Every
+The runs that are running are followed each by itself (:mod:`runner.streams`) and their events handed on as they come. One task
+reads the others, one after the other: what ended unseen, and what waits and has little to say. So a reader costs a bounded
+number of tasks and of reads, however many runs a thread has and whatever its cursor claims (:mod:`runner.threadcursor`). Every
 verb of a thread is decided under its lock, so fences grow in the order of the thread's commits: before an event with a higher
 fence than any so far is handed on, the thread's runs are listed, and none that began before it can be missed.
 """
@@ -8,21 +10,18 @@ fence than any so far is handed on, the thread's runs are listed, and none that 
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pydantic import JsonValue
 
 from .errors import BackendUnavailableError, RunNotFoundError, ThreadNotFoundError
-from .models import STREAM_ENDS, Event, JsonObject, Run, check_id
+from .models import Event, JsonObject, Run
 from .ports import remote_of
-from .states import RunStatus
-from .streams import NOT_HELD, START, follow_run, position, stopped, with_silence
+from .states import ENDED, RunStatus
+from .streams import NOT_HELD, events_so_far, follow_run, position, stopped, with_silence
+from .threadcursor import ROOM, Known, Place
 
 if TYPE_CHECKING:
     from .ports import Backend
@@ -30,8 +29,12 @@ if TYPE_CHECKING:
 PAGE: Final = 50
 LOOK: Final = 30.0
 """Seconds of silence after which the store is asked for runs that nobody told of."""
-ROOM: Final = 6000
-"""Bytes for the runs that a cursor names: a header carries it. Of those that find no room, events may be repeated after it."""
+FOLLOWED: Final = 100
+"""Runs that one reader follows at once. Those that run beside them are read in turn."""
+TURN: Final = 1.0
+"""Seconds between two such turns."""
+MOST: Final = 500
+"""Runs of one kind (running, waiting, not seen to their end) that a look at the thread takes up; of the rest a gap tells."""
 UNREAD: Final = 100
 """Events of all runs together that wait for a slow reader; beyond that its runs are not read on."""
 UNREAD_TEXT: Final = 2**18
@@ -45,86 +48,6 @@ class ThreadEvent(NamedTuple):
     event: Event
 
 
-class Known(NamedTuple):
-    """What the last look at a run told. ``waits``: it was queued or suspended, so that its end will have a higher fence than
-    anything that was handed on until then; otherwise the end has ``fence`` or a higher one."""
-
-    accepted_at: datetime
-    fence: int
-    waits: bool
-
-    @classmethod
-    def of(cls, run: Run) -> Known:
-        """What ``run`` tells."""
-        end = position(run.event_id) if run.ended else None
-        return cls(run.accepted_at, end[0] if end else run.fence or 0, run.status in (RunStatus.QUEUED, RunStatus.SUSPENDED))
-
-
-@dataclass
-class Place:
-    """How far a reader got: ``top`` is the highest fence that it saw, ``open`` the last event of each run that is not over for
-    it, empty if it saw none. ``since``: when the oldest run was accepted that may be missing in ``open``."""
-
-    top: int = -1
-    open: dict[str, str] = field(default_factory=dict)
-    since: datetime | None = None
-
-    @classmethod
-    def parse(cls, cursor: str) -> Place | None:
-        """The place that ``cursor`` names; None if it is none."""
-        try:
-            top, going, since = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-            place = cls(int(top), {check_id(run, "run_id"): str(last) for run, last in dict(going).items()})
-            place.since = datetime.fromisoformat(since) if since is not None else None
-            return place if place.since is None or place.since.tzinfo is not None else None
-        except (ValueError, TypeError, OverflowError, RecursionError):
-            return None
-
-    def __str__(self) -> str:
-        since = self.since.isoformat() if self.since is not None else None
-        text = json.dumps([self.top, self.open, since], separators=(",", ":"), ensure_ascii=False)
-        return base64.urlsafe_b64encode(text.encode()).decode()
-
-    def within(self, room: int, known: Mapping[str, Known]) -> Place:
-        """The same place, or an earlier one if it takes more than ``room`` bytes to name the open runs.
-
-        Left out first are those that wait: to find them again it is enough to know how far to look back. The other ones would
-        count as seen once they ended, unless ``top`` is below that.
-        """
-        place = Place(self.top)
-        for run_id in sorted(self.open, key=lambda id: (id in known and known[id].waits, _descending(self.open[id]))):
-            room -= len(run_id.encode()) + len(self.open[run_id]) + len('"":"",')
-            if room >= 0 or run_id not in known:
-                place.open[run_id] = self.open[run_id]
-                continue
-            run = known[run_id]
-            place.since = min(place.since or run.accepted_at, run.accepted_at)
-            if not run.waits:
-                place.top = min(place.top, run.fence - 1)
-        return place
-
-    def pass_by(self, event: Event) -> None:
-        """The reader has seen ``event``."""
-        place = position(event.id)
-        if place is None or event.id is None:
-            return
-        self.top = max(self.top, place[0])
-        if event.type in STREAM_ENDS and event.type != "run.suspended":
-            self.open.pop(event.run_id, None)
-        else:
-            self.open[event.run_id] = event.id
-
-    def left_behind(self, run: Run) -> bool:
-        """True if a run that ended was seen to its end."""
-        end = position(run.event_id)
-        return run.ended and run.run_id not in self.open and end is not None and end[0] <= self.top
-
-
-def _descending(event_id: str) -> tuple[int, int]:
-    fence, n = position(event_id) or START
-    return -fence, -n
-
-
 async def follow_thread(
     backend: Backend, thread_id: str, after: str | None = None, *, look: float = LOOK
 ) -> AsyncGenerator[ThreadEvent]:
@@ -132,8 +55,9 @@ async def follow_thread(
     runs that are queued or running, from their beginning, and of all that come.
 
     Events of one run come in order and once. ``run.suspended`` and the terminal events end a run and not the stream. A ``gap``
-    announces that events of its run were lost; one that names no run says that ``after`` is no cursor of this stream. ``look``:
-    seconds of silence before the store is asked for runs that nobody told of.
+    announces that events of its run were lost. One that names no run says that ``after`` is no cursor of this stream, or that
+    more than MOST runs are open or ended since, and events of the oldest of them are left out. ``look``: seconds of silence
+    before the store is asked for runs that nobody told of.
 
     Raises ThreadNotFoundError.
     """
@@ -149,7 +73,7 @@ async def follow_thread(
         if place is None:
             await reader.begin()
         if after is not None and place is None:
-            yield ThreadEvent(reader.cursor(), Event(id=None, type="gap", thread_id=thread_id, run_id=""))
+            yield reader.gap()
         async with aclosing(reader.read()) as events:
             async for event in events:
                 yield event
@@ -218,27 +142,40 @@ class _Reader:
     def __init__(self, backend: Backend, thread_id: str, key: int, place: Place, look: float) -> None:
         self.backend, self.thread_id, self.key, self.place, self.look = backend, thread_id, key, place, look
         self.known: dict[str, Known] = {}  # of the runs that are open
-        self.read_up_to: dict[str, str] = {}  # per run, what its follower has read, handed on or not
-        self.following: dict[str, asyncio.Task[None]] = {}
+        self.read_up_to: dict[str, str] = {}  # per run, what was read of it, handed on or not
+        self.following: dict[str, asyncio.Task[bool]] = {}
+        self.behind: dict[str, Run] = {}  # to be read in turn
+        self.passing: str | None = None  # the one that is
+        self.passed: dict[str, Run] = {}  # as they were found before they were read
+        self.turns: asyncio.Task[None] | None = None
+        self.short = False  # the last look left runs out
         self.arrived = Unread()
         self.listening: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
         """Leave everything behind that stopped before this reader came. A run that goes on and is not named here began after
         the last that did, so its end has a higher fence."""
-        async for page in self._pages():
-            if ends := [end[0] for run in page if run.ended and (end := position(run.event_id))]:
-                self.place.top = max(ends)
+        ends = [0]
+        for status in (None, *ENDED):  # those that wait may be the newest ones, and many
+            page = await self.backend.runs.runs(thread_id=self.thread_id, status=status, limit=PAGE)
+            ends += [end[0] for run in page.items if run.ended and (end := position(run.event_id))]
+            if status is None and (len(ends) > 1 or page.next is None):
                 break
+        self.place.top = max(ends) if len(ends) > 1 else self.place.top
         for status in (RunStatus.SUSPENDED, RunStatus.QUEUED, RunStatus.RUNNING):
-            async for page in self._pages(status):
-                for run in page:
-                    seen = run.event_id or "" if status is RunStatus.SUSPENDED else ""
-                    self.place.open[run.run_id], self.known[run.run_id] = seen, Known.of(run)
+            found: dict[str, Run] = {}
+            await self._list(found, status)
+            for run in found.values():
+                seen = run.event_id or "" if status is RunStatus.SUSPENDED else ""
+                self.place.open[run.run_id], self.known[run.run_id] = seen, Known.of(run)
 
     def cursor(self) -> str:
         """Continues the stream after what was handed on."""
         return str(self.place.within(ROOM, self.known))
+
+    def gap(self) -> ThreadEvent:
+        """Says that events were left out, of runs that it does not name."""
+        return ThreadEvent(self.cursor(), Event(id=None, type="gap", thread_id=self.thread_id, run_id=""))
 
     async def read(self) -> AsyncGenerator[ThreadEvent]:
         self.listening = asyncio.create_task(self._listen(), name="runyard-thread")
@@ -248,7 +185,8 @@ class _Reader:
             if event is None or (at is not None and at[0] > self.place.top):
                 if await self.backend.threads.thread_key(self.thread_id) != self.key:
                     return
-                await self._discover()
+                if await self._discover():
+                    yield self.gap()
             if event is not None:
                 self.place.pass_by(event)
                 if event.type in ("run.completed", "run.cancelled"):  # the others can be redriven
@@ -256,10 +194,10 @@ class _Reader:
                 yield ThreadEvent(self.cursor(), event)
 
     async def close(self) -> None:
-        tasks = [*self.following.values(), *([self.listening] if self.listening else [])]
-        for task in tasks:
+        others = [task for task in (self.listening, self.turns) if task is not None]
+        for task in (*self.following.values(), *others):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self.following.values(), *others, return_exceptions=True)
 
     async def _listen(self) -> None:
         """Ask for a look at the runs whenever one begins, and after silence."""
@@ -280,55 +218,121 @@ class _Reader:
         found: AsyncIterator[bool] = events.begins(self.key)
         return found
 
-    async def _discover(self) -> None:
-        """Follow the runs that this reader has not seen to their end."""
-        for run in await self._unseen():
-            known = self.following.get(run.run_id)
-            last = self.read_up_to.get(run.run_id) or self.place.open.get(run.run_id) or None
+    async def _discover(self) -> bool:
+        """Take up the runs that this reader has not seen to their end. True if it leaves some out and did not say so yet."""
+        found, whole = await self._unseen()
+        for run in sorted(found, key=_urgency):
+            last = self._last(run.run_id)
             self.place.open.setdefault(run.run_id, "")
             self.known[run.run_id] = Known.of(run)
-            if (known is None or known.done()) and not (stopped(run) and last == run.event_id):
-                self.following[run.run_id] = asyncio.create_task(self._follow(run.run_id, last), name="runyard-thread-run")
+            if not (stopped(run) and last == run.event_id) and not self._follow(run) and not self._was_read(run):
+                self.behind[run.run_id] = run
+        if self.behind and (self.turns is None or self.turns.done()):
+            self.turns = asyncio.create_task(self._take_turns(), name="runyard-thread-turns")
+        for gone in (self.known.keys() | self.passed.keys()) - self.place.open.keys():
+            self.known.pop(gone, None)
+            self.passed.pop(gone, None)
+        told, self.short = self.short, not whole
+        return self.short and not told
+
+    def _last(self, run_id: str) -> str | None:
+        return self.read_up_to.get(run_id) or self.place.open.get(run_id) or None
+
+    def _was_read(self, run: Run) -> bool:
+        """True if the run was read as it is, and says nothing until it changes."""
+        before = self.passed.get(run.run_id)
+        return run.status is not RunStatus.RUNNING and before is not None and _moment(before) == _moment(run)
+
+    def _follow(self, run: Run) -> bool:
+        """True if the run is followed, from here on if it is running and there is room."""
         for run_id in [id for id, task in self.following.items() if task.done()]:
             del self.following[run_id]
-        for run_id in self.known.keys() - self.place.open.keys():
-            del self.known[run_id]
+        if run.run_id in self.following:
+            return True
+        if run.status is not RunStatus.RUNNING or run.run_id == self.passing or len(self.following) >= FOLLOWED:
+            return False
+        self.behind.pop(run.run_id, None)
+        self.following[run.run_id] = asyncio.create_task(self._read(run.run_id, live=True), name="runyard-thread-run")
+        return True
 
-    async def _unseen(self) -> list[Run]:
+    async def _take_turns(self) -> None:
+        """Read the runs that are not followed. If some of them are running, ask for a look at them soon."""
+        again = False
+        while self.behind:
+            run = self.behind.pop(next(iter(self.behind)))
+            if self._follow(run):
+                continue
+            again |= run.status is RunStatus.RUNNING
+            self.passing = run.run_id
+            if await self._read(run.run_id, live=False):
+                self.passed[run.run_id] = run
+            self.passing = None
+        if again:
+            await asyncio.sleep(TURN)
+            await self.arrived.put(None)
+
+    async def _unseen(self) -> tuple[list[Run], bool]:
+        """The runs that were not seen to their end, and whether these are all."""
         found: dict[str, Run] = {}
-        for status in (RunStatus.RUNNING, RunStatus.QUEUED):
-            async for runs in self._pages(status):
-                found |= {run.run_id: run for run in runs}
-        since = self.place.since
-        async for runs in self._pages():
-            fresh = [run for run in runs if not self.place.left_behind(run)]
-            found |= {run.run_id: run for run in fresh}
-            if len(fresh) < len(runs) and (since is None or all(run.accepted_at < since for run in runs)):
-                break
+        whole = await self._list(found, RunStatus.RUNNING)
+        if not await self._list(found, None, unseen=True):  # those that wait may be in front of those that ended
+            for status in ENDED:
+                whole &= await self._list(found, status, unseen=True)
+        whole &= await self._list(found, RunStatus.QUEUED)
         self.place.since = None  # what was to be found by it is open from here on
+        if not whole:  # what is left out stays so
+            self.place.top = max([self.place.top, *(Known.of(run).fence for run in found.values() if run.ended)])
+        if self.place.open.keys() - found.keys():
+            waiting: dict[str, Run] = {}
+            await self._list(waiting, RunStatus.SUSPENDED)
+            found |= {run_id: run for run_id, run in waiting.items() if run_id in self.place.open and run_id not in found}
         for run_id in self.place.open.keys() - found.keys():
             if (run := await self.backend.runs.run(self.thread_id, run_id)) is not None:
                 found[run_id] = run
             else:
                 del self.place.open[run_id]
-        return list(found.values())
+        return list(found.values()), whole
 
-    async def _pages(self, status: RunStatus | None = None) -> AsyncGenerator[list[Run]]:
-        """The thread's runs, the newest first."""
-        cursor: str | None = None
-        while True:
+    async def _list(self, found: dict[str, Run], status: RunStatus | None, *, unseen: bool = False) -> bool:
+        """Add the thread's runs to ``found``, the newest first. ``unseen``: down to those that were seen to their end. False
+        if there are more than a reader takes up."""
+        since, cursor, count = self.place.since, None, 0
+        while count < MOST:
             page = await self.backend.runs.runs(thread_id=self.thread_id, status=status, limit=PAGE, cursor=cursor)
-            yield page.items
-            if page.next is None:
-                return
-            cursor = page.next
+            fresh = [run for run in page.items if not (unseen and self.place.left_behind(run))]
+            found |= {run.run_id: run for run in fresh}
+            over = len(fresh) < len(page.items) and (since is None or all(run.accepted_at < since for run in page.items))
+            if over or page.next is None:
+                return True
+            count, cursor = count + len(page.items), page.next
+        return False
 
-    async def _follow(self, run_id: str, last: str | None) -> None:
+    async def _read(self, run_id: str, *, live: bool) -> bool:
+        """Hand on what the run says; if not ``live``, what it said so far. False if that cannot be read at the moment."""
+        reading = follow_run if live else events_so_far
+        gap: Event | None = None
         try:
-            async with aclosing(follow_run(self.backend, self.thread_id, run_id, last)) as events:
+            async with aclosing(reading(self.backend, self.thread_id, run_id, self._last(run_id))) as events:
                 async for event in events:
+                    if event.id is None and not live:  # the next turn says it again if nothing follows
+                        gap = event
+                        continue
+                    if gap is not None:
+                        await self.arrived.put(gap)
+                        gap = None
                     if event.id is not None:
                         self.read_up_to[run_id] = event.id
                     await self.arrived.put(event)
         except (BackendUnavailableError, RunNotFoundError):
-            pass  # the next look at the runs takes it up again, or finds the thread gone
+            return False  # the next look at the runs takes it up again, or finds the thread gone
+        return True
+
+
+def _moment(run: Run) -> tuple[RunStatus, int | None, str | None]:
+    """A run that says more differs in it."""
+    return run.status, run.fence, run.event_id
+
+
+def _urgency(run: Run) -> tuple[bool, int]:
+    """Runs that are running first, then in the order of their ends: a cursor on the way names those that are left."""
+    return run.status is not RunStatus.RUNNING, Known.of(run).fence

@@ -16,7 +16,8 @@ from runner import threadstream
 from runner.client import Client
 from runner.exchange import Attempt, RunRef, WorkerInfo, Write
 from runner.models import Event, HitlRequest, JsonObject
-from runner.threadstream import UNREAD_TEXT, Place, ThreadEvent, Unread, follow_thread
+from runner.threadcursor import Place
+from runner.threadstream import UNREAD_TEXT, ThreadEvent, Unread, follow_thread
 
 BOUND = 20.0
 HEADER = 20_000

@@ -1,0 +1,203 @@
+"""The stream of a thread with more runs than a reader follows, and cursors that claim what they like (semantics: E1, E3)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from backends.memory import MemoryBackend, connect
+from runner import threadstream
+from runner.client import Client
+from runner.exchange import Attempt, RunRef, WorkerInfo, Write
+from runner.models import Event
+from runner.threadcursor import NAMED, ROOM, Place
+from runner.threadstream import FOLLOWED, MOST, ThreadEvent, follow_thread
+
+BOUND = 60.0
+FEW = 20
+"""Runs of which a reader is to hold its bound, where the deployment's bound would only take longer."""
+
+
+class Stage:
+    """A thread whose runs do what the test says."""
+
+    def __init__(self, backend: MemoryBackend) -> None:
+        self.backend, self.client = backend, Client(backend)
+
+    async def claim(self, run_id: str) -> Attempt:
+        key = await self.backend.threads.thread_key("t")
+        assert key is not None
+        [claim] = await self.backend.runs.claim("w", [RunRef(key, run_id)])
+        assert claim.attempt is not None
+        return claim.attempt
+
+    async def begin(self, run_id: str) -> Attempt:
+        await self.client.enqueue("t", "x", run_id, parallel=True)
+        attempt = await self.claim(run_id)
+        await self.tell(attempt, 1, "run.started")
+        return attempt
+
+    async def tell(self, attempt: Attempt, n: int, type: str) -> None:
+        event = Event(id=f"{attempt.fence}-{n}", type=type, thread_id="t", run_id=attempt.run_id, data={"attempt": 1})
+        await self.backend.events.append(attempt.thread_key, [event])
+
+    async def complete(self, attempt: Attempt, last: int = 2) -> None:
+        await self.backend.runs.complete([Write(attempt=attempt, first_event=last)])
+        await self.tell(attempt, last, "run.completed")
+
+    async def ended(self, count: int) -> list[str]:
+        ids = [f"r{n:04}" for n in range(count)]
+        for run_id in ids:
+            await self.complete(await self.begin(run_id))
+        return ids
+
+
+@pytest.fixture
+async def stage() -> Stage:
+    stage = Stage(await connect())
+    await stage.backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
+    return stage
+
+
+@pytest.fixture
+def most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Smaller bounds."""
+    for name, value in (("MOST", FEW), ("PAGE", FEW // 4), ("FOLLOWED", FEW // 4)):
+        monkeypatch.setattr(threadstream, name, value)
+
+
+def cursor(*parts: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode()
+
+
+def tasks() -> int:
+    return sum(task.get_name().startswith("runyard-thread") for task in asyncio.all_tasks())
+
+
+async def told(stream: AsyncGenerator[ThreadEvent], ends: set[str]) -> tuple[list[Event], int]:
+    """Events until the runs ended, and how many tasks there were at once."""
+    seen, left, busy = list[Event](), set(ends), 0
+    async for entry in stream:
+        seen.append(entry.event)
+        busy = max(busy, tasks())
+        if entry.event.type == "run.completed":
+            left.discard(entry.event.run_id)
+        if not left:
+            break
+    return seen, busy
+
+
+def once(events: list[Event]) -> bool:
+    return max(Counter(event.id for event in events if event.id).values()) == 1
+
+
+async def test_a_cursor_that_has_seen_nothing_costs_no_task_per_run(stage: Stage, most: None) -> None:
+    """E1: as many of the newest runs as a reader catches up with, each event once, after one gap for the older ones."""
+    ids = await stage.ended(4 * FEW)
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t", cursor(-1, {}, None))) as stream:
+        seen, busy = await told(stream, set(ids[-FEW:]))
+    assert busy <= 3 and once(seen)
+    assert [(event.type, event.run_id) for event in seen if event.type == "gap"] == [("gap", "")] and seen[0].type == "gap"
+    assert {event.run_id for event in seen if event.run_id} == set(ids[-FEW:])
+
+
+async def test_who_leaves_while_it_catches_up_misses_nothing_of_what_was_to_come(stage: Stage, most: None) -> None:
+    """E1: with a cursor from the middle, the rest comes."""
+    ids = await stage.ended(4 * FEW)
+    after: str | None = cursor(-1, {}, None)
+    ended: set[str] = set()
+    async with asyncio.timeout(BOUND):
+        while not ended >= set(ids[-FEW:]):
+            async with aclosing(follow_thread(stage.backend, "t", after)) as stream:
+                async for after, event in stream:  # noqa: B007 - the cursor is for the next reader
+                    if event.type == "run.completed":
+                        ended.add(event.run_id)
+                        break
+
+
+async def test_within_the_bound_no_gap(stage: Stage, most: None) -> None:
+    ids = await stage.ended(FEW // 2)
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t", cursor(-1, {}, None))) as stream:
+        seen, _ = await told(stream, set(ids))
+    assert once(seen) and not [event for event in seen if event.type == "gap"]
+
+
+async def test_more_open_runs_than_are_followed_come_in_turn(stage: Stage, most: None) -> None:
+    """E3: a bounded number of tasks, and every event of every run once, with no gap."""
+    await stage.client.create_thread("t")
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t")) as stream:
+        attempts = [await stage.begin(f"r{n}") for n in range(FEW - 2)]
+        ids = {attempt.run_id for attempt in attempts}
+        begun: set[str] = set()
+        seen: list[Event] = []
+        async for entry in stream:
+            seen.append(entry.event)
+            assert tasks() <= FEW // 4 + 2
+            if entry.event.type == "run.started":
+                begun.add(entry.event.run_id)
+            if begun == ids:
+                break
+        for attempt in attempts:
+            await stage.tell(attempt, 2, "message.delta")
+        for attempt in attempts:
+            await stage.complete(attempt, last=3)
+        more, busy = await told(stream, ids)
+    assert busy <= FEW // 4 + 2 and once(seen + more)
+    assert Counter(event.type for event in seen + more) == dict.fromkeys(
+        ("run.queued", "run.started", "message.delta", "run.completed"), len(ids)
+    )
+
+
+async def test_behind_more_that_wait_than_are_looked_at_each_end_is_told(stage: Stage, most: None) -> None:
+    """E1: runs that wait are the newest ones, and what ends in front of them is found all the same."""
+    for n in range(3 * FEW):
+        await stage.client.enqueue("t", "x", f"r{n:04}")
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t")) as stream:
+        assert (await anext(stream)).event.type in ("gap", "run.queued")
+        for n in range(FEW):
+            attempt = await stage.claim(f"r{n:04}")
+            await stage.tell(attempt, 1, "run.started")
+            await stage.complete(attempt)
+        seen, _ = await told(stream, {f"r{n:04}" for n in range(FEW)})
+    assert once(seen)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (-1, {f"{n}": "" for n in range(NAMED + 1)}, None),
+        (-1, {"r": "x"}, None),
+        (-1, {"r": "1-01"}, None),
+        (-1, {"r": "1-2-3"}, None),
+        (-1, {"r": f"{2**63}-1"}, None),
+        (-1, {"r": "١-١"}, None),
+        (-1, {"r": 7}, None),
+        (-1, {"..": ""}, None),
+        (-1, [["r", ""]], None),
+        (-2, {}, None),
+        (2**63, {}, None),
+        (True, {}, None),
+        (1.5, {}, None),
+        ("1", {}, None),
+        (-1, {"x" * 200 + f"{n}": "" for n in range(NAMED)}, None),
+    ],
+)
+def test_a_cursor_says_what_a_stream_could_have_said(parts: Any) -> None:
+    """A2: types, ranges and numbers of each part."""
+    assert Place.parse(cursor(*parts)) is None
+
+
+def test_what_a_stream_says_is_a_cursor() -> None:
+    place = Place(7, {f"r{n}": f"{n}-1" for n in range(1, NAMED)} | {"q": ""})
+    assert Place.parse(str(place.within(ROOM, {}))) == place
+
+
+def test_the_bounds_are_what_the_documentation_says() -> None:
+    assert (FOLLOWED, MOST, NAMED) == (100, 500, 128)
