@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from .models import HitlRequest, Message
+    from .models import Message
 
 MAX_NESTING: Final = 100
 """Levels of objects and lists, the outermost included."""
@@ -57,13 +57,6 @@ def check_value(value: Any, name: str) -> None:
     """
     if value:
         _walk([value], name, MAX_RESULT_VALUES if name == "result" else MAX_VALUES, MAX_BYTES[name])
-
-
-def check_requests(*requests: HitlRequest) -> None:
-    """Raise InvalidInputError if what one of ``requests`` holds is more than may be stored."""
-    for request in requests:
-        for name in ("payload", "answer_schema", "on_deadline"):
-            check_value(getattr(request, name), name)
 
 
 def check_content(message: Message) -> None:

@@ -472,6 +472,14 @@ class HitlRequest(_Model):
     answered_at: datetime | None = None
 
 
+def check_requests(*requests: HitlRequest) -> None:
+    """Raise :class:`InvalidInputError` if one of ``requests`` has an id that is none, or holds more than may be stored."""
+    for request in requests:
+        check_id(request.request_id, "request_id")
+        for name in ("payload", "answer_schema", "on_deadline"):
+            check_value(getattr(request, name), name)
+
+
 class Event(_Model):
     """One event of a run's stream. ``id`` is ``"<fence>-<n>"``; a ``gap`` has none. ``type`` is one of EVENT_TYPES."""
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from runner import errors
-from runner.exchange import AcceptRequest, Cut, ForkRequest
+from runner.exchange import AcceptRequest, Cut, ForkRequest, Write
 from runner.models import HitlRequest, RunOptions, new_id
 from runner.ports import RequestStore
 from runner.states import RunStatus
@@ -46,6 +46,19 @@ class TestCheckpointer:
         assert data is not None and data.extra == {"a": {"y": 2}, "b": 1, "c": None}
         with pytest.raises(errors.InvalidInputError):
             await world.checkpointer.save_extra(T, {"a": ["\0"]})
+
+    @pytest.mark.parametrize("request_id", ["", ".", "..", "a\nb", "a\x85", "\u2028", "x" * 256])
+    async def test_a_request_has_an_id_that_a_path_can_name(self, world: World, request_id: str) -> None:
+        """A2, H3: whoever saves it, nothing is kept that nobody could ask for."""
+        request = HitlRequest(request_id=request_id)
+        with pytest.raises(errors.InvalidInputError):
+            await world.checkpointer.save_pending_request(T, request)
+        with pytest.raises(errors.InvalidInputError):
+            await keeper(world).save_requests(T, [HitlRequest(), request], run_id="x")
+        attempt = await world.start("r1")
+        with pytest.raises(errors.InvalidInputError):
+            await world.runs.suspend(Write(attempt=attempt), [request])
+        assert not (await world.runs.requests()).items
 
     async def test_pending_request(self, world: World) -> None:
         """R15: request and run id together; None clears both; a request may have no run id."""

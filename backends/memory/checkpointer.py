@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from runner.bounds import check_requests
 from runner.errors import InvalidInputError, RunAlreadyClaimedError, RunAlreadyCompletedError, RunNotClaimedError
 from runner.exchange import Aborted, Cut, ForkRequest, Responded
-from runner.models import CheckpointData, HitlRequest, JsonObject, Message, Run, check_id, check_named_once
+from runner.models import CheckpointData, HitlRequest, JsonObject, Message, Run, check_id, check_named_once, check_requests
 from runner.states import RunStatus
 
 from . import execution, hitl, lanes, limits, tree

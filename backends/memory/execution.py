@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from runner.app import DEFAULT_AGENT
-from runner.bounds import check_requests, check_value
+from runner.bounds import check_value
 from runner.errors import CancelRequestedError, InvalidInputError, RunNotFoundError, StaleFenceError
 from runner.exchange import Attempt, Claim, Effects, Ended, RunRef, WorkerInfo, Write
-from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message, check_usage
+from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message, check_requests, check_usage
 from runner.states import ENDED, MAX_CRASHES, RunStatus
 
 from . import hitl, lanes, limits, tree

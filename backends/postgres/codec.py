@@ -15,7 +15,7 @@ from uuid import UUID
 import asyncpg
 import msgpack
 
-from runner.bounds import check_content, check_requests, check_value
+from runner.bounds import check_content, check_value
 from runner.errors import DataCorruptedError, InvalidInputError
 from runner.exchange import (
     AcceptRequest,
@@ -44,6 +44,7 @@ from runner.models import (
     check_id,
     check_message,
     check_name,
+    check_requests,
     check_usage,
 )
 from runner.states import RunStatus

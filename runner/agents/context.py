@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
-from ..bounds import check_requests, check_value
+from ..bounds import check_value
 from ..errors import HitlNotAllowedError, InvalidInputError, RunyardError, StepUnknownError
 from ..eventwriter import EventStream
 from ..exchange import Ledger, Step
 from ..extras import load
-from ..models import HitlRequest, JsonObject, Message, Run, ToolCallPart, Usage
+from ..models import HitlRequest, JsonObject, Message, Run, ToolCallPart, Usage, check_requests
 from .hitl import APPROVAL_SCHEMA, Approval, approval_key, digest, read_approval, request_id
 from .journal import Journal
 from .requests import ModelAnswer, ModelRequest, Output

@@ -102,6 +102,13 @@ async def test_what_no_index_can_hold_is_refused(backend: Backend) -> None:
         "run_id => '.'",
         "run_id => '..'",
         "agent => '..'",
+        *(
+            f"run_id => 'a' || chr({code})"
+            for code in (1, 10, 0x1F, 0x7F, 0x85, 0xA0, 0xAD, 0x200B, 0x2028, 0x202E, 0x3000, 0xFEFF)
+        ),
+        "run_id => chr(917505) || 'a'",
+        "agent => E'a\\nb'",
+        "queue => E'a\\tb'",
     ],
 )
 async def test_sql_accept_refuses_what_python_could_not_read(postgres_url: str, argument: str) -> None:
@@ -114,6 +121,19 @@ async def test_sql_accept_refuses_what_python_could_not_read(postgres_url: str, 
         assert await connection.fetchval("SELECT count(*) FROM runyard.runs") == 0
     finally:
         await connection.close()
+
+
+async def test_sql_accept_takes_the_ids_that_python_does(backend: Backend, postgres_url: str) -> None:
+    """I1: words, signs and pictures of any script."""
+    ids = ["a b", "ünï-ço/dé", "线程", "مرحبا", "😀", "a!\"#$%&'()*+,:;<=>?@[]^_`{|}~\\", "ก็", "x" * 255]
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        for run_id in ids:
+            assert run_id.isprintable()
+            await connection.execute("SELECT runyard.accept('t', 'hello', run_id => $1)", run_id)
+    finally:
+        await connection.close()
+    assert {run.run_id for run in (await backend.runs.runs(thread_id="t")).items} == set(ids)
 
 
 async def test_sql_accept_takes_metadata_as_deep_as_python_does(backend: Backend, postgres_url: str) -> None:

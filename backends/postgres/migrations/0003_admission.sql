@@ -771,6 +771,14 @@ BEGIN
     END LOOP;
 END $$;
 
+-- True if Python calls a character of the text unprintable, as runner.models.check_id refuses it: control and format characters, private ones,
+-- and separators except the space. Characters that Unicode has not assigned depend on its version and are not among them.
+CREATE FUNCTION runyard.unprintable(given text) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT given ~ ('[\u0001-\u001f\u007f-\u00a0\u00ad\u0600-\u0605\u061c\u06dd\u070f\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f'
+        '\u3000\ue000-\uf8ff\ufeff\ufff0-\ufffb\U000e0000-\U000e007f\U000f0000-\U0010ffff]')
+$$;
+
 -- Accept a prompt with SQL alone, inside any transaction: SELECT runyard.accept('thread', 'hello', run_id => 'r1'). With the owner's rights, so
 -- that a host which may call this needs no right to read or change a table.
 CREATE FUNCTION runyard.accept(
@@ -789,6 +797,9 @@ BEGIN
     END IF;
     IF thread_id IN ('.', '..') OR run_id IN ('.', '..') OR agent IN ('.', '..') OR queue IN ('.', '..') THEN
         PERFORM runyard.refuse('invalid_input', 'thread_id, run_id, agent and queue cannot be . or .., which paths have for a step');
+    END IF;
+    IF runyard.unprintable(concat(thread_id, run_id, agent, queue)) THEN
+        PERFORM runyard.refuse('invalid_input', 'thread_id, run_id, agent and queue must have printable characters only');
     END IF;
     IF priority NOT IN ('high', 'normal', 'low') OR jsonb_typeof(metadata) <> 'object' THEN
         PERFORM runyard.refuse('invalid_input', 'priority is high, normal or low, and metadata an object');
