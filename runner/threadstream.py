@@ -260,7 +260,7 @@ class _Reader:
         again = False
         while self.behind:
             run = self.behind.pop(next(iter(self.behind)))
-            if self._follow(run):
+            if run.run_id not in self.place.open or self._follow(run):  # seen to its end since, or begun
                 continue
             again |= run.status is RunStatus.RUNNING
             self.passing = run.run_id
