@@ -108,8 +108,8 @@ async def follow_run(
 async def events_so_far(
     backend: Backend, thread_id: str, run_id: str, last_event_id: str | None = None
 ) -> AsyncGenerator[Event]:
-    """What :func:`follow_run` yields without waiting for more. Of a run that is running, Postgres may prove more than Redis was
-    told; that is left for later. Raises RunNotFoundError."""
+    """What :func:`follow_run` yields without waiting for more. Of a run that goes on, Postgres may prove more than Redis was told
+    by now; that is left for later, with what is said before it. Raises RunNotFoundError."""
     async with aclosing(_Reader(backend, thread_id, run_id, RECHECK).read(last_event_id, None, live=False)) as events:
         async for event in events:
             yield event
@@ -137,24 +137,13 @@ class _Reader:
                 yield event
             return
         if not live:
-            async for event in self._so_far(ref, run):
+            async for event in self._catch_up(ref, None, to_the_end=False):
                 yield event
             return
         while not self.over:
             async with aclosing(self._live(ref)) as events:
                 async for event in events:
                     yield event
-
-    async def _so_far(self, ref: RunRef, run: Run) -> AsyncIterator[Event]:
-        """What Redis holds, and what Postgres proves of a run that waits and did not begin meanwhile."""
-        async for event in self._catch_up(ref, None, to_the_end=False):
-            yield event
-        if run.status is RunStatus.QUEUED:
-            proved, then = await self._proved(ref, None), await self._run()
-            if (then.status, then.fence) == (run.status, run.fence):
-                for event in proved:
-                    for each in self._admit(event):
-                        yield each
 
     async def _resume(self, run: Run, ref: RunRef, last_event_id: str) -> bool:
         """Place the cursor after ``last_event_id``. False if Redis does not hold that event: then something may be lost.

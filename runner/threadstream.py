@@ -264,7 +264,7 @@ class _Reader:
                 continue
             again |= run.status is RunStatus.RUNNING
             self.passing = run.run_id
-            if await self._read(run.run_id, live=False):
+            if await self._read(run.run_id, live=False) and self._last(run.run_id):  # what is told first may be on its way
                 self.passed[run.run_id] = run
             self.passing = None
         if again:
