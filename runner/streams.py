@@ -108,8 +108,10 @@ async def follow_run(
 async def events_so_far(
     backend: Backend, thread_id: str, run_id: str, last_event_id: str | None = None
 ) -> AsyncGenerator[Event]:
-    """What :func:`follow_run` yields without waiting for more. Of a run that goes on, Postgres may prove more than Redis was told
-    by now; that is left for later, with what is said before it. Raises RunNotFoundError."""
+    """What :func:`follow_run` yields without waiting for more. Raises RunNotFoundError.
+
+    Of a run that goes on, Postgres may prove more than Redis was told by now. That is left for later, with what is said before it.
+    """
     async with aclosing(_Reader(backend, thread_id, run_id, RECHECK).read(last_event_id, None, live=False)) as events:
         async for event in events:
             yield event
