@@ -110,7 +110,7 @@ async def events_so_far(
 ) -> AsyncGenerator[Event]:
     """What :func:`follow_run` yields without waiting for more. Raises RunNotFoundError.
 
-    Of a run that goes on, Postgres may prove more than Redis was told by now. That is left for later, with what is said before it.
+    Of a run that goes on, Postgres may prove more than Redis was told by now. That is left for later.
     """
     async with aclosing(_Reader(backend, thread_id, run_id, RECHECK).read(last_event_id, None, live=False)) as events:
         async for event in events:
