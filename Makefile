@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # Arguments for pytest, e.g. `make test ARGS='-k fork -x'`.
 ARGS ?=
-TEST_SECONDS ?= 1500
+TEST_SECONDS ?= 2400
 BOUNDED := $(if $(shell command -v timeout),timeout --kill-after=30 $(TEST_SECONDS))
 
 # `make chaos DURATION=600 SEED=7`
