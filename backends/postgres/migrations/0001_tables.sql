@@ -32,14 +32,14 @@ CREATE TABLE runyard.threads (
     deleted_at          timestamptz
 ) WITH (fillfactor = 70);
 CREATE UNIQUE INDEX threads_id ON runyard.threads (tenant, thread_id) WHERE deleted_at IS NULL;
--- What lists read (runyard.list_threads). A condition that always holds, and that only lists state, keeps these indexes out of the plans of
--- verbs: made while a table is small, such a plan may look a row up by its tenant alone, and go on so as the table grows. The same for runs and
--- requests.
+-- What lists read (runyard.list_threads). A condition that always holds, and that only its list states, keeps each of these indexes out of the
+-- plans of verbs and of other lists: made while a table is small, such a plan may look a row up by its tenant alone, and go on so as the table
+-- grows. The same for runs and requests.
 CREATE INDEX threads_list ON runyard.threads (tenant, thread_key) WHERE deleted_at IS NULL AND thread_key > 0;
 CREATE INDEX threads_list_of_agent ON runyard.threads (tenant, agent, thread_key)
-    WHERE deleted_at IS NULL AND agent IS NOT NULL AND thread_key > 0;
+    WHERE deleted_at IS NULL AND agent IS NOT NULL AND thread_key > -1;
 CREATE INDEX threads_list_of_parent ON runyard.threads (tenant, parent_thread_id, thread_key)
-    WHERE deleted_at IS NULL AND parent_thread_id IS NOT NULL AND thread_key > 0;
+    WHERE deleted_at IS NULL AND parent_thread_id IS NOT NULL AND thread_key > -1;
 
 -- Which threads carry a tag, in the order of their lists. A side table, because an inverted index gives a tag's threads in no order: a page
 -- would cost as much as all threads that carry the tag. term: runyard.tag_term of one name and value.
@@ -231,13 +231,13 @@ CREATE INDEX runs_unsuccessful ON runyard.runs (thread_key) WHERE finished_at IS
 -- What lists read (runyard.list_runs). The first three hold nothing that a verb changes; the others hold few runs, or none for long.
 CREATE INDEX runs_list ON runyard.runs (tenant, accepted_at, accept_no) WHERE NOT deleted AND emptied_at IS NULL AND accept_no > 0;
 CREATE INDEX runs_list_of_agent ON runyard.runs (tenant, agent, accepted_at, accept_no)
-    WHERE NOT deleted AND emptied_at IS NULL AND agent IS NOT NULL AND accept_no > 0;
+    WHERE NOT deleted AND emptied_at IS NULL AND agent IS NOT NULL AND accept_no > -1;
 CREATE INDEX runs_list_of_thread ON runyard.runs (thread_key, accepted_at, accept_no) WHERE NOT deleted AND emptied_at IS NULL AND accept_no > 0;
 CREATE INDEX runs_list_by_status ON runyard.runs (tenant, status, accepted_at, accept_no)
-    WHERE NOT deleted AND emptied_at IS NULL AND accept_no > 0
+    WHERE NOT deleted AND emptied_at IS NULL AND accept_no > -1
       AND (status IN ('failed', 'dead', 'cancelled', 'suspended') OR (status = 'running' AND worker_id IS NULL));
 CREATE INDEX runs_list_hosted ON runyard.runs (tenant, thread_id, accepted_at, accept_no)
-    WHERE NOT deleted AND emptied_at IS NULL AND thread_key IS NULL AND accept_no > 0;
+    WHERE NOT deleted AND emptied_at IS NULL AND thread_key IS NULL AND accept_no > -1;
 
 -- Messages appended under a run id that nobody has claimed: where they are, for the claim that may come.
 CREATE TABLE runyard.unclaimed (
@@ -300,7 +300,7 @@ CREATE INDEX hitl_pending ON runyard.hitl_requests (tenant, created_at, request_
 CREATE INDEX hitl_list ON runyard.hitl_requests (tenant, created_at, request_id) WHERE created_at > '-infinity';
 CREATE INDEX hitl_list_of_thread ON runyard.hitl_requests (thread_key, created_at, request_id) WHERE created_at > '-infinity';
 CREATE INDEX hitl_list_pending_of_thread ON runyard.hitl_requests (thread_key, created_at, request_id)
-    WHERE answered_at IS NULL AND closed_at IS NULL AND created_at > '-infinity';
+    WHERE answered_at IS NULL AND closed_at IS NULL AND created_at >= '-infinity';
 
 -- Requests as clients see them: on which thread, and which agent asks.
 CREATE VIEW runyard.requests AS

@@ -100,7 +100,8 @@ END $$;
 -- rows that were looked at in vain: then it comes short, and says where to go on. Each function asks with the conditions of one index, which
 -- gives the order too, and holds the rows against the other filters itself. Its statement is planned for what was asked: a plan for every
 -- case would walk the whole table for some. Where another index has the same order once the tenant is given, the tenant is asked for as part
--- of a range of rows, and ordered by: only the index that is meant can give that. Entries are without values of more than 8192 bytes;
+-- of a range of rows, and ordered by: only the index that is meant can give that. And each index
+-- has a condition that only its list states. Entries are without values of more than 8192 bytes;
 -- `omitted` names them.
 
 -- How many bytes a value has as JSON; if it is stored compressed, its size there says nothing.
@@ -120,7 +121,8 @@ LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan SET jit = off AS $$
 DECLARE
     key bigint;
-    source text := 'SELECT r.* FROM runyard.runs r WHERE NOT r.deleted AND r.emptied_at IS NULL AND r.accept_no > 0 AND ';
+    live text := 'SELECT r.* FROM runyard.runs r WHERE ';
+    source text := live || 'NOT r.deleted AND r.emptied_at IS NULL AND r.accept_no > -1 AND ';
     bounds text := ' AND (r.accepted_at, r.accept_no) < ($6, $7) AND r.accepted_at >= $5';
     in_order text := ' ORDER BY r.accepted_at DESC, r.accept_no DESC';
     enough text; -- of each of two sources
@@ -143,29 +145,29 @@ BEGIN
     IF in_thread IS NOT NULL THEN
         SELECT t.thread_key INTO key FROM runyard.threads t
         WHERE t.tenant = for_tenant AND t.thread_id = in_thread AND t.deleted_at IS NULL;
-        statement := source || 'r.thread_key = $2' || bounds;
+        statement := source || 'r.accept_no > 0 AND r.thread_key = $2' || bounds;
         few := CASE WHEN with_status IN ('queued', 'running', 'suspended') THEN 1000 >
             (SELECT count(*) FROM (SELECT 1 FROM runyard.runs x WHERE x.thread_key = key AND x.finished_at IS NULL LIMIT 1000) y) END;
         IF few THEN
             -- Apart, or the index that has the order would be read through for the few that are live.
-            statement := 'SELECT r.* FROM (' || statement || ' AND r.finished_at IS NULL OFFSET 0) r';
+            statement := 'SELECT r.* FROM (' || live || 'r.thread_key = $2 AND r.finished_at IS NULL' || bounds || ' OFFSET 0) r';
         END IF;
         IF EXISTS (SELECT 1 FROM runyard.runs x
-                   WHERE x.tenant = for_tenant AND x.thread_id = in_thread AND x.thread_key IS NULL AND x.accept_no > 0
+                   WHERE x.tenant = for_tenant AND x.thread_id = in_thread AND x.thread_key IS NULL AND x.accept_no > -1
                      AND NOT x.deleted AND x.emptied_at IS NULL) THEN
             statement := 'SELECT r.* FROM ((' || statement || in_order || enough || ' UNION ALL ('
                 || source || 'r.tenant = $1 AND r.thread_id = $3 AND r.thread_key IS NULL' || bounds || in_order || enough || ') r';
         END IF;
     ELSIF with_status = 'queued' THEN
         in_order := ' ORDER BY r.tenant DESC, r.accept_no DESC'; -- the order of time, but for moments
-        statement := source || 'r.finished_at IS NULL AND r.worker_id IS NULL AND r.suspended_at IS NULL'
+        statement := live || 'r.finished_at IS NULL AND r.worker_id IS NULL AND r.suspended_at IS NULL'
             || ' AND (r.tenant, r.accept_no) < ($1, $8) AND (r.tenant, r.accept_no) >= ($1, 0)';
     ELSIF with_status = 'running' THEN
         in_order := ' ORDER BY r.tenant DESC, r.accepted_at DESC, r.accept_no DESC';
-        statement := source || 'r.finished_at IS NULL AND r.worker_id IS NOT NULL'
+        statement := live || 'r.finished_at IS NULL AND r.worker_id IS NOT NULL'
             || ' AND (r.tenant, r.accepted_at, r.accept_no) < ($1, $6, $7) AND (r.tenant, r.accepted_at) >= ($1, $5)';
         IF EXISTS (SELECT 1 FROM runyard.runs x
-                   WHERE x.tenant = for_tenant AND x.status = 'running' AND x.worker_id IS NULL AND x.accept_no > 0
+                   WHERE x.tenant = for_tenant AND x.status = 'running' AND x.worker_id IS NULL AND x.accept_no > -1
                      AND NOT x.deleted AND x.emptied_at IS NULL) THEN
             statement := 'SELECT r.* FROM ((' || statement || in_order || enough || ' UNION ALL ('
                 || source || 'r.tenant = $1 AND r.status = ''running'' AND r.worker_id IS NULL' || bounds || in_order || enough || ') r';
@@ -177,12 +179,12 @@ BEGIN
         statement := source || 'r.agent IS NOT NULL AND r.tenant = $1'
             || ' AND (r.agent, r.accepted_at, r.accept_no) < ($4, $6, $7) AND (r.agent, r.accepted_at) >= ($4, $5)';
     ELSE
-        statement := source || 'r.tenant = $1' || bounds;
+        statement := source || 'r.accept_no > 0 AND r.tenant = $1' || bounds;
     END IF;
     FOR r IN EXECUTE statement || in_order USING for_tenant, key, in_thread, of_agent, since, until_time, until_no,
         coalesce(after_no, 9223372036854775807) LOOP
         IF (with_status IS NULL OR r.status = with_status) AND (of_agent IS NULL OR r.agent = of_agent)
-           AND r.accepted_at >= since AND (before IS NULL OR r.accepted_at < before)
+           AND r.accepted_at >= since AND (before IS NULL OR r.accepted_at < before) AND NOT r.deleted AND r.emptied_at IS NULL
         THEN
             more := found >= most;
             EXIT WHEN more;
@@ -219,7 +221,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET e
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
     term bytea;
-    statement text := 'SELECT t.* FROM runyard.threads t WHERE t.deleted_at IS NULL AND t.thread_key > 0 AND ';
+    statement text := 'SELECT t.* FROM runyard.threads t WHERE t.deleted_at IS NULL AND t.thread_key > -1 AND ';
     t runyard.threads;
     size bigint;
     larger bigint;
@@ -242,7 +244,7 @@ BEGIN
         statement := statement || 't.agent IS NOT NULL AND (t.tenant, t.agent, t.thread_key) > ($1, $3, $5)'
             || ' AND (t.tenant, t.agent) <= ($1, $3) ORDER BY t.tenant, t.agent, t.thread_key';
     ELSE
-        statement := statement || '(t.tenant, t.thread_key) > ($1, $5) AND t.tenant <= $1 ORDER BY t.tenant, t.thread_key';
+        statement := statement || 't.thread_key > 0 AND (t.tenant, t.thread_key) > ($1, $5) AND t.tenant <= $1 ORDER BY t.tenant, t.thread_key';
     END IF;
     FOR t IN EXECUTE statement USING for_tenant, parent, of_agent, term, after, 2000 + most LOOP
         IF t.deleted_at IS NULL AND (parent IS NULL OR t.parent_thread_id = parent) AND (of_agent IS NULL OR t.agent = of_agent)
@@ -288,8 +290,8 @@ BEGIN
     FOR q IN EXECUTE 'SELECT q.* FROM runyard.requests q WHERE '
         || CASE WHEN in_thread IS NULL THEN 'q.tenant = $1'
                 ELSE 'q.thread_key = (SELECT t.thread_key FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL)' END
-        || ' AND q.created_at > ''-infinity'''
-        || CASE WHEN pending THEN ' AND q.answered_at IS NULL AND q.closed_at IS NULL' ELSE '' END
+        || CASE WHEN NOT pending THEN ' AND q.created_at > ''-infinity'''
+                ELSE ' AND q.answered_at IS NULL AND q.closed_at IS NULL' || CASE WHEN in_thread IS NULL THEN '' ELSE ' AND q.created_at >= ''-infinity''' END END
         || CASE WHEN after_id IS NOT NULL THEN ' AND (q.created_at, q.request_id) > ($3, $4)' ELSE '' END
         || ' ORDER BY q.created_at, q.request_id'
         USING for_tenant, in_thread, after_time, after_id
