@@ -14,12 +14,12 @@ import asyncpg
 TENANT = "full"
 LONG = "thread-1"
 """The thread that has a tenth of all runs."""
-COMMON, RARE = "default", "rare"
+COMMON, RARE = "default", "archive"
 """Agents: of nearly all runs, and of one in five thousand."""
 TAG, RARE_TAG = {"env": "prod"}, {"customer": "7"}
 """Tags: of every thread, and of one in a thousand."""
 FORKED = "thread-2"
-"""The thread from which every tenth was forked."""
+"""The thread from which every tenth was forked; as many were forked from the next one."""
 
 
 def statements() -> dict[str, str]:

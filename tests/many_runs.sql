@@ -2,8 +2,8 @@
 
 -- name: threads
 INSERT INTO runyard.threads (tenant, thread_id, head_branch, agent, tags, parent_thread_id, created_at)
-SELECT $1, 'thread-' || n, nextval('runyard.branch_numbers'), CASE WHEN n % 5000 = 9 THEN 'rare' ELSE 'default' END,
-       jsonb_build_object('env', 'prod', 'customer', (n % 1000)::text), CASE WHEN n % 10 = 5 THEN 'thread-2' END,
+SELECT $1, 'thread-' || n, nextval('runyard.branch_numbers'), CASE WHEN n % 5000 = 9 THEN 'archive' ELSE 'default' END,
+       jsonb_build_object('env', 'prod', 'customer', (n % 1000)::text), CASE WHEN n % 10 = 5 THEN 'thread-2' WHEN n % 10 = 6 THEN 'thread-3' END,
        timestamptz '2026-01-01' + n * interval '1 second'
 FROM generate_series(1, $2::int) n
 
@@ -15,7 +15,7 @@ INSERT INTO runyard.runs (tenant, thread_id, run_id, thread_key, kind, status, l
     input_role, request_hash, metadata, branch_id, first_seq, last_seq, fence, worker_id, attempt, completion_seq, high_water_seq,
     accepted_at, admitted_at, started_at, suspended_at, finished_at, changed_at)
 SELECT $1, t.thread_id, 'run-' || n, t.thread_key, 'prompt', s.status, CASE WHEN s.ended THEN '' ELSE 'run-' || n END,
-       nextval('runyard.lane_numbers'), CASE WHEN n % 5000 = 9 THEN 'rare' ELSE 'default' END, 'default', 'normal',
+       nextval('runyard.lane_numbers'), CASE WHEN n % 5000 = 9 THEN 'archive' ELSE 'default' END, 'default', 'normal',
        '{"content": [{"type": "text", "text": "hello"}]}', gen_random_uuid(), 'user', '{}', '{}', t.head_branch, 2 * n, 2 * n + 1,
        CASE WHEN s.status <> 'queued' THEN n END, CASE WHEN s.status = 'running' THEN 'worker-' || n % 50 END, 1,
        CASE WHEN s.status = 'completed' THEN n END, CASE WHEN s.status = 'completed' THEN 2 * n + 1 END,

@@ -57,7 +57,7 @@ VALUES: dict[str, list[Any]] = {
 PORTS = ("threads", "runs", "feed", "webhooks", "keys", "limits", "workers", "queues")
 OF_ONE: dict[tuple[str, str], tuple[Any, ...]] = {
     ("threads", "messages"): (LONG,),
-    ("threads", "branches"): (FORKED,),
+    ("threads", "branches"): ("thread-12",),
     ("runs", "attempts"): (LONG, "run-24"),
 }
 """Lists of something that has to be named, and of which an empty tenant has nothing."""

@@ -56,7 +56,8 @@ CREATE FUNCTION runyard.leaves(t runyard.threads)
 RETURNS TABLE (message_id uuid, depth bigint, created_at timestamptz, run_id text, run_status text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    root bigint := (SELECT min(b.branch_id) FROM runyard.branches b WHERE b.thread_key = t.thread_key);
+    -- Apart, or the primary key is walked until it comes to a branch of the thread.
+    root bigint := (SELECT min(b.branch_id) FROM (SELECT x.branch_id FROM runyard.branches x WHERE x.thread_key = t.thread_key OFFSET 0) b);
     continued uuid[] := ARRAY(
         SELECT b.base_id FROM runyard.branches b
         WHERE b.thread_key = t.thread_key AND b.branch_id <> root AND b.base_id IS NOT NULL
@@ -97,12 +98,11 @@ BEGIN
 END $$;
 
 -- Lists. A page ends at `most` entries, before the entry with which it would have more than `bytes` (but for its first), or after a thousand
--- rows that were looked at in vain: then it comes short, and says where to go on. Each function asks with the conditions of one index, which
--- gives the order too, and holds the rows against the other filters itself. Its statement is planned for what was asked: a plan for every
--- case would walk the whole table for some. Where another index has the same order once the tenant is given, the tenant is asked for as part
--- of a range of rows, and ordered by: only the index that is meant can give that. And each index
--- has a condition that only its list states. Entries are without values of more than 8192 bytes;
--- `omitted` names them.
+-- rows that were looked at in vain: then it comes short, and says where to go on. Entries are without values of more than 8192 bytes; `omitted`
+-- names them. Each function asks with the conditions of one index, which gives the order too, and holds the rows against the other filters
+-- itself. Its statement is planned for what was asked: a plan for every case would walk the whole table for some. Each index has a condition
+-- that only its list states. Where a primary key has the same order once all else is given, one column is given as a range, and ordered by. Its
+-- end is a comparison of that column alone: one of rows that a later column decides does not end a scan.
 
 -- How many bytes a value has as JSON; if it is stored compressed, its size there says nothing.
 CREATE FUNCTION runyard.json_bytes(value jsonb) RETURNS bigint
@@ -161,11 +161,9 @@ BEGIN
     ELSIF with_status = 'queued' THEN
         in_order := ' ORDER BY r.tenant DESC, r.accept_no DESC'; -- the order of time, but for moments
         statement := live || 'r.finished_at IS NULL AND r.worker_id IS NULL AND r.suspended_at IS NULL'
-            || ' AND (r.tenant, r.accept_no) < ($1, $8) AND (r.tenant, r.accept_no) >= ($1, 0)';
+            || ' AND (r.tenant, r.accept_no) < ($1, $8) AND r.tenant >= $1';
     ELSIF with_status = 'running' THEN
-        in_order := ' ORDER BY r.tenant DESC, r.accepted_at DESC, r.accept_no DESC';
-        statement := live || 'r.finished_at IS NULL AND r.worker_id IS NOT NULL'
-            || ' AND (r.tenant, r.accepted_at, r.accept_no) < ($1, $6, $7) AND (r.tenant, r.accepted_at) >= ($1, $5)';
+        statement := live || 'r.tenant = $1 AND r.finished_at IS NULL AND r.worker_id IS NOT NULL' || bounds;
         IF EXISTS (SELECT 1 FROM runyard.runs x
                    WHERE x.tenant = for_tenant AND x.status = 'running' AND x.worker_id IS NULL AND x.accept_no > -1
                      AND NOT x.deleted AND x.emptied_at IS NULL) THEN
@@ -175,9 +173,7 @@ BEGIN
     ELSIF with_status IN ('failed', 'dead', 'cancelled', 'suspended') THEN
         statement := source || format('r.tenant = $1 AND r.status = %L', with_status) || bounds;
     ELSIF of_agent IS NOT NULL THEN
-        in_order := ' ORDER BY r.agent DESC, r.accepted_at DESC, r.accept_no DESC';
-        statement := source || 'r.agent IS NOT NULL AND r.tenant = $1'
-            || ' AND (r.agent, r.accepted_at, r.accept_no) < ($4, $6, $7) AND (r.agent, r.accepted_at) >= ($4, $5)';
+        statement := source || 'r.tenant = $1 AND r.agent = $4' || bounds;
     ELSE
         statement := source || 'r.accept_no > 0 AND r.tenant = $1' || bounds;
     END IF;
@@ -238,11 +234,11 @@ BEGIN
         statement := 'SELECT t.* FROM (SELECT g.thread_key FROM runyard.thread_tags g WHERE g.tenant = $1 AND g.term = $4 AND g.thread_key > $5'
             || ' ORDER BY g.thread_key LIMIT $6) k JOIN runyard.threads t USING (thread_key) ORDER BY k.thread_key';
     ELSIF parent IS NOT NULL THEN
-        statement := statement || 't.parent_thread_id IS NOT NULL AND (t.tenant, t.parent_thread_id, t.thread_key) > ($1, $2, $5)'
-            || ' AND (t.tenant, t.parent_thread_id) <= ($1, $2) ORDER BY t.tenant, t.parent_thread_id, t.thread_key';
+        statement := statement || 't.tenant = $1 AND (t.parent_thread_id, t.thread_key) > ($2, $5) AND t.parent_thread_id <= $2'
+            || ' ORDER BY t.parent_thread_id, t.thread_key';
     ELSIF of_agent IS NOT NULL THEN
-        statement := statement || 't.agent IS NOT NULL AND (t.tenant, t.agent, t.thread_key) > ($1, $3, $5)'
-            || ' AND (t.tenant, t.agent) <= ($1, $3) ORDER BY t.tenant, t.agent, t.thread_key';
+        statement := statement || 't.tenant = $1 AND (t.agent, t.thread_key) > ($3, $5) AND t.agent <= $3'
+            || ' ORDER BY t.agent, t.thread_key';
     ELSE
         statement := statement || 't.thread_key > 0 AND (t.tenant, t.thread_key) > ($1, $5) AND t.tenant <= $1 ORDER BY t.tenant, t.thread_key';
     END IF;
