@@ -60,6 +60,7 @@ END $$;
 CREATE FUNCTION runyard.note_tags() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
+    IF jsonb_typeof(NEW.tags) <> 'object' OR TG_OP = 'UPDATE' AND jsonb_typeof(OLD.tags) <> 'object' THEN RETURN NULL; END IF; -- a damaged row
     IF TG_OP = 'UPDATE' THEN
         DELETE FROM runyard.thread_tags g USING (SELECT * FROM jsonb_each_text(OLD.tags) EXCEPT SELECT * FROM jsonb_each_text(NEW.tags)) gone
         WHERE g.tenant = NEW.tenant AND g.term = runyard.tag_term(gone.key, gone.value) AND g.thread_key = NEW.thread_key;
