@@ -66,7 +66,9 @@ ELSEWHERE: Final = {
     "threads": "as above, but for fork, which a worker calls too",
     "runs.isolate": "after two crashes only: tests/race/test_isolation.py",
     "runs.bury": "as above",
+    "runs.delete_run": "one statement of a run that ended; nothing follows it that a crash could leave undone",
     "runs.attempts": "a read for people",
+    "runs.request": "a read for people",
     "runs.explain": "a read for people",
     "runs.runs": "a read for people",
 }

@@ -155,8 +155,8 @@ async def test_numbers_that_json_has_not() -> None:
     """What is sent can be read by any parser."""
     backend = await connect("memory://")
     world = World(backend, None)  # type: ignore[arg-type]
-    await world.finish(await world.start("r1"), result={"score": float("nan")})
-    run = await backend.runs.run("t", "r1")
+    await world.turn("r1")
+    run = (await world.run("r1", "t")).model_copy(update={"result": {"score": float("nan")}})
     posting = Posting(
         number=1, delivery_id="msg_1", tenant="", webhook_id=None, versions=(1,), url="https://x.example/", endpoint="https://x.example",
         type="run.completed", thread_id="t", run_id="r1", created_at=datetime.now(UTC), tries=1,

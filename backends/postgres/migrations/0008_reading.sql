@@ -117,7 +117,7 @@ CREATE FUNCTION runyard.list_runs(
     for_tenant text, in_thread text, with_status text, of_agent text, since timestamptz, before timestamptz,
     after_time timestamptz, after_no bigint, most integer, bytes bigint
 ) RETURNS TABLE (run runyard.runs, omitted text[], place_time timestamptz, place_no bigint)
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan SET jit = off AS $$
 DECLARE
     key bigint;
@@ -212,7 +212,7 @@ END $$;
 CREATE FUNCTION runyard.list_threads(
     for_tenant text, parent text, of_agent text, with_tags jsonb, after bigint, most integer, bytes bigint
 ) RETURNS TABLE (thread runyard.threads, omitted text[], place bigint)
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
@@ -275,7 +275,7 @@ END $$;
 CREATE FUNCTION runyard.list_requests(
     for_tenant text, in_thread text, pending boolean, after_time timestamptz, after_id text, most integer, bytes bigint
 ) RETURNS TABLE (request runyard.requests, more boolean)
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
@@ -307,7 +307,7 @@ END $$;
 -- Deliveries, the newest first. The row behind the page is left to the caller, who asks for one more.
 CREATE FUNCTION runyard.list_deliveries(for_tenant text, with_status text, before bigint, most integer)
 RETURNS SETOF runyard.webhook_deliveries
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan SET jit = off AS $$
 BEGIN
     RETURN QUERY EXECUTE 'SELECT d.* FROM runyard.webhook_deliveries d WHERE (d.tenant, d.delivery_no) < ($1, $2) AND d.tenant >= $1'
