@@ -136,6 +136,20 @@ async def test_sql_accept_takes_the_ids_that_python_does(backend: Backend, postg
     assert {run.run_id for run in (await backend.runs.runs(thread_id="t")).items} == set(ids)
 
 
+@pytest.mark.parametrize("name", ["thread_id", "message", "run_id", "priority", "metadata", "options"])
+async def test_sql_accept_refuses_null(postgres_url: str, name: str) -> None:
+    """I1: a column that is NULL reaches it from a trigger."""
+    arguments = {"thread_id": "'t'", "message": "'hello'"} | {name: "NULL"}
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        with pytest.raises(asyncpg.PostgresError) as refused:
+            await connection.execute(f"SELECT runyard.accept({', '.join(f'{k} => {v}' for k, v in arguments.items())})")
+        assert refused.value.sqlstate == "RY000" and refused.value.hint == "invalid_input"
+        assert await connection.fetchval("SELECT count(*) FROM runyard.runs") == 0
+    finally:
+        await connection.close()
+
+
 async def test_sql_accept_takes_metadata_as_deep_as_python_does(backend: Backend, postgres_url: str) -> None:
     """The number of levels stands in the migration as well."""
     metadata: JsonObject = {}

@@ -790,6 +790,9 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     q runyard.request;
 BEGIN
+    IF num_nulls(thread_id, message, run_id, priority, metadata, options, tenant) > 0 THEN
+        PERFORM runyard.refuse('invalid_input', 'thread_id, message, run_id, priority, metadata, options and tenant cannot be NULL');
+    END IF;
     IF length(thread_id) NOT BETWEEN 1 AND 255 OR length(run_id) NOT BETWEEN 1 AND 255
        OR length(agent) NOT BETWEEN 1 AND 255 OR length(queue) NOT BETWEEN 1 AND 255
     THEN
