@@ -9,7 +9,7 @@ from typing import Any, Final
 from backends import cursors
 from runner.batching import Batcher
 from runner.bounds import check_value
-from runner.errors import BackendUnavailableError, InvalidCursorError, from_dict
+from runner.errors import BackendUnavailableError, DataCorruptedError, InvalidCursorError, from_dict
 from runner.exchange import (
     Aborted,
     Accepted,
@@ -18,15 +18,17 @@ from runner.exchange import (
     Attempt,
     Changed,
     Claim,
+    Effects,
     Ended,
     Ledger,
+    OutsideEvent,
     Page,
     Responded,
     RunRef,
     Step,
     Write,
 )
-from runner.models import AttemptInfo, ErrorInfo, HitlRequest, Message, Run, by_run
+from runner.models import AttemptInfo, ErrorInfo, HitlRequest, JsonObject, Message, Run, by_run
 from runner.repair import aborted
 from runner.states import RunStatus
 
@@ -83,21 +85,38 @@ class PostgresRunStore(RunTrail):
     async def claim(self, worker_id: str, refs: Sequence[RunRef]) -> list[Claim]:
         """Claim runs in one transaction. Raises WorkerDeadError."""
         rows = await self.db.rows("claim", worker_id, [ref.thread_key for ref in refs], [ref.run_id for ref in refs])
-        return [self._claim(row) for row in rows]
+        return [await self._claim(row) for row in rows]
 
-    def _claim(self, row: codec.Row) -> Claim:
+    async def _claim(self, row: codec.Row) -> Claim:
         ref = RunRef(row["key"], row["id"])
         claim = Claim(ref, row["outcome"], retry_in=row["retry_in"], effects=codec.effects(row["effects"]))
         if claim.outcome == "claimed":
             claim.attempt = Attempt(ref.thread_key, ref.run_id, row["fence"])
+            try:
+                claim.run = codec.run(row)
+                claim.fork = codec.fork_request(row)
+            except DataCorruptedError as error:
+                return await self._end_corrupted(claim, row, error)
             claim.tenant = row["tenant"]
-            claim.run = codec.run(row)
             claim.extra = codec.from_json(row["thread_extra"]) | (codec.from_json(row["extra"]) or {})
-            claim.fork = codec.fork_request(row)
             claim.leaf_id = row["leaf_id"]
             claim.takeover = row["takeover"]
             claim.version_before = row["version_before"]
         return claim
+
+    async def _end_corrupted(self, claim: Claim, row: codec.Row, error: DataCorruptedError) -> Claim:
+        """Fail a run that was claimed and cannot be decoded: no worker could ever execute it (I1)."""
+        assert claim.attempt is not None
+        why = ErrorInfo(code=error.code, message=error.message, details=error.details)
+        ended = await self.fail(Write(attempt=claim.attempt), why)
+        data: JsonObject = {"status": str(ended.status), "error": why.model_dump(mode="json")}
+        event = OutsideEvent(
+            claim.ref, row["thread_id"], ended.event_id, f"run.{ended.status}", data, row["agent"], row["queue"]
+        )
+        effects = claim.effects
+        effects += ended.effects
+        effects += Effects(events=[event])
+        return Claim(claim.ref, "ended", effects=effects)
 
     async def context(self, attempt: Attempt) -> list[Message]:
         """What the run sees (design: its snapshot and its own messages). Raises StaleFenceError."""

@@ -83,3 +83,29 @@ async def test_other_rows_that_cannot_be_decoded(backend: Backend, postgres_url:
     with pytest.raises(DataCorruptedError) as refused:
         await backend.threads.thread("t")
     assert refused.value.details == {"thread_id": "t"}
+
+
+async def test_a_run_that_cannot_be_decoded_fails_when_it_is_claimed(backend: Backend, postgres_url: str) -> None:
+    """I1: no worker could ever execute it. Its neighbours in the batch are claimed, and its lane goes on."""
+    await backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
+    refs = []
+    for thread_id in ("bad", "fine"):
+        accepted = await backend.runs.accept(AcceptRequest(thread_id=thread_id, run_id="r", input=Message.user("hello")))
+        refs.append(accepted.effects.jobs[0].ref)
+    await backend.runs.accept(AcceptRequest(thread_id="bad", run_id="next", input=Message.user("hello")))
+    await execute(
+        postgres_url, """UPDATE runyard.runs SET options = '{"timeout": -1}' WHERE thread_id = 'bad' AND run_id = 'r'"""
+    )
+    bad, fine = sorted(await backend.runs.claim("w", refs), key=lambda claim: refs.index(claim.ref))
+    assert (bad.outcome, fine.outcome) == ("ended", "claimed")
+    assert [job.run_id for job in bad.effects.jobs] == ["next"]
+    [event] = bad.effects.events
+    assert (event.type, event.data["status"]) == ("run.failed", "failed")
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        status, code = await connection.fetchrow(
+            "SELECT status, error->>'code' FROM runyard.runs WHERE thread_id = 'bad' AND run_id = 'r'"
+        )
+    finally:
+        await connection.close()
+    assert (status, code) == ("failed", "data_corrupted")
