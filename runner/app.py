@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args, overload
 
 from .errors import AgentNotFoundError, InvalidInputError
+from .legible import brief
 from .models import RetryPolicy, VersionPolicy, check_id
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class App:
         self.version = check_id(version, "version")
         if on_version_mismatch not in get_args(VersionPolicy):
             raise InvalidInputError(
-                f"on_version_mismatch is one of {', '.join(get_args(VersionPolicy))}, got {on_version_mismatch!r:.80}",
+                f"on_version_mismatch is one of {', '.join(get_args(VersionPolicy))}, got {brief(on_version_mismatch)}",
                 field="on_version_mismatch",
             )
         self.on_version_mismatch = on_version_mismatch
@@ -167,7 +168,7 @@ def as_function(agent: AgentFunction | AbstractAgent[Any, Any]) -> AgentFunction
             return serve(agent)
     if not callable(agent):
         raise InvalidInputError(
-            f"an agent is an async function of a RunContext or an agent of pydantic-ai, got {agent!r:.80}", field="agent"
+            f"an agent is an async function of a RunContext or an agent of pydantic-ai, got {brief(agent)}", field="agent"
         )
     return agent
 

@@ -173,7 +173,7 @@ def _short(value: Any) -> Any:
         return f"blake2b {hashlib.blake2b(value.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
     if isinstance(value, dict):
         return {name: _short(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):  # a union of types would be made for each value
         return [_short(item) for item in value]
     return value
 

@@ -7,12 +7,16 @@ what is there. Characters that reverse the direction of text show something else
 from __future__ import annotations
 
 import re
-from typing import Final
+from reprlib import Repr
+from typing import Any, Final
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _UNSEEN: Final = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{_BIDI}\ud800-\udfff]")
 """Everything but tab and newline that a terminal obeys, and what it cannot be sent."""
 _IN_JSON: Final = re.compile(f"[\x7f-\x9f\u2028\u2029{_BIDI}\ud800-\udfff]")
+
+_BRIEF: Final = Repr()
+_BRIEF.maxstring = _BRIEF.maxother = 80
 
 
 def legible(text: str) -> str:
@@ -28,6 +32,11 @@ def one_line(text: str) -> str:
 def legible_json(text: str) -> str:
     """JSON as it is, with escapes for those of the characters that JSON leaves alone."""
     return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def brief(value: Any) -> str:
+    """What ``value`` is, for an error that tells of it. Of a large one only the beginning is looked at."""
+    return _BRIEF.repr(value)
 
 
 def _sign(found: re.Match[str]) -> str:

@@ -22,6 +22,7 @@ from pydantic import (
 
 from .bounds import check_value
 from .errors import InvalidInputError
+from .legible import brief
 from .states import ENDED, RunStatus
 from .webhooks.masking import HIDE_WEBHOOKS, masked
 
@@ -56,7 +57,7 @@ def check_id(value: Any, name: str) -> str:
     (RFC 3986, 5.2.4), encoded or not.
     """
     if not (isinstance(value, str) and 1 <= len(value) <= MAX_ID_LENGTH and value.isprintable()):
-        raise InvalidInputError(f"{name} must be 1 to {MAX_ID_LENGTH} printable characters, got {value!r:.80}", field=name)
+        raise InvalidInputError(f"{name} must be 1 to {MAX_ID_LENGTH} printable characters, got {brief(value)}", field=name)
     if value in (".", ".."):
         raise InvalidInputError(f"{name} cannot be {value!r}, which paths have for a step; choose another", field=name)
     return str(value)
@@ -77,7 +78,7 @@ def check_tags(tags: Mapping[str, Any], title: str | None = None) -> dict[str, s
     for key, value in tags.items():
         if not (isinstance(value, str) and 1 <= len(key) <= MAX_TAG_LENGTH and key.isprintable()):
             raise InvalidInputError(
-                f"tags are text under keys of 1 to {MAX_TAG_LENGTH} printable characters, got {key!r:.80}", field="tags"
+                f"tags are text under keys of 1 to {MAX_TAG_LENGTH} printable characters, got {brief(key)}", field="tags"
             )
     return {**tags, "title": title} if title is not None else dict(tags)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from .errors import InvalidInputError
+from .legible import brief
 from .models import Message, ToolResultPart, open_tool_calls
 
 CANCELLED: Final = "cancelled"
@@ -20,7 +21,7 @@ def aborted(reason: str) -> str:
     """What an aborted run's calls and its last message say. Raises InvalidInputError for a reason that cannot be stored."""
     if len(reason) > LONGEST_REASON or any(c == "\0" or "\ud800" <= c <= "\udfff" for c in reason):
         raise InvalidInputError(
-            f"the reason of an abort has at most {LONGEST_REASON} characters that every store takes, got {reason!r:.80}",
+            f"the reason of an abort has at most {LONGEST_REASON} characters that every store takes, got {brief(reason)}",
             field="reason",
         )
     return f"aborted: {reason}"

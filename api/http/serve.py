@@ -12,6 +12,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
+from runner.collector import settle
 from runner.errors import BackendUnavailableError, InvalidInputError
 
 from .protocol import Protocol
@@ -78,6 +79,7 @@ def serve(app: FastAPI, listening: socket.socket) -> None:
     settings: ApiSettings = app.state.service.settings
     settings.max_connections = room_for(settings.max_connections, files=_files(settings.max_connections + OTHER_FILES))
     server = Server(app)
+    settle()
     with listening, asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(server.serve([listening]))
 

@@ -11,6 +11,7 @@ from runner.bounds import check_value
 from runner.errors import InvalidInputError, ThreadNotFoundError
 from runner.etags import etag_of
 from runner.exchange import Created, Effects, Forked, ForkRequest, Page, ThreadRequest
+from runner.legible import brief
 from runner.models import Branch, JsonObject, Message, Thread
 from runner.unset import UNSET, Unset
 
@@ -47,7 +48,7 @@ class HttpThreadStore(DirectOnly):
     ) -> Page[Thread]:
         """Threads, the oldest first."""
         if name := next((name for name in tags or {} if ":" in name), None):
-            raise InvalidInputError(f"over HTTP, threads cannot be asked for by a tag with a colon in its name: {name!r:.80}")
+            raise InvalidInputError(f"over HTTP, threads cannot be asked for by a tag with a colon in its name: {brief(name)}")
         tag = [f"{name}:{value}" for name, value in (tags or {}).items()]
         query = {"parent_thread_id": parent_thread_id, "agent": agent, "tag": tag, "limit": limit, "cursor": cursor}
         return page(Thread, (await self._wire.ask("GET", "threads", query=query)).data)

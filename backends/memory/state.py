@@ -27,6 +27,7 @@ from runner.exchange import (
     queued_event,
 )
 from runner.keys import ApiKey
+from runner.legible import brief
 from runner.models import (
     AttemptInfo,
     ErrorInfo,
@@ -392,7 +393,7 @@ def check_uuid(value: str, name: str) -> str:
     try:
         return str(uuid.UUID(value))
     except (ValueError, AttributeError, TypeError):
-        raise InvalidInputError(f"{name} must be a UUID, got {value!r:.80}", field=name) from None
+        raise InvalidInputError(f"{name} must be a UUID, got {brief(value)}", field=name) from None
 
 
 def check_json(value: Any, name: str) -> Any:

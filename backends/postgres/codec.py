@@ -32,6 +32,7 @@ from runner.exchange import (
     Write,
     queued_event,
 )
+from runner.legible import brief
 from runner.models import (
     MESSAGES,
     ErrorInfo,
@@ -101,7 +102,7 @@ def check_uuid(value: str, name: str = "message id") -> str:
     try:
         UUID(value)
     except (ValueError, AttributeError, TypeError) as error:
-        raise InvalidInputError(f"{name} must be a UUID, got {value!r:.80}", field=name) from error
+        raise InvalidInputError(f"{name} must be a UUID, got {brief(value)}", field=name) from error
     return value
 
 

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from runner.collector import held_back
 from runner.models import Message
 
 from . import codec
-from .collector import held_back
 
 SLICE: Final = 2_000
 """Messages of one slice."""

@@ -25,6 +25,7 @@ from arq.worker import Function
 from backends.webhooks.sender import HttpSender
 from runner import registry
 from runner.app import App, name_of
+from runner.collector import settle
 from runner.containment import contain
 from runner.exchange import Ended, Job, Retention
 from runner.executor import Execution
@@ -205,6 +206,7 @@ async def _run(app: App, settings: Settings, watched: Watched, soon: Callable[[i
         contain(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.host.stop)
+        settle()
         await worker.async_run()
         status = 0
     finally:

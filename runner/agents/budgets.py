@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from ..errors import BudgetExceededError, InvalidInputError
+from ..legible import brief
 from ..models import JsonObject, Usage
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Budget:
             raise InvalidInputError("a budget has at least one limit, and each is more than 0", field="budget")
         if self.per not in ("run", "thread") or self.on_exceeded not in ("fail", "ask"):
             raise InvalidInputError(
-                f"a budget is per run or thread and fails or asks; got {self.per!r:.40}, {self.on_exceeded!r:.40}",
+                f"a budget is per run or thread and fails or asks; got {brief(self.per)}, {brief(self.on_exceeded)}",
                 field="budget",
             )
 

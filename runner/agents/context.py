@@ -19,6 +19,7 @@ from ..errors import HitlNotAllowedError, InvalidInputError, RunyardError, StepU
 from ..eventwriter import EventStream
 from ..exchange import Ledger, Step
 from ..extras import load
+from ..legible import brief
 from ..models import HitlRequest, JsonObject, Message, Run, ToolCallPart, Usage, check_requests
 from .hitl import APPROVAL_SCHEMA, Approval, approval_key, digest, read_approval, request_id
 from .journal import Journal
@@ -114,7 +115,7 @@ class RunContext(Transcript):
     @extra.setter
     def extra(self, extra: JsonObject) -> None:
         if not isinstance(extra, dict):
-            raise InvalidInputError(f"extra is a dict, got {extra!r:.80}", field="extra")
+            raise InvalidInputError(f"extra is a dict, got {brief(extra)}", field="extra")
         self._extra = extra
 
     @property

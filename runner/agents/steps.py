@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, TypeVar, get_args, overload
 
 from ..errors import InvalidInputError
+from ..legible import brief
 from ..models import JsonObject
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def checked(policy: str) -> OnUnknown:
     for known in get_args(OnUnknown):
         if policy == known:
             return known  # type: ignore[no-any-return]
-    raise InvalidInputError(f"on_unknown is one of {', '.join(get_args(OnUnknown))}; got {policy!r:.80}", field="on_unknown")
+    raise InvalidInputError(f"on_unknown is one of {', '.join(get_args(OnUnknown))}; got {brief(policy)}", field="on_unknown")
 
 
 @overload

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from ..effects import apply
 from ..errors import InvalidInputError
 from ..exchange import Effects
+from ..legible import brief
 from ..models import PRIORITIES, Message, Priority, RunOptions, check_message
 from ..ports import Backend
 from ..webhooks.models import check_url
@@ -42,7 +43,7 @@ def options(**fields: Any) -> RunOptions:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"])
-        raise InvalidInputError(f"{name}: {first['msg'].lower()}, got {first['input']!r:.80}", field=name) from None
+        raise InvalidInputError(f"{name}: {first['msg'].lower()}, got {brief(first['input'])}", field=name) from None
 
 
 def aware(moment: datetime | None, name: str = "run_at") -> datetime | None:
@@ -71,7 +72,7 @@ def due(delay: float | None, run_at: datetime | None) -> float | None:
 def urgency(priority: Priority) -> Priority:
     """``priority`` if there is such a class: no worker would ever look at another one."""
     if priority not in PRIORITIES:
-        raise InvalidInputError(f"priority is one of {', '.join(PRIORITIES)}, got {priority!r:.80}", field="priority")
+        raise InvalidInputError(f"priority is one of {', '.join(PRIORITIES)}, got {brief(priority)}", field="priority")
     return priority
 
 

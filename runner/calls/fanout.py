@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from ..errors import InvalidInputError, TooManyCandidatesError
 from ..exchange import AcceptRequest, Cut, FanOut, ForkRequest
 from ..handle import RunHandle
+from ..legible import brief
 from ..models import ForkManyResult, Message, StopAt, check_id, check_message, new_id
 from .base import options, told
 from .runs import RunCalls
@@ -129,7 +130,7 @@ def _checked(messages: Sequence[str | Message]) -> list[Message]:
 
 def _check(fan: FanOut) -> None:
     if fan.stop not in get_args(StopAt):
-        raise InvalidInputError(f"stop is one of {', '.join(get_args(StopAt))}, got {fan.stop!r:.80}", field="stop")
+        raise InvalidInputError(f"stop is one of {', '.join(get_args(StopAt))}, got {brief(fan.stop)}", field="stop")
     if fan.stop == "first" and fan.judge is not None:
         raise InvalidInputError('the first that succeeds wins with stop="first", so a judge has no choice', field="judge")
     if not 1 <= fan.max_parallel <= MAX_CANDIDATES:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import InvalidInputError
 from ..keys import SCOPES, ApiKey, Scope, Secret
+from ..legible import brief
 from .base import Calls
 
 
@@ -22,7 +23,7 @@ class KeyCalls(Calls):
         Raises InvalidInputError.
         """
         if not (1 <= len(name) <= 100 and name.isprintable()):
-            raise InvalidInputError(f"the name of a key is 1 to 100 printable characters, got {name!r:.80}", field="name")
+            raise InvalidInputError(f"the name of a key is 1 to 100 printable characters, got {brief(name)}", field="name")
         if not scopes or not set(scopes) <= set(SCOPES):
             raise InvalidInputError(
                 f"scopes are some of {', '.join(SCOPES)}; got {', '.join(scopes) or 'none'}", field="scopes"

@@ -7,6 +7,7 @@ from typing import Final
 
 from ..errors import CapabilityMissingError, InvalidInputError
 from ..exchange import Page
+from ..legible import brief
 from ..models import FeedType, check_id, new_id
 from ..webhooks.models import (
     DELIVERY_STATUSES,
@@ -110,7 +111,7 @@ class WebhookCalls(Calls):
         InvalidInputError, InvalidCursorError.
         """
         if status is not None and status not in DELIVERY_STATUSES:
-            raise InvalidInputError(f"status is one of {', '.join(DELIVERY_STATUSES)}, got {status!r:.80}", field="status")
+            raise InvalidInputError(f"status is one of {', '.join(DELIVERY_STATUSES)}, got {brief(status)}", field="status")
         if not 1 <= limit <= MOST:
             raise InvalidInputError(f"limit is 1 to {MOST}, got {limit}", field="limit")
         return await self.backend.webhooks.deliveries(status=status, limit=limit, cursor=cursor)

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from pydantic_ai import messages as ai
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
 
+from ..legible import brief
 from ..models import ToolCallPart
 from .stage import Stage, stage
 
@@ -123,7 +124,7 @@ class ScriptedModel(FunctionModel):
             else:
                 left -= 1
         most = len(self._script)
-        raise ScriptEndedError(f"the script has {most} replies; one more was asked for by {request.prompt!r:.200}")
+        raise ScriptEndedError(f"the script has {most} replies; one more was asked for by {brief(request.prompt)}")
 
     def _response(self, said: Any, request: ModelRequested) -> ai.ModelResponse:
         if isinstance(said, Exception):
@@ -139,7 +140,7 @@ class ScriptedModel(FunctionModel):
                 calls = made + sum(isinstance(part, ai.ToolCallPart) for part in parts)
                 parts.append(ai.ToolCallPart(item.name, item.arguments, tool_call_id=item.id or f"{item.name}-{calls}"))
             else:
-                raise TypeError(f"a scripted model says texts and calls of tools, not {item!r:.80}")
+                raise TypeError(f"a scripted model says texts and calls of tools, not {brief(item)}")
         return ai.ModelResponse(parts=parts)
 
 
@@ -159,4 +160,4 @@ def _deltas(n: int, part: ai.ModelResponsePart) -> list[Delta]:
             opening = DeltaToolCall(name=part.tool_name, json_args="", tool_call_id=part.tool_call_id)
             pieces = [DeltaToolCall(json_args=token, tool_call_id=part.tool_call_id) for token in tokens(arguments)]
             return [{n: delta} for delta in (opening, *pieces)]
-    raise TypeError(f"a scripted model streams texts, thinking and calls of tools, not {part!r:.80}")
+    raise TypeError(f"a scripted model streams texts, thinking and calls of tools, not {brief(part)}")

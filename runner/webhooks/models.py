@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import InvalidInputError
+from ..legible import brief
 from ..models import FEED_TYPES, FeedType
 
 MAX_URL_LENGTH: Final = 2048
@@ -154,7 +155,7 @@ def check_url(url: str, name: str) -> str:
         or "@" in parts.netloc
     ):
         raise InvalidInputError(
-            f"{name} is an http or https URL of ASCII without credentials and fragment, got {url!r:.100}", field=name
+            f"{name} is an http or https URL of ASCII without credentials and fragment, got {brief(url)}", field=name
         )
     return url
 

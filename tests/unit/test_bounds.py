@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api.http.reading import MAX_DIGITS, MOST_VALUES, check_shape
+from api.http.reading import MAX_DIGITS, MOST_VALUES, PIECE, Shape
 from runner.bounds import MAX_NESTING, MAX_VALUES, check_value, message_size
 from runner.errors import InvalidInputError
 from runner.models import Message, ToolResultPart
@@ -74,12 +74,28 @@ REFUSED = [
 ]
 
 
+def check_shape(body: bytes, piece: int) -> None:
+    shape = Shape()
+    for at in range(0, len(body), piece):
+        shape.feed(body[at : at + piece])
+
+
+@pytest.mark.parametrize("piece", [PIECE, 101, 7, 1])
 @pytest.mark.parametrize("n", range(len(TAKEN)))
-def test_what_is_in_strings_does_not_count(n: int) -> None:
-    check_shape(TAKEN[n])
+def test_what_is_in_strings_does_not_count(n: int, piece: int) -> None:
+    check_shape(TAKEN[n], piece)
 
 
+@pytest.mark.parametrize("piece", [PIECE, 101, 7, 1])
 @pytest.mark.parametrize("n", range(len(REFUSED)))
-def test_what_is_outside_of_strings_does(n: int) -> None:
+def test_what_is_outside_of_strings_does(n: int, piece: int) -> None:
     with pytest.raises(ValueError, match=r"more than"):
-        check_shape(REFUSED[n])
+        check_shape(REFUSED[n], piece)
+
+
+@pytest.mark.parametrize("text", [b"[[]]", b"{}", b"[1", b'"', b'["'])
+def test_no_more_is_looked_at_than_holds_as_many_as_may_be(text: bytes) -> None:
+    shape = Shape()
+    with pytest.raises(ValueError, match=r"more than"):
+        for _ in range(5 * MOST_VALUES // (PIECE // len(text)) + 2):
+            shape.feed(text * (PIECE // len(text)))

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from backends.postgres.collector import LONG, MANY, held_back
+from runner.collector import LONG, MANY, held_back
 
 
 class Cycle:

@@ -16,6 +16,7 @@ from runner.errors import (
     ThreadNotFoundError,
 )
 from runner.etags import EPOCH, etag_of, moment_of
+from runner.legible import brief
 from runner.lineage import Lineage, ThreadDiff
 from runner.models import Thread
 
@@ -86,7 +87,7 @@ def _tags(given: list[str]) -> dict[str, str] | None:
     for text in given:
         name, colon, value = text.partition(":")
         if not (name and colon):
-            raise InvalidInputError(f"a tag is name:value, got {text!r:.80}", field="tag")
+            raise InvalidInputError(f"a tag is name:value, got {brief(text)}", field="tag")
         tags[name] = value
     return tags or None
 
