@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pydantic import JsonValue
-
 from .agents.context import RunContext
 from .agents.keeper import Keeper, capability
 from .agents.probe import probe
@@ -33,6 +31,7 @@ from .models import (
     ForkOnceResult,
     HitlRequest,
     JsonObject,
+    JsonValue,
     Message,
     Part,
     check_id,

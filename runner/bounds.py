@@ -11,6 +11,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidInputError
+from .legible import brief
 
 if TYPE_CHECKING:
     from .models import Message
@@ -47,6 +48,7 @@ MAX_BYTES: Final[Mapping[str, int]] = {
 }
 """Of the text in one value, names of fields included, by the argument or field that the value is."""
 
+_NESTED: Final = (dict, list, tuple)
 _INTEGERS: Final = range(-(2 ** (MAX_BITS - 1)), 2**MAX_BITS)
 
 
@@ -84,9 +86,11 @@ def _walk(layer: list[Any], name: str, values: int, most: int | None) -> None:
         level += 1
         below: list[Any] = []
         for part in layer:
+            if part is None:
+                continue
             if isinstance(part, str):
                 size += len(part) if part.isascii() else _bytes(part)
-            elif isinstance(part, dict | list | tuple):
+            elif isinstance(part, _NESTED):
                 if level > MAX_NESTING:
                     words = f"is nested more than {MAX_NESTING} levels deep; make it flatter, or a string of its JSON"
                     raise InvalidInputError(f"{name} {words}", field=name, most=MAX_NESTING)
@@ -95,25 +99,32 @@ def _walk(layer: list[Any], name: str, values: int, most: int | None) -> None:
                     words = f"holds more than {values} values; keep large data elsewhere and store a reference"
                     raise InvalidInputError(f"{name} {words}", field=name, most=values)
                 if isinstance(part, dict):
-                    size += _names(part)
+                    size += _names(part, name)
                     below += part.values()
                 else:
                     below += part
-            elif isinstance(part, int) and part not in _INTEGERS:
-                words = f"holds an integer of more than {MAX_BITS} bits; make it a string"
-                raise InvalidInputError(f"{name} {words}", field=name, most=MAX_BITS)
-            elif isinstance(part, float) and not isfinite(part):
+            elif isinstance(part, int):
+                if part not in _INTEGERS:
+                    words = f"holds an integer of more than {MAX_BITS} bits; make it a string"
+                    raise InvalidInputError(f"{name} {words}", field=name, most=MAX_BITS)
+            elif not isinstance(part, float):
+                words = f"holds a {type(part).__qualname__}, which JSON cannot say; convert it"
+                raise InvalidInputError(f"{name} {words}", field=name)
+            elif not isfinite(part):
                 raise InvalidInputError(f"{name} holds {part}, which JSON cannot say; make it null or a string", field=name)
-            elif isinstance(part, bytes | bytearray):
-                size += len(part)
         layer = below
     if most is not None and size > most:
         words = f"holds {size} bytes of text, and may hold {most}; keep large data elsewhere and store a reference"
         raise InvalidInputError(f"{name} {words}", field=name, most=most, got=size)
 
 
-def _names(names: Iterable[Any]) -> int:
-    return sum(len(name) if name.isascii() else _bytes(name) for name in names if isinstance(name, str))
+def _names(names: Iterable[Any], field: str) -> int:
+    size = 0
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidInputError(f"{field} has {brief(name)} for a name, and JSON has only text; convert it", field=field)
+        size += len(name) if name.isascii() else _bytes(name)
+    return size
 
 
 def _bytes(text: str) -> int:
@@ -131,9 +142,9 @@ def message_size(message: Message) -> int:
             if isinstance(part, str):
                 size += _bytes(part)
             elif isinstance(part, dict):
-                size += _names(part)
+                size += _names(part, "message")
                 below += part.values()
-            elif isinstance(part, list | tuple):
+            elif isinstance(part, _NESTED):
                 below += part
         layer = below
     return size

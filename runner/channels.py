@@ -7,12 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from pydantic import JsonValue
-
 from .agents.answers import check_answer
 from .bounds import check_value
 from .errors import HitlAmbiguousError, HitlCancelledError, HitlNoPendingRequestError, HitlStaleAnswerError, HitlTimeoutError
-from .models import HitlRequest, check_id
+from .models import HitlRequest, JsonValue, check_id
 
 if TYPE_CHECKING:
     from .ports import Checkpointer

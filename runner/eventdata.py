@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .errors import InvalidInputError
-from .models import ErrorInfo, Event, HitlRequest, JsonObject, Message
+from .models import ErrorInfo, Event, HitlRequest, JsonObject, JsonValue, Message
 
 
 class _Data(BaseModel):

@@ -163,19 +163,16 @@ _LONG = 2**16
 
 
 def _digest(value: Any) -> str:
-    return hashlib.blake2b(json.dumps(_short(value), sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
 
 
-def _short(value: Any) -> Any:
-    if isinstance(value, str):
-        if len(value) < _LONG:
-            return value
-        return f"blake2b {hashlib.blake2b(value.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
-    if isinstance(value, dict):
-        return {name: _short(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):  # a union of types would be made for each value
-        return [_short(item) for item in value]
-    return value
+def _short(fields: Mapping[str, Any]) -> JsonObject:
+    long = {name: _text_digest(value) for name, value in fields.items() if isinstance(value, str) and len(value) >= _LONG}
+    return {**fields, **long}
+
+
+def _text_digest(text: str) -> str:
+    return f"blake2b {hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +233,7 @@ class ForkRequest:
 
 def _words(message: Message) -> JsonObject:
     """What makes two messages the same to whoever sends them."""
-    return message.model_dump(mode="json", include={"role", "content", "metadata"})
+    return {"role": message.role, "content": [_short(part.__dict__) for part in message.content], "metadata": message.metadata}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from pydantic import JsonValue, TypeAdapter
+from pydantic import TypeAdapter
 
 from . import forkjobs
 from .calls.fanout import candidate_id
 from .errors import BackendUnavailableError, HitlNotAllowedError, RunyardError
 from .exchange import Claim, Ledger
 from .fanthreads import Later, ThreadCandidates, key_of
-from .models import Candidate, ForkManyResult, ForkOnceResult, JsonObject, Message, Run
+from .models import Candidate, ForkManyResult, ForkOnceResult, JsonObject, JsonValue, Message, Run
 from .outcomes import UNSERVED_DELAY, describe
 from .patience import patiently
 from .ports import Backend

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pydantic import JsonValue
-
 from . import metrics
 from .errors import BackendUnavailableError, CapabilityMissingError, HitlNotAllowedError, RunyardError
 from .exchange import Claim, ForkRequest
-from .models import ForkOnceResult, JsonObject, Message, StopReason
+from .models import ForkOnceResult, JsonObject, JsonValue, Message, StopReason
 from .ports import Backend
 
 if TYPE_CHECKING:

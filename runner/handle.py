@@ -8,10 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pydantic import JsonValue
-
 from .errors import BY_CODE, RunNotCompletedError, from_dict
-from .models import STREAM_ENDS, ErrorInfo, Event, HitlRequest, Message, Run
+from .models import STREAM_ENDS, ErrorInfo, Event, HitlRequest, JsonValue, Message, Run
 from .states import RunStatus
 from .streams import follow_run, stopped
 

@@ -16,12 +16,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, Field
 
 from .agents.hitl import DENIED_IN_TIME
 from .channels import Channel, CheckpointedChannel, InMemoryChannel
 from .extras import needed_by
-from .models import JsonObject, ToolCallPart
+from .models import JsonObject, JsonValue, ToolCallPart
 
 with needed_by(__name__):
     from pydantic_ai import Agent as Engine

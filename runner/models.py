@@ -13,7 +13,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    JsonValue,
     SerializationInfo,
     TypeAdapter,
     field_serializer,
@@ -26,6 +25,9 @@ from .legible import brief
 from .states import ENDED, RunStatus
 from .webhooks.masking import HIDE_WEBHOOKS, masked
 
+JsonValue: TypeAlias = Any
+"""What JSON can say. Pydantic takes it as it is: :mod:`~runner.bounds` looks at what comes in, once, and what was stored was
+looked at. Asking a validator of each value in it takes as long as all else that is done with a message."""
 JsonObject: TypeAlias = dict[str, JsonValue]
 
 Role = Literal["system", "user", "assistant", "tool"]

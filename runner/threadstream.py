@@ -14,10 +14,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pydantic import JsonValue
-
 from .errors import BackendUnavailableError, RunNotFoundError, ThreadNotFoundError
-from .models import Event, JsonObject, Run
+from .models import Event, JsonObject, JsonValue, Run
 from .ports import remote_of
 from .states import ENDED, RunStatus
 from .streams import NOT_HELD, events_so_far, follow_run, position, stopped, with_silence

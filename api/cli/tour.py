@@ -10,12 +10,10 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
-from pydantic import JsonValue
-
 from runner.client import Client
 from runner.exchange import ForkRequest
 from runner.handle import RunHandle, RunResult
-from runner.models import Event, Run
+from runner.models import Event, JsonValue, Run
 from runner.states import RunStatus
 
 from .crew import Crew, pid_of

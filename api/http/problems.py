@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from runner import errors
 from runner.errors import RunyardError
+from runner.models import JsonValue
 
 from .paths import route_path
 

@@ -54,9 +54,8 @@ class Shape:
 
     def feed(self, piece: bytes) -> None:
         """Raises ValueError from the value after MOST_VALUES values on, and for a number of more than MAX_DIGITS digits."""
-        piece = self._escape + piece
-        self._escape = b"\\" if (len(piece) - len(piece.rstrip(b"\\"))) % 2 else b""
-        piece = piece.removesuffix(self._escape).replace(rb"\\", b"").replace(rb"\"", b"")
+        if b"\\" in piece or self._escape:
+            piece = self._without_escapes(self._escape + piece)
         parts = piece.split(b'"')
         outside = b" ".join(parts[self._in_string :: 2])
         self._quotes += len(parts) - 1
@@ -67,6 +66,10 @@ class Shape:
         if _TOO_LONG in (self._number + outside).translate(_DIGITS):
             raise ValueError(f"a number has more than {MAX_DIGITS} digits; make it a string")
         self._number = b"" if self._in_string else (self._number + outside)[-MAX_DIGITS:]
+
+    def _without_escapes(self, piece: bytes) -> bytes:
+        self._escape = b"\\" if (len(piece) - len(piece.rstrip(b"\\"))) % 2 else b""
+        return piece.removesuffix(self._escape).replace(rb"\\", b"").replace(rb"\"", b"")
 
 
 def _check_finite(value: Any) -> None:

@@ -8,12 +8,22 @@ from functools import partial
 from typing import Any
 
 import pytest
-from pydantic import JsonValue
 
 from runner import errors
 from runner.bounds import MAX_BITS, MAX_BYTES, MAX_EXTRA, MAX_NESTING, MAX_PARTS, MAX_RESULT_VALUES, MAX_VALUES, MESSAGE_BYTES
 from runner.exchange import ThreadRequest, Write
-from runner.models import ErrorInfo, HitlRequest, JsonObject, Limit, Message, TextPart, ToolCallPart, ToolResultPart, new_id
+from runner.models import (
+    ErrorInfo,
+    HitlRequest,
+    JsonObject,
+    JsonValue,
+    Limit,
+    Message,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    new_id,
+)
 from runner.states import RunStatus
 
 from .checkpointer import keeper

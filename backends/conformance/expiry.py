@@ -39,7 +39,7 @@ async def expired(world: World, run_id: str, effects: Effects, thread: str = T) 
     assert run.attempt == 0 and run.event_id is not None
     [event] = [event for event in effects.events if event.ref.run_id == run_id]
     assert run_id in [job.run_id for job in effects.withdrawn if job.over]
-    assert (event.type, event.event_id, event.data["error"]["code"]) == ("run.failed", run.event_id, "run_expired")  # type: ignore[index, call-overload]
+    assert (event.type, event.event_id, event.data["error"]["code"]) == ("run.failed", run.event_id, "run_expired")
 
 
 class TestExpiry:

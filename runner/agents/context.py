@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
-from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
 from ..bounds import check_value
@@ -20,7 +19,7 @@ from ..eventwriter import EventStream
 from ..exchange import Ledger, Step
 from ..extras import load
 from ..legible import brief
-from ..models import HitlRequest, JsonObject, Message, Run, ToolCallPart, Usage, check_requests
+from ..models import HitlRequest, JsonObject, JsonValue, Message, Run, ToolCallPart, Usage, check_requests
 from .hitl import APPROVAL_SCHEMA, Approval, approval_key, digest, read_approval, request_id
 from .journal import Journal
 from .requests import ModelAnswer, ModelRequest, Output

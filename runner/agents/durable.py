@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pydantic import JsonValue, ValidationError
+from pydantic import ValidationError
 from pydantic_ai import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed
 from pydantic_ai import RunContext as ModelContext
 from pydantic_ai.agent import AbstractAgent
@@ -37,7 +37,7 @@ from pydantic_ai.toolsets import (
 )
 
 from ..errors import BackendUnavailableError, BudgetExceededError, HitlNotAllowedError, StepUnknownError
-from ..models import JsonObject
+from ..models import JsonObject, JsonValue
 from . import dialect
 from .capability import Capability
 from .context import RunContext

@@ -8,9 +8,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import JsonValue
-
-from ..models import JsonObject, ToolCallPart
+from ..models import JsonObject, JsonValue, ToolCallPart
 
 _NAMESPACE: Final = uuid.UUID("5f1c8f0e-6d0b-5c39-9a53-0c5d5d1f7a10")
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
-from pydantic import JsonValue
-
 from ..errors import (
     CapabilityMissingError,
     HitlAlreadyAnsweredError,
@@ -19,7 +17,7 @@ from ..errors import (
     RunNotCompletedError,
 )
 from ..exchange import Aborted, Ledger, Responded, Step
-from ..models import CheckpointData, HitlRequest, JsonObject, Message
+from ..models import CheckpointData, HitlRequest, JsonObject, JsonValue, Message
 from ..ports import Checkpointer, RequestStore
 from ..repair import abort_messages
 from .answers import check_answer

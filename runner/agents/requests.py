@@ -7,8 +7,8 @@ from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pydantic import JsonValue, TypeAdapter
-from pydantic_core import to_jsonable_python
+from pydantic import TypeAdapter
+from pydantic_core import to_json, to_jsonable_python
 
 from ..models import JsonObject, Message, ToolCallPart
 from .steps import OnUnknown, current_step, takes
@@ -90,7 +90,7 @@ class ModelRequest(Generic[Output]):
         message.usage = dialect.usage_of_run(result.usage)
         output = None if isinstance(result.output, DeferredToolRequests) else to_jsonable_python(result.output)
         if output is not None and message.tool_calls:  # a tool of pydantic-ai's own carried the output
-            message = Message.assistant(TypeAdapter(JsonValue).dump_json(output).decode(), usage=message.usage)
+            message = Message.assistant(to_json(output).decode(), usage=message.usage)
         return {"message": ctx.named(message).model_dump(mode="json"), "output": output}
 
 

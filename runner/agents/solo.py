@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from pydantic import JsonValue
-
 from ..channels import Channel, InMemoryChannel
 from ..errors import AgentCancelledError, IncompleteToolCycleError
 from ..eventwriter import EventStream
 from ..exchange import Attempt, Ledger, Step
-from ..models import CheckpointData, Event, HitlRequest, JsonObject, Message, Run, RunKind, Usage, cycles_closed
+from ..models import CheckpointData, Event, HitlRequest, JsonObject, JsonValue, Message, Run, RunKind, Usage, cycles_closed
 from ..outcomes import describe
 from ..states import RunStatus
 from .context import Remainder, RunContext

@@ -8,8 +8,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from pydantic import JsonValue
-
 from ..errors import HitlRequestNotFoundError, InvalidInputError, MessageNotFoundError, ResultExpiredError, RunNotFoundError
 from ..exchange import AcceptRequest, Page, RunRef
 from ..handle import RunHandle, RunResult
@@ -18,6 +16,7 @@ from ..models import (
     Event,
     HitlRequest,
     JsonObject,
+    JsonValue,
     Message,
     MultitaskStrategy,
     Priority,

@@ -10,13 +10,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
-from pydantic import JsonValue
-
 from .. import registry
 from ..app import App
 from ..client import Client
 from ..handle import RunResult
-from ..models import Event, ForkOnceResult, Message, Run, Thread
+from ..models import Event, ForkOnceResult, JsonValue, Message, Run, Thread
 from ..states import RunStatus
 from ..streams import RECHECK, stopped
 from .crashes import Crash, Fuse, Moment, Write

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
-from pydantic import JsonValue
 from pydantic_ai import messages as ai
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
 
 from ..legible import brief
-from ..models import ToolCallPart
+from ..models import JsonValue, ToolCallPart
 from .stage import Stage, stage
 
 TOKEN: Final = re.compile(r"\S+\s*|^\s+")

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final, Literal
 
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
 
-from ..models import ErrorInfo, FeedType, JsonObject, Run, RunKind, Usage
+from ..models import ErrorInfo, FeedType, JsonObject, JsonValue, Run, RunKind, Usage
 from .models import Posting
 
 LARGEST: Final = 65_536

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import JsonValue
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ToolReturnPart
 
@@ -37,7 +36,7 @@ from runner.hitl import (
     InMemoryChannel,
     ask_user_tool,
 )
-from runner.models import HitlRequest, JsonObject, ToolCallPart
+from runner.models import HitlRequest, JsonObject, JsonValue, ToolCallPart
 from runner.ports import Checkpointer
 from tests.acceptance.test_agent import texts
 from tests.checkpointers import Watched

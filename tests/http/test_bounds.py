@@ -14,7 +14,6 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from pydantic import JsonValue
 
 from api.http.app import ROUTERS, asgi_app
 from api.http.paths import check_text
@@ -22,7 +21,7 @@ from api.http.settings import ApiSettings
 from runner.bounds import MAX_NESTING
 from runner.client import Client
 from runner.errors import RequestError
-from runner.models import HitlRequest, JsonObject
+from runner.models import HitlRequest, JsonObject, JsonValue
 from tests.http.conftest import SECRET, Caller, transport
 from tests.http.server import serving
 

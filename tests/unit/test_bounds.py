@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from api.http.reading import MAX_DIGITS, MOST_VALUES, PIECE, Shape
-from runner.bounds import MAX_NESTING, MAX_VALUES, check_value, message_size
+from runner.bounds import MAX_NESTING, MAX_VALUES, check_content, check_value, message_size
 from runner.errors import InvalidInputError
 from runner.models import Message, ToolResultPart
 
@@ -78,6 +79,14 @@ def check_shape(body: bytes, piece: int) -> None:
     shape = Shape()
     for at in range(0, len(body), piece):
         shape.feed(body[at : at + piece])
+
+
+@pytest.mark.parametrize("value", [datetime.now(UTC), {1, 2}, b"bytes", object(), {1: "one"}, {"a": [{None: 0}]}, 1j])
+def test_what_json_cannot_say_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidInputError, match="JSON"):
+        check_value({"k": value}, "extra")
+    with pytest.raises(InvalidInputError, match="JSON"):
+        check_content(Message.tool(ToolResultPart(call_id="c", content=[value])))
 
 
 @pytest.mark.parametrize("piece", [PIECE, 101, 7, 1])

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
-from pydantic import JsonValue
 
 from backends.memory import connect
 from runner.agents.context import RunContext
@@ -20,7 +19,17 @@ from runner.errors import HitlInvalidAnswerError, HitlNotAllowedError, InvalidIn
 from runner.eventwriter import EventStream, EventWriter
 from runner.exchange import AcceptRequest, Attempt, Ended, RunRef, WorkerInfo, Write
 from runner.executor import Execution, Tools
-from runner.models import Event, HitlRequest, JsonObject, Message, RetryPolicy, RunOptions, ToolCallPart, ToolResultPart
+from runner.models import (
+    Event,
+    HitlRequest,
+    JsonObject,
+    JsonValue,
+    Message,
+    RetryPolicy,
+    RunOptions,
+    ToolCallPart,
+    ToolResultPart,
+)
 from runner.ports import Backend
 from runner.states import RunStatus
 
