@@ -360,7 +360,8 @@ class Run(_Model):
     ``expires_at``: it fails if its first attempt has not started by then. ``deleted_at``: its
     content was deleted; what is left says that it was there. ``omitted``: fields that an entry of a list leaves
     empty, because each has more than :data:`LARGE` bytes; the run itself, asked for by its id, has them. Of ``input``,
-    ``result`` and ``metadata``.
+    ``result`` and ``metadata``. ``damaged``: fields that an entry of a list leaves empty, because what is stored cannot be
+    decoded; the run itself, asked for by its id, raises DataCorruptedError.
     """
 
     thread_id: str
@@ -398,6 +399,7 @@ class Run(_Model):
     event_id: str | None = None
     deleted_at: datetime | None = None
     omitted: list[str] = Field(default_factory=list)
+    damaged: list[str] = Field(default_factory=list)
 
     @property
     def ended(self) -> bool:
@@ -408,7 +410,7 @@ class Run(_Model):
 class AttemptInfo(_Model):
     """One attempt of a run, for people. ``outcome``: ``running`` while it lasts; then how the run ended (``completed``,
     ``failed``, ``cancelled``, ``dead``), or why it goes on in another one: ``suspended``, ``retried`` after an error,
-    ``released`` (a hand-over), ``lost`` with its worker."""
+    ``released`` (a hand-over), ``lost`` with its worker. ``damaged``: ``error`` if what is stored of it cannot be decoded."""
 
     fence: int
     worker_id: str | None = None
@@ -416,13 +418,14 @@ class AttemptInfo(_Model):
     ended_at: datetime | None = None
     outcome: str
     error: ErrorInfo | None = None
+    damaged: list[str] = Field(default_factory=list)
 
 
 class Thread(_Model):
     """One conversation.
 
     ``omitted``: which of ``extra`` and ``config`` an entry of a list leaves empty, because it has more than :data:`LARGE`
-    bytes; the thread itself, asked for by its id, has it.
+    bytes; the thread itself, asked for by its id, has it. ``damaged``: as of a run.
     """
 
     thread_id: str
@@ -438,6 +441,7 @@ class Thread(_Model):
     created_at: datetime
     updated_at: datetime
     omitted: list[str] = Field(default_factory=list)
+    damaged: list[str] = Field(default_factory=list)
 
 
 class Branch(_Model):
@@ -455,7 +459,8 @@ class HitlRequest(_Model):
 
     ``deadline_at`` bounds the wait; ``on_deadline`` says what happens then: ``{"fail": true}`` or ``{"answer": …}``.
     ``timeout``: seconds; the store turns it into ``deadline_at`` by its own clock when it keeps the request. ``thread_id``,
-    ``run_id``, ``agent`` (that of the run, None where it names none) and ``created_at`` are set by the store.
+    ``run_id``, ``agent`` (that of the run, None where it names none) and ``created_at`` are set by the store. ``damaged``: as
+    of a run.
     """
 
     request_id: str = Field(default_factory=new_id)
@@ -473,6 +478,7 @@ class HitlRequest(_Model):
     response_id: str | None = None
     answered_by: str | None = None
     answered_at: datetime | None = None
+    damaged: list[str] = Field(default_factory=list)
 
 
 def check_requests(*requests: HitlRequest) -> None:

@@ -153,6 +153,11 @@ def question(request: HitlRequest) -> str:
     return asked if isinstance(asked, str) else json.dumps(request.payload, ensure_ascii=False)
 
 
+def marked(shown: str, damaged: Sequence[str]) -> str:
+    """Markup with the fields that cannot be read behind it, if there are any."""
+    return f"{shown} [red]cannot be read: {escape(', '.join(damaged))}[/]".strip() if damaged else shown
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
     """Rows of markup, a line each, under plain headings, or the words of ``empty``.
 

@@ -124,7 +124,7 @@ def attempts(context: typer.Context, thread: options.ThreadArg, run: options.Run
             output.clock(attempt.started_at),
             _lasted(attempt),
             escape(attempt.worker_id or ""),
-            escape(_error(attempt.error)),
+            output.marked(escape(_error(attempt.error)), attempt.damaged),
         )
         for attempt in found
     )
@@ -152,7 +152,7 @@ def dead(
                 escape(run.agent or "default"),
                 str(run.attempt),
                 output.clock(run.finished_at),
-                escape(_error(run.error)),
+                output.marked(escape(_error(run.error)), run.damaged),
             )
             for run in page.items
         )
@@ -214,7 +214,7 @@ def requests(
                 escape(request.agent or ""),
                 request.kind,
                 output.age(request.created_at),
-                escape(output.question(request)),
+                output.marked(escape(output.question(request)), request.damaged),
             )
             for request in page.items
         )
@@ -243,7 +243,7 @@ def _row(run: Run) -> tuple[str, ...]:
         output.status(run.status),
         str(run.attempt),
         output.clock(run.accepted_at),
-        escape(output.summary(run.input) if run.kind == "prompt" else f"({run.kind})"),
+        output.marked(escape(output.summary(run.input) if run.kind == "prompt" else f"({run.kind})"), run.damaged),
     )
 
 

@@ -40,7 +40,7 @@ def list_(
         rows = (
             (
                 escape(thread.thread_id),
-                escape(thread.title or ""),
+                output.marked(escape(thread.title or ""), thread.damaged),
                 escape(thread.parent_thread_id or ""),
                 output.clock(thread.created_at),
                 output.clock(thread.updated_at),

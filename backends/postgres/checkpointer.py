@@ -99,7 +99,7 @@ class PostgresCheckpointer:
         """Cancel the run that waits for a human, in the words of ``reason`` (semantics: H8)."""
         row = await self.db.one("abort_pending", self.tenant, thread_id, run_id, aborted(reason))
         await self._tell(row["effects"])
-        return Aborted(codec.run(row) if row["run_id"] is not None else None)
+        return Aborted(codec.run_entry(row) if row["run_id"] is not None else None)
 
     async def _tell(self, effects: str | None) -> None:
         """Nobody takes the effects of a checkpointer's verbs from its answers, so the workers are told."""

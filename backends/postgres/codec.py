@@ -35,6 +35,7 @@ from runner.exchange import (
 from runner.legible import brief
 from runner.models import (
     MESSAGES,
+    AttemptInfo,
     ErrorInfo,
     HitlRequest,
     Message,
@@ -52,11 +53,14 @@ from runner.states import RunStatus
 
 Row = asyncpg.Record
 Decoded = TypeVar("Decoded")
+Entry = TypeVar("Entry", Run, Thread, HitlRequest, AttemptInfo)
 
 _UNDECODABLE: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError, msgpack.UnpackException)
 """What decoding a row raises that holds something else than we store; pydantic's errors are ValueErrors."""
 _NAMES: Final = ("thread_id", "run_id", "request_id", "step_key")
 """Columns by which a row is found again."""
+_MADE_OF: Final = {"body": ("payload", "answer_schema", "on_deadline")}
+"""Fields that are made of a column of another name."""
 
 
 def pack(value: Any) -> bytes:
@@ -203,6 +207,33 @@ def _named(what: str) -> Callable[[Callable[[Row], Decoded]], Callable[[Row], De
     return decorate
 
 
+def _entry(decode: Callable[[Any], Entry], **empty: Any) -> Callable[[Row], Entry]:
+    """The decoder for entries of lists: fields that cannot be decoded are left empty, and named in ``damaged``.
+
+    ``empty``: the columns that hold something encoded, each with an empty value. Raises DataCorruptedError only where the
+    other columns cannot be read.
+    """
+
+    def readable(row: Mapping[str, Any]) -> bool:
+        try:
+            decode(row)
+        except DataCorruptedError:
+            return False
+        return True
+
+    def decoder(row: Row) -> Entry:
+        try:
+            return decode(row)
+        except DataCorruptedError:
+            stored = dict(row)
+        damaged = [name for name in empty if not readable(stored | empty | {name: stored[name]})]
+        entry = decode(stored | {name: empty[name] for name in damaged})
+        entry.damaged = sorted(field for name in damaged for field in _MADE_OF.get(name, (name,)))
+        return entry
+
+    return decoder
+
+
 @_named("run")
 def run(row: Row) -> Run:
     """A run from its row."""
@@ -243,6 +274,17 @@ def run(row: Row) -> Run:
         deleted_at=row["emptied_at"],
         omitted=row.get("omitted") or [],
     )
+
+
+run_entry = _entry(run, input=None, options="{}", error=None, result=None, usage=None, metadata="{}")
+
+
+@_named("attempt")
+def _attempt(row: Row) -> AttemptInfo:
+    return AttemptInfo(**dict(row) | {"error": error_info(row["error"])})
+
+
+attempt_entry = _entry(_attempt, error=None)
 
 
 def run_request(q: AcceptRequest) -> tuple[Any, ...]:
@@ -338,6 +380,13 @@ def error_info(text: str | None) -> ErrorInfo | None:
     return None if text is None else ErrorInfo.model_validate_json(text)
 
 
+@_named("extra")
+def claimed_extra(row: Row) -> dict[str, Any]:
+    """What a run that was claimed starts from: its thread's extra, and its own from earlier attempts."""
+    extra: dict[str, Any] = from_json(row["thread_extra"]) | (from_json(row["extra"]) or {})
+    return extra
+
+
 @_named("step")
 def step(row: Row) -> Step:
     """A step of the ledger from its row."""
@@ -363,6 +412,9 @@ def thread(row: Row) -> Thread:
         updated_at=row["updated_at"],
         omitted=row.get("omitted") or [],
     )
+
+
+thread_entry = _entry(thread, tags="{}", extra="{}", config="{}", usage="{}")
 
 
 def cut_json(cut: Cut) -> dict[str, Any]:
@@ -445,6 +497,9 @@ def request(row: Row) -> HitlRequest:
         answered_by=row["answered_by"],
         answered_at=row["answered_at"],
     )
+
+
+request_entry = _entry(request, kind="question", body=pack({}), answer=None)
 
 
 def job(fields: dict[str, Any]) -> Job:

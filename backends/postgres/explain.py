@@ -28,8 +28,8 @@ _SENTENCES = {
 
 def sentence(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
     """The sentence for a reason that the store found."""
-    error = facts.get("error") or {}
-    text = _SENTENCES.get(reason, f"{reason} at {run.finished_at}").format(**facts, error_code=error.get("code"))
+    code = run.error.code if run.error else None
+    text = _SENTENCES.get(reason, f"{reason} at {run.finished_at}").format(**facts, error_code=code)
     if run.ended and run.error:
         text += f": {run.error.message}"
     if reason == "running" and run.crash_count >= MAX_CRASHES - 1:
@@ -46,4 +46,6 @@ def sentence(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
     workers = [version for version in facts.get("workers") or () if version]
     if (run.status == "queued" or reason == "orphaned") and run.app_version and workers and run.app_version not in workers:
         text += f"; accepted by version {run.app_version}, workers run {', '.join(workers)}"
+    if run.damaged:
+        text += f"; its {', '.join(run.damaged)} cannot be read (data_corrupted)"
     return text

@@ -95,10 +95,10 @@ class PostgresRunStore(RunTrail):
             try:
                 claim.run = codec.run(row)
                 claim.fork = codec.fork_request(row)
+                claim.extra = codec.claimed_extra(row)
             except DataCorruptedError as error:
                 return await self._end_corrupted(claim, row, error)
             claim.tenant = row["tenant"]
-            claim.extra = codec.from_json(row["thread_extra"]) | (codec.from_json(row["extra"]) or {})
             claim.leaf_id = row["leaf_id"]
             claim.takeover = row["takeover"]
             claim.version_before = row["version_before"]
@@ -206,7 +206,7 @@ class PostgresRunStore(RunTrail):
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
         """Cancel durably (semantics: R10). Raises RunEndedError, RunNotFoundError, ThreadNotFoundError."""
         row = await self.db.one("cancel", self.tenant, thread_id, run_id, keep)
-        return Changed(codec.run(row), codec.effects(row["effects"]))
+        return Changed(codec.run_entry(row), codec.effects(row["effects"]))
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
         """Cancel the run that waits for a human, in the words of ``reason`` (semantics: H8)."""
@@ -214,12 +214,12 @@ class PostgresRunStore(RunTrail):
         check_value(words, "reason")
         codec.to_json(words)
         row = await self.db.one("abort_pending", self.tenant, thread_id, run_id, words)
-        return Aborted(codec.run(row) if row["run_id"] is not None else None, codec.effects(row["effects"]))
+        return Aborted(codec.run_entry(row) if row["run_id"] is not None else None, codec.effects(row["effects"]))
 
     async def redrive(self, thread_id: str, run_id: str) -> Changed:
         """Queue a failed or dead run again, at the end of its lane."""
         row = await self.db.one("redrive", self.tenant, thread_id, run_id)
-        return Changed(codec.run(row), codec.effects(row["effects"]))
+        return Changed(codec.run_entry(row), codec.effects(row["effects"]))
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
         """Delete the content of a run that ended and counts nowhere."""
@@ -248,21 +248,21 @@ class PostgresRunStore(RunTrail):
         )
         more = rows.pop() if rows and rows[-1]["run_id"] is None else None
         return Page(
-            [codec.run(row) for row in rows],
+            [codec.run_entry(row) for row in rows],
             cursors.encode([more["place_time"].isoformat(), str(more["place_no"])]) if more else None,
         )
 
     async def explain(self, thread_id: str, run_id: str) -> str:
         """Why the run is not running, in one sentence. Raises RunNotFoundError, ThreadNotFoundError."""
         row = await self.db.one("explain", self.tenant, thread_id, run_id)
-        return sentence(codec.run(row), row["reason"], codec.from_json(row["facts"]))
+        return sentence(codec.run_entry(row), row["reason"], codec.from_json(row["facts"]))
 
     async def attempts(self, thread_id: str, run_id: str) -> list[AttemptInfo]:
         """What workers made of the run, in order. Raises RunNotFoundError, ThreadNotFoundError."""
         rows = await self.db.rows("attempts", self.tenant, thread_id, run_id)
         if not rows:
             await self.explain(thread_id, run_id)  # refuses what is unknown
-        return [AttemptInfo(**dict(row) | {"error": codec.error_info(row["error"])}) for row in rows]
+        return [codec.attempt_entry(row) for row in rows]
 
     async def request(self, request_id: str) -> HitlRequest | None:
         """One HITL request, waiting or not."""
@@ -276,7 +276,7 @@ class PostgresRunStore(RunTrail):
         since, last = cursors.moment(cursor) if cursor is not None else (None, None)
         rows = await self.db.rows("requests", self.tenant, thread_id, pending, since, last, limit, self.db.page_bytes)
         more = bool(rows and rows[-1]["more"])
-        found = [codec.request(row) for row in (rows[:-1] if more else rows)]
+        found = [codec.request_entry(row) for row in (rows[:-1] if more else rows)]
         if not more:
             return Page(found)
         assert found[-1].created_at is not None

@@ -51,7 +51,7 @@ class PostgresThreadStore:
         having = codec.to_json(dict(tags)) if tags else None
         rows = await self.db.rows("threads", self.tenant, parent_thread_id, agent, having, after, limit, self.db.page_bytes)
         more = rows.pop() if rows and rows[-1]["thread_id"] is None else None
-        return Page([codec.thread(row) for row in rows], cursors.encode(more["place"]) if more else None)
+        return Page([codec.thread_entry(row) for row in rows], cursors.encode(more["place"]) if more else None)
 
     async def create_thread(self, request: ThreadRequest) -> Created:
         """Make an empty thread; the same request again finds it. Raises ThreadAlreadyExistsError."""

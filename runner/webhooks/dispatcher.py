@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 
 from .. import metrics
-from ..errors import BackendUnavailableError, InvalidInputError
+from ..errors import BackendUnavailableError, DataCorruptedError, InvalidInputError
 from ..patience import patiently
 from ..ports import Backend, Sender
 from .models import Outcome, Posting, Reply, WebhookPolicy, check_url
@@ -170,7 +170,8 @@ class Dispatcher:
     async def _body(self, posting: Posting) -> bytes:
         run = None
         if posting.run_id is not None:
-            run = await self._backend.for_tenant(posting.tenant).runs.run(posting.thread_id, posting.run_id)
+            with suppress(DataCorruptedError):  # the receiver hears that it ended
+                run = await self._backend.for_tenant(posting.tenant).runs.run(posting.thread_id, posting.run_id)
         return body_of(posting, run)
 
     def _judge(self, posting: Posting, reply: Reply) -> Outcome:

@@ -21,7 +21,7 @@ class WebhookRun(BaseModel):
     """How the run stands. ``status`` is the event's.
 
     ``result``, ``error``, ``usage`` and ``finished_at`` are null if the run has gone on since. All but ``status`` are null if
-    its thread is deleted."""
+    its thread is deleted, or if what is stored of it cannot be decoded."""
 
     status: Literal["completed", "failed", "cancelled", "dead", "suspended"]
     kind: RunKind | None
@@ -47,7 +47,7 @@ class WebhookEvent(BaseModel):
 
 
 def body_of(posting: Posting, run: Run | None) -> bytes:
-    """The body: what happened, where, and of a run how it stands. ``run`` is None if there is none, or it is there no more."""
+    """The body: what happened, where, and of a run how it stands. ``run`` is None if none can be read."""
     return _json(
         {
             "id": posting.delivery_id,

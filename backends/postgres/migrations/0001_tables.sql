@@ -367,6 +367,10 @@ CREATE TABLE runyard.queue_sizes (
     measured_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
+-- What may be told of: runner.models.FeedType. A domain, because a table's constraint is read anew for every statement.
+CREATE DOMAIN runyard.feed_type AS text CHECK (VALUE IN ('run.completed', 'run.failed', 'run.cancelled', 'run.dead', 'run.suspended',
+    'message.stored', 'thread.forked', 'thread.deleted'));
+
 -- The feed. Read in the order of (transaction, position), never past the oldest open transaction.
 CREATE TABLE runyard.outbox (
     tenant      text NOT NULL,
@@ -375,7 +379,7 @@ CREATE TABLE runyard.outbox (
     thread_key  bigint,
     thread_id   text NOT NULL,
     run_id      text,
-    type        text NOT NULL,
+    type        runyard.feed_type NOT NULL,
     created_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant, transaction, position)
 );
@@ -394,7 +398,7 @@ CREATE TABLE runyard.webhooks (
     webhook_id  text PRIMARY KEY,
     tenant      text,
     url         text NOT NULL,
-    events      text[] NOT NULL,
+    events      runyard.feed_type[] NOT NULL,
     version     integer NOT NULL DEFAULT 1,
     both_until  timestamptz,
     rotation_id text,
@@ -421,7 +425,7 @@ CREATE TABLE runyard.webhook_deliveries (
     webhook_id   text,
     url          text NOT NULL,
     endpoint     text GENERATED ALWAYS AS (lower(substring(url from '^[^:]+://[^/?#]+'))) STORED,
-    type         text NOT NULL,
+    type         runyard.feed_type NOT NULL,
     thread_id    text NOT NULL,
     run_id       text,
     created_at   timestamptz NOT NULL DEFAULT now(),

@@ -196,10 +196,14 @@ BEGIN
     RETURN (SELECT count(*) FROM runyard.runs x WHERE x.job_key = r.thread_key AND x.job_run_id = r.run_id AND x.finished_at IS NULL);
 END $$;
 
+-- A damaged sum is left as it is: the leader, who adds for every tenant, would stop at it.
 CREATE FUNCTION runyard.add_usage(a jsonb, b jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    RETURN CASE WHEN b IS NULL OR b = '{}' THEN a ELSE (
+    RETURN CASE WHEN b IS NULL OR b = '{}' THEN a
+        WHEN jsonb_typeof(a) <> 'object' OR jsonb_typeof(b) <> 'object'
+             OR jsonb_build_array(a, b) @? 'strict $[*].* ? (@.type() != "number")' THEN a
+        ELSE (
         SELECT jsonb_object_agg(k, coalesce((a->>k)::numeric, 0) + coalesce((b->>k)::numeric, 0))
         FROM (SELECT jsonb_object_keys(a || b) k) keys) END;
 END $$;

@@ -244,7 +244,7 @@ BEGIN
     END IF;
     FOR t IN EXECUTE statement USING for_tenant, parent, of_agent, term, after, 2000 + most LOOP
         IF t.deleted_at IS NULL AND (parent IS NULL OR t.parent_thread_id = parent) AND (of_agent IS NULL OR t.agent = of_agent)
-           AND t.tags @> coalesce(with_tags, '{}')
+           AND (with_tags IS NULL OR t.tags @> with_tags)
         THEN
             more := found >= most;
             EXIT WHEN more;

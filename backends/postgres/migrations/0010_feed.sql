@@ -19,7 +19,7 @@ BEGIN
             'entries after this cursor were kept for their time and are gone; read what your copy shows anew, then the feed without a cursor');
     END IF;
     RETURN QUERY
-        SELECT oldest_open::text::bigint, o.transaction::text::bigint, o.position, o.thread_id, o.run_id, o.type, o.created_at
+        SELECT oldest_open::text::bigint, o.transaction::text::bigint, o.position, o.thread_id, o.run_id, o.type::text, o.created_at
         FROM (SELECT 1) one LEFT JOIN LATERAL (
             SELECT x.* FROM runyard.outbox x
             WHERE x.tenant = for_tenant AND x.transaction < oldest_open AND (x.transaction, x.position) > (seen, coalesce(after_position, 0))

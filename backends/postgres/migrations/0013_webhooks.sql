@@ -72,7 +72,7 @@ BEGIN
             RETURNING d.delivery_no, d.delivery_id, d.tenant, d.webhook_id,
                       array_remove(ARRAY[coalesce(s.version, k.version, CASE WHEN due.of IS NULL THEN 1 END),
                                          CASE WHEN coalesce(s.both_until, k.both_until) > clock_timestamp()
-                                              THEN coalesce(s.version, k.version) - 1 END], NULL), d.url, d.endpoint, d.type, d.thread_id, d.run_id,
+                                              THEN coalesce(s.version, k.version) - 1 END], NULL), d.url, d.endpoint, d.type::text, d.thread_id, d.run_id,
                       d.created_at, d.tries;
         GET DIAGNOSTICS found = ROW_COUNT;
         most := most - found;
