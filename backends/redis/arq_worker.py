@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import arq.worker
@@ -265,6 +266,16 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
+def guard_downloads() -> None:
+    """Have this process refuse to fetch what messages name (:mod:`runner.agents.fetching`), whatever an agent imports later."""
+    if find_spec("pydantic_ai") is None:
+        return
+    from runner.agents.fetching import guard_process
+
+    if not guard_process():
+        log.warning("downloads of pydantic-ai cannot be guarded; messages that name files by URL are refused")
+
+
 def run_worker(app: App, settings: Settings) -> None:
     """Serve ``app`` until SIGTERM or SIGINT: then drain for the grace time; a second signal cuts it short. Blocks.
 
@@ -274,6 +285,7 @@ def run_worker(app: App, settings: Settings) -> None:
     SchemaUninitialized, SchemaMismatch.
     """
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    guard_downloads()
     with _own_port(settings) as watched, _ending_soon() as soon, asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_run(app, settings, watched, soon))
 

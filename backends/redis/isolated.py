@@ -27,7 +27,7 @@ from runner.patience import patiently
 from runner.ports import Backend
 from runner.worker import TURN
 
-from .arq_worker import CONNECT_BOUND, connectors, loop_factory
+from .arq_worker import CONNECT_BOUND, connectors, guard_downloads, loop_factory
 
 POOL = {"min_pool_size": 1, "max_pool_size": 2}
 """One run at a time needs few connections."""
@@ -112,6 +112,7 @@ def main() -> None:
     assert isinstance(order, Order)
     sys.path[:] = order.path
     configure(order.settings.log_level, order.settings.log_format)
+    guard_downloads()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(order, link, stream))
 

@@ -1,9 +1,10 @@
 """What may be fetched from a URL in a message: nothing, unless the operator names its host (semantics: M5).
 
 A model takes a URL as it is, or pydantic-ai downloads the file for it. The first is the provider's affair. The second would be
-a request by this process, into its own network, to an address that anybody may have written. So in an attempt of a run each
-download is refused unless ``RUNYARD_FETCH_HOSTS`` has the host. pydantic-ai itself holds what is allowed to http and https, to
-public addresses (``RUNYARD_FETCH_PRIVATE`` allows others), and to few redirects, none of which leaves the hosts.
+a request by this process, into its own network, to an address that anybody may have written. So each download is refused
+unless ``RUNYARD_FETCH_HOSTS`` has the host: everywhere in a worker's processes, and elsewhere in an attempt of a run.
+pydantic-ai itself holds what is allowed to http and https, to public addresses (``RUNYARD_FETCH_PRIVATE`` allows others), and
+to few redirects, none of which leaves the hosts.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ FETCH: Final = "safe_download"
 """What makes its request, in ``pydantic_ai._ssrf``."""
 
 _hosts: ContextVar[Collection[str] | None] = ContextVar("runyard_fetch_hosts", default=None)
+_everywhere = False
+"""Refuse outside of attempts, too."""
 
 
 @cache
@@ -60,6 +63,14 @@ def check_host(url: str) -> None:
         )
 
 
+def guard_process() -> bool:
+    """From here on refuse downloads in the whole process, for one that executes runs: threads and event loops that an agent
+    starts know nothing of its run. False if this version of pydantic-ai cannot be guarded."""
+    global _everywhere
+    _everywhere = True
+    return guarded()
+
+
 @cache
 def guarded() -> bool:
     """Put the guard before pydantic-ai's downloads. False if they are not where they are looked for."""
@@ -75,7 +86,7 @@ def guarded() -> bool:
 
 def _refusing(download: Download) -> Download:
     async def guarded_download(url: str, *, allow_local: bool = False, **options: Any) -> Any:
-        if current_context.get() is None:  # of the program that we are in, not of a run
+        if current_context.get() is None and not _everywhere:  # of the program that we are in, not of a run
             return await download(url, allow_local=allow_local, **options)
         check_host(url)
         token = _hosts.set(from_environment().fetch_hosts)

@@ -18,6 +18,7 @@ from tests.providers.conversation import MODELS
 from tests.providers.server import Providers
 
 APP = "tests.acceptance.support:plain"
+ESCAPING = ("executor", "thread")
 BOUND = 60.0
 
 
@@ -92,3 +93,21 @@ async def test_m5_what_a_caller_says_of_files_makes_no_worker_fetch_them(
     assert set(statuses) == {"completed"}
     assert [outcome["run"]["status"] for outcome in outcomes] == ["completed"] * len(MODELS)
     assert providers.refused == []
+
+
+async def test_m5_no_thread_and_no_loop_of_an_agent_leaves_the_guard(
+    fleet: Fleet, providers: Providers, target: Private
+) -> None:
+    """What an agent starts by itself does not carry its run's context."""
+    await fleet.start(app="tests.acceptance.escaping:app")
+    said = {agent: (await (await fleet.client.enqueue(agent, target.url, agent=agent)).result()).text for agent in ESCAPING}
+    assert target.reached == []
+    assert said == dict.fromkeys(ESCAPING, "FetchNotAllowedError")
+
+
+async def test_m5_not_in_the_process_for_runs_alone_either(fleet: Fleet, providers: Providers, target: Private) -> None:
+    for _ in range(3):  # two of them die with the run
+        await fleet.start(app="tests.acceptance.escaping:app")
+    result = await (await fleet.client.enqueue("t", target.url, agent="alone")).result()
+    assert target.reached == []
+    assert (result.text, result.run.crash_count) == ("FetchNotAllowedError", 2)

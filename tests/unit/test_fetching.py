@@ -111,6 +111,20 @@ async def test_m5_a_program_around_the_runs_fetches_as_it_likes(target: Private,
     assert len(target.reached) == 1
 
 
+async def test_m5_a_process_that_executes_runs_fetches_nothing_anywhere(
+    target: Private, operator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside of attempts, too, but for what the operator allows."""
+    monkeypatch.setattr(fetching, "_everywhere", False)
+    assert fetching.guard_process()
+    with pytest.raises(FetchNotAllowedError):
+        await models.download_item(ImageUrl(target.url, force_download="allow-local"))
+    assert target.reached == []
+    operator("127.0.0.1", private=True)
+    await models.download_item(ImageUrl(target.url))
+    assert len(target.reached) == 1
+
+
 async def test_m5_what_the_operator_allows_is_fetched(target: Private, operator: Any, in_attempt: None) -> None:
     """A host by its exact name, and where it is not public only if that is allowed too."""
     operator("127.0.0.1, files.example.org")
