@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Final, Literal, TypeAlias
@@ -17,6 +16,7 @@ from runner.errors import ForbiddenError, InvalidInputError, UnauthenticatedErro
 from runner.keys import SCOPES, Scope
 from runner.ports import KeyStore
 
+from .failures import Authenticate, Failures, OwnScheme
 from .keyring import Keyring
 from .principal import Principal
 from .settings import ApiSettings
@@ -26,8 +26,6 @@ __all__ = ["ANYONE", "Auth", "Authenticate", "Gate", "Principal"]
 
 READ: Final[frozenset[Scope]] = frozenset({"read"})
 
-Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[Principal | None]]
-"""A host's own scheme: who asks, or None if that cannot be told (401). Raises ForbiddenError to refuse."""
 Auth: TypeAlias = Literal["keys", "off"] | Authenticate
 
 ANYONE: Final = Principal("", frozenset(SCOPES), "anyone")
@@ -44,7 +42,9 @@ class Gate:
         self.auth = auth
         self._nobody = replace(ANYONE, tenant=tenant)
         self._origins = settings.cors_origins
-        self._keyring = Keyring(settings.failures_per_second, settings.failure_burst)
+        self._failures = Failures(settings.failures_per_second, settings.failure_burst)
+        self._keyring = Keyring(self._failures)
+        self._own = OwnScheme(auth, self._failures) if callable(auth) else None
         found = settings.token_secrets()
         if not found and auth != "off":
             raise InvalidInputError(
@@ -67,10 +67,8 @@ class Gate:
             if text is None:
                 raise UnauthenticatedError("send an API key: Authorization: Bearer ry_…; `runyard keys create` makes one")
             return await self._keyring.open(text, keys, request)
-        found = await self.auth(request)
-        if found is None:
-            raise UnauthenticatedError("the request does not say who asks, or that is not valid")
-        return found
+        assert self._own is not None
+        return await self._own.admit(request)
 
     async def still_admits(self, principal: Principal, keys: KeyStore) -> bool:
         """False once ``principal`` expired, or the API key by which it was admitted is revoked, expired or has lost a scope."""
@@ -129,7 +127,7 @@ class Gate:
     async def _of_token(self, text: str, keys: KeyStore, request: HTTPConnection) -> Principal:
         claims = self._tokens.read(text)
         if claims is None:
-            self._keyring.refuse(request)
+            self._failures.count(request)
         owner = await self._owner(claims, keys) if claims is not None and self._tokens.is_current(claims) else None
         if claims is None or owner is None:
             raise UnauthenticatedError("the stream token is not valid, or has expired; ask for another one")

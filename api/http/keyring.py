@@ -10,7 +10,6 @@ import asyncio
 import hmac
 import time
 from collections import OrderedDict
-from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final, TypeVar
 
 from starlette.requests import HTTPConnection
@@ -19,8 +18,8 @@ from runner.errors import UnauthenticatedError
 from runner.keys import Secret
 from runner.ports import KeyStore
 
+from .failures import Failures
 from .principal import Principal
-from .rates import Buckets
 
 REMEMBERED: Final = 5.0
 """Seconds for which a key that was found is not looked up again; a revoked one passes for that long."""
@@ -36,13 +35,13 @@ T = TypeVar("T")
 
 
 class Keyring:
-    """``rate`` and ``burst``: keys and tokens that are not valid, from one address."""
+    """``failures``: where keys that are not valid count."""
 
-    def __init__(self, rate: float, burst: int) -> None:
+    def __init__(self, failures: Failures) -> None:
         self._met: OrderedDict[str, tuple[float, Principal]] = OrderedDict()
         self._unknown: OrderedDict[str, float] = OrderedDict()
         self._asking: dict[str, asyncio.Task[Principal | None]] = {}
-        self._failures = Buckets(rate, burst)
+        self._failures = failures
 
     async def open(self, text: str, keys: KeyStore, request: HTTPConnection) -> Principal:
         """Who shows the key ``text``. Raises UnauthenticatedError, RateLimitedError."""
@@ -64,9 +63,9 @@ class Keyring:
         if secret is not None and secret.key_id in self._asking:
             found = await self.find(secret.key_id, keys)
             if not _has(found, digest):
-                self.refuse(request)
+                self._failures.count(request)
             return found
-        address = self.refuse(request)
+        address = self._failures.count(request)
         if secret is None:
             return None
         failed = False
@@ -77,12 +76,6 @@ class Keyring:
             if not failed:
                 self._failures.give_back(address)
         return found
-
-    def refuse(self, request: HTTPConnection) -> str:
-        """Count a key or token that is not valid; the address it came from. Raises RateLimitedError."""
-        address = address_of(request)
-        self._failures.take(address, f"keys or tokens that are not valid from {address or 'one address'}")
-        return address
 
     async def find(self, key_id: str, keys: KeyStore) -> Principal | None:
         """The key, which may have been looked up a moment ago; None if there is none, or no longer. Who asks while it is looked
@@ -129,15 +122,3 @@ def _keep(kept: OrderedDict[str, T], key_id: str, value: T) -> None:
     kept[key_id] = value
     if len(kept) > FORGOTTEN:
         kept.popitem(last=False)
-
-
-def address_of(request: HTTPConnection) -> str:
-    """Whom failures count for: the other end as the server gives it, of IPv6 the network of 64 bits that one customer has."""
-    host = request.client.host if request.client is not None else ""
-    try:
-        found = ip_address(host)
-    except ValueError:
-        return host
-    if not isinstance(found, IPv6Address):
-        return str(found)
-    return str(found.ipv4_mapped or IPv6Network((int(found), 64), strict=False))

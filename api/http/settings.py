@@ -26,7 +26,8 @@ class ApiSettings(BaseSettings):
     requests that wait for a run included. ``heartbeat``: silence after which a stream sends a comment. ``max_stream``: how long
     one lasts; its reader comes back, to whichever process.
     ``max_wait``: how long a request may wait for a run. ``max_page``: entries of one page.
-    ``failures_per_second`` and ``failure_burst``: keys and tokens that are not valid, from one address in one process.
+    ``failures_per_second`` and ``failure_burst``: keys, tokens and logins that are not valid, from one address in one
+    process.
     ``token_lifetime``: of stream tokens at most. ``token_secret``: signs stream tokens, the same in every process; needed
     unless ``auth`` is off. Several (comma-separated) while one takes the place of another: the first signs, all verify.
     """

@@ -10,10 +10,13 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from starlette.requests import HTTPConnection
 
+from api.http.app import asgi_app
+from api.http.auth import Principal
 from api.http.settings import ApiSettings
 from runner.client import Client
-from runner.errors import BackendUnavailableError
+from runner.errors import BackendUnavailableError, ForbiddenError, UnauthenticatedError
 from runner.keys import ApiKey, Secret
 from tests.http.conftest import SECRET
 from tests.http.test_tokens import claims_of, signed
@@ -205,3 +208,73 @@ async def test_one_key_more_than_are_remembered(
     for key in (*unknown, *unknown[1:], unknown[0]):
         assert await one.ask(key) == 401
     assert len(store.asked) == 4
+
+
+class Sessions:
+    """A host's own scheme: who shows a session that is open. ``asked``: how often."""
+
+    def __init__(self) -> None:
+        self.open = {"Bearer alice"}
+        self.asked = 0
+        self.error: Exception | None = None
+
+    async def __call__(self, request: HTTPConnection) -> Principal | None:
+        self.asked += 1
+        await asyncio.sleep(0.01)
+        if self.error is not None:
+            raise self.error
+        shown = request.headers.get("authorization", "")
+        return Principal("", frozenset({"read"}), shown) if shown in self.open else None
+
+
+class TestOwnScheme:
+    """The failures of a host's own scheme are bounded like those of keys."""
+
+    @pytest.fixture
+    def sessions(self) -> Sessions:
+        return Sessions()
+
+    @pytest.fixture
+    def app(self, client: Client, settings: ApiSettings, sessions: Sessions) -> FastAPI:
+        return asgi_app(client, auth=sessions, settings=settings)
+
+    async def test_a_flood_is_refused_without_asking(self, place: Any, sessions: Sessions) -> None:
+        """Also of those that come at once. Another address is not concerned, nor is who passed before from this one."""
+        one, other = await place("10.0.0.1"), await place("10.0.0.2")
+        assert await one.ask("alice") == 200
+        sessions.open.add("Bearer late")
+        sessions.asked = 0
+        statuses = await asyncio.gather(*(one.ask(f"guess {n}") for n in range(5 * BURST)))
+        assert sorted(statuses) == [401] * BURST + [429] * 4 * BURST and sessions.asked == BURST
+        assert (await one.ask("alice"), await one.ask("late")) == (200, 429)
+        assert "10.0.0.1" in one.last.json()["detail"] and int(one.last.headers["retry-after"]) > 1
+        assert await other.ask("late") == 200
+
+    async def test_who_passed_before_is_asked_again(self, place: Any, sessions: Sessions) -> None:
+        """A session that was closed is refused, and counts like any other from then on."""
+        one = await place("10.0.0.1")
+        assert await one.ask("alice") == 200
+        for n in range(2 * BURST):
+            await one.ask(f"guess {n}")
+        sessions.open.clear()
+        assert [await one.ask("alice") for _ in range(3)] == [429] * 3
+        sessions.asked = 0
+        assert await one.ask("alice") == 429 and sessions.asked == 0
+
+    async def test_what_is_no_failure_does_not_count(self, place: Any, sessions: Sessions) -> None:
+        """Neither who is known and refused, nor a host that cannot say who asks."""
+        one = await place("10.0.0.1")
+        for error, status in ((ForbiddenError("not you"), 403), (BackendUnavailableError("away"), 503)):
+            sessions.error = error
+            assert {await one.ask("alice") for _ in range(2 * BURST)} == {status}
+        sessions.error = UnauthenticatedError("expired")
+        assert [await one.ask("alice") for _ in range(BURST + 1)] == [401] * BURST + [429]
+
+    async def test_what_is_kept_is_bounded(self, place: Any, sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("api.http.failures.PASSED", 2)
+        one = await place("10.0.0.1")
+        sessions.open = {"Bearer a", "Bearer b", "Bearer c"}
+        assert {await one.ask(each) for each in "abc"} == {200}
+        for n in range(2 * BURST):
+            await one.ask(f"guess {n}")
+        assert [await one.ask(each) for each in "abc"] == [429, 200, 200]

@@ -242,7 +242,7 @@ MUTANTS: Final = (
     ),
     _mutant(
         "HTTP looks up any number of keys for an address", "api/http/keyring.py",
-        "        address = self.refuse(request)\n", "        address = address_of(request)\n",
+        "        address = self._failures.count(request)\n", '        address = ""\n',
         "tests/http/test_strangers.py",
     ),
     _mutant(
