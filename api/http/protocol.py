@@ -29,6 +29,8 @@ LINGER = 2.0
 lost with it (RFC 9112, 9.6)."""
 SPARE: Final = 64
 """Connections beyond the bound that are told so; those beyond these are cut."""
+CHUNK: Final = 16
+"""Bytes around each chunk that do not count: its size in digits, and two ends of lines."""
 HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]+)(:[0-9]{0,5})?")
 """A host and a port, without what RFC 9110 (4.2.4) wants refused: a user's name before them."""
 
@@ -50,6 +52,10 @@ class Protocol(HttpToolsProtocol):
         self._progress = False  # the bytes that came last brought a request further
         self._fruitless = 0  # bytes since others did
         self._trailing = 0  # bytes of headers behind the body
+        self._in_body = False
+        self._within = False  # the bytes that came last belong to one body
+        self._carried = 0  # of those, the ones that it is made of
+        self._around = 0  # bytes around the chunks of the body
         self._state = ""
         self._timer: asyncio.TimerHandle | None = None
         self._refusal: RunyardError | None = None  # nothing more is read; said once the answers under way are complete
@@ -75,7 +81,7 @@ class Protocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._refusal is not None or self._state == "lingering":
             return
-        self._progress = False
+        self._progress, self._within, self._carried = False, self._in_body, 0
         try:
             self._feed(data)
         except httptools.HttpParserCallbackError as error:  # of this class, or uvicorn's, which only take a URL apart
@@ -86,6 +92,11 @@ class Protocol(HttpToolsProtocol):
         self._fruitless = 0 if self._progress else self._fruitless + len(data)
         if self._fruitless > self._most_bytes:
             self._refuse(self._too_large())
+        if self._within:
+            self._around += len(data) - self._carried
+            if self._around > self._most_bytes:
+                most = self._most_bytes
+                self._refuse(HeadersTooLargeError(f"there are more than {most} bytes around the body's chunks", most=most))
         self._watch()
 
     def _feed(self, data: bytes) -> None:
@@ -118,14 +129,19 @@ class Protocol(HttpToolsProtocol):
         self._in_head, self._progress = False, True
         self._check_head()
         if not self.parser.should_upgrade():
+            self._in_body, self._around = True, 0
             super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        self._carried += CHUNK
 
     def on_body(self, body: bytes) -> None:
         self._progress = True
+        self._carried += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._progress = True
+        self._progress, self._in_body, self._within = True, False, False
         if self._trailing > self._most_bytes:
             raise self._too_large()
         if not self.parser.should_upgrade():

@@ -236,6 +236,20 @@ async def test_trailers_and_framing_are_bounded(port: int) -> None:
     assert b" 201 " in raw.split(b"\r\n")[0] and b"000000000001" not in raw
 
 
+async def test_what_stands_between_chunks_is_bounded_in_all(port: int, client: Client) -> None:
+    """A2: extensions of chunks carry nothing, so they count together, and not from one read to the next."""
+    head = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+    raw = await exchange(port, head, *[b"1;" + b"x" * 5_000 + b"\r\n \r\n"] * 200, b"2\r\n{}\r\n0\r\n\r\n")
+    assert [found["code"] for found in problems_in(raw)] == ["headers_too_large"]
+    assert (await client.threads()).items == []
+
+
+async def test_chunks_may_be_as_small_as_they_like(port: int) -> None:
+    head = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+    raw = await exchange(port, head, *[b"000001;a=b\r\n \r\n" * 500] * 40, b"2\r\n{}\r\n0\r\n\r\n")
+    assert b" 201 " in raw.split(b"\r\n")[0]
+
+
 HOST = b"Host: localhost\r\n"
 MALFORMED = {
     "no host": b"GET /livez HTTP/1.1\r\n\r\n",
