@@ -459,8 +459,8 @@ class HitlRequest(_Model):
 
     ``deadline_at`` bounds the wait; ``on_deadline`` says what happens then: ``{"fail": true}`` or ``{"answer": …}``.
     ``timeout``: seconds; the store turns it into ``deadline_at`` by its own clock when it keeps the request. ``thread_id``,
-    ``run_id``, ``agent`` (that of the run, None where it names none) and ``created_at`` are set by the store. ``damaged``: as
-    of a run.
+    ``run_id``, ``agent`` (that of the run, None where it names none) and ``created_at`` are set by the store. ``answered_by``:
+    who answered; over HTTP the name of the API key. ``on_behalf_of``: for whom, as they say. ``damaged``: as of a run.
     """
 
     request_id: str = Field(default_factory=new_id)
@@ -477,6 +477,7 @@ class HitlRequest(_Model):
     answer: JsonValue = None
     response_id: str | None = None
     answered_by: str | None = None
+    on_behalf_of: str | None = None
     answered_at: datetime | None = None
     damaged: list[str] = Field(default_factory=list)
 

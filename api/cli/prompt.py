@@ -71,7 +71,10 @@ def respond(
     request: Annotated[str | None, typer.Option(envvar="RUNYARD_REQUEST", help="The request; default: the only one.")] = None,
     response_id: Annotated[str | None, typer.Option(envvar="RUNYARD_RESPONSE_ID", help="Yours; repeating it is safe.")] = None,
     approve: Annotated[bool | None, typer.Option("--approve/--deny", envvar="RUNYARD_APPROVE", help="Decide it.")] = None,
-    answered_by: Annotated[str | None, typer.Option(envvar="RUNYARD_ANSWERED_BY", help="Who answers.")] = None,
+    answered_by: Annotated[
+        str | None, typer.Option(envvar="RUNYARD_ANSWERED_BY", help="Who answers; over HTTP the API key.")
+    ] = None,
+    on_behalf_of: Annotated[str | None, typer.Option(envvar="RUNYARD_ON_BEHALF_OF", help="For whom.")] = None,
     wait: options.Wait = False,
     stream: options.Stream = False,
     wait_timeout: options.WaitTimeout = None,
@@ -84,7 +87,12 @@ def respond(
     async def go() -> None:
         async with session.connect(context) as client:
             answered = await client.respond(
-                thread, _json_or_text(answer) if approve is None else approve, request, response_id, answered_by=answered_by
+                thread,
+                _json_or_text(answer) if approve is None else approve,
+                request,
+                response_id,
+                answered_by=answered_by,
+                on_behalf_of=on_behalf_of,
             )
             if answered.run_id is None or not (wait or stream):
                 if as_json:

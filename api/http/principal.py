@@ -10,7 +10,8 @@ from runner.keys import ApiKey, Scope
 
 @dataclass(frozen=True)
 class Principal:
-    """Who asks, for which tenant, with which scopes. ``id`` is what limits count by; ``name`` is noted with answers.
+    """Who asks, for which tenant, with which scopes. ``id`` is what limits count by; ``name``, or else ``id``, is
+    noted with answers.
 
     ``expires`` (Unix time): streams that are open then end, and no stream token lasts longer. A host's own scheme sets it where
     it knows; without it a stream lasts as long as the settings let it.

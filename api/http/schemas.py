@@ -267,7 +267,9 @@ class Respond(_Request):
 
     answer: JsonValue
     response_id: Id | None = Field(None, description="Yours, to make a repetition safe.")
-    answered_by: Name | None = Field(None, description="Who answers; by default the name of the API key.")
+    on_behalf_of: Name | None = Field(
+        None, description="For whom, by your own account; `answered_by` of the request is the name of the API key."
+    )
 
 
 class RespondOnThread(Respond):

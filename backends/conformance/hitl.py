@@ -36,16 +36,25 @@ class TestHitl:
         )
         assert (pending.payload, pending.answer_schema) == ({"tool": "rm"}, {"type": "boolean"})
         assert pending.created_at is not None
-        responded = await world.runs.respond(True, thread_id=T, answered_by="ann")
+        responded = await world.runs.respond(True, thread_id=T)
         assert responded.created and [job.run_id for job in responded.effects.jobs] == ["r1"]
         assert (await world.run("r1")).suspended_at is None
         attempt = await world.take("r1")
         assert await world.context(attempt) == ["q", "may I?"]
         answered = (await world.runs.ledger(attempt)).requests[request.request_id]
-        assert (answered.answer, answered.answered_by) == (True, "ann") and answered.answered_at is not None
+        assert answered.answer is True and answered.answered_at is not None
         await world.finish(attempt, said("done"))
         assert await world.texts() == ["q", "may I?", "done"]
         assert (await world.run("r1")).attempt == 2
+
+    async def test_who_answered_and_for_whom(self, world: World) -> None:
+        """H3: both are kept, and a repetition changes neither."""
+        await world.suspended("r1", "q")
+        responded = await world.runs.respond("yes", request_id="q", answered_by="desk", on_behalf_of="ann")
+        again = await world.runs.respond("yes", request_id="q", answered_by="other", on_behalf_of="bob")
+        for request in (responded.request, again.request, await world.runs.request("q")):
+            assert request is not None
+            assert (request.answered_by, request.on_behalf_of) == ("desk", "ann")
 
     async def test_suspended_run_is_claimed_by_nobody(self, world: World) -> None:
         """H1: no worker, no lock."""

@@ -72,12 +72,15 @@ class HttpRunStore(DirectOnly):
         request_id: str | None = None,
         response_id: str | None = None,
         answered_by: str | None = None,
+        on_behalf_of: str | None = None,
     ) -> Responded:
         """Answer a request. The same answer again changes nothing, so that it can be sent again."""
         check_value(answer, "answer")
+        if answered_by is not None:
+            raise InvalidInputError("over HTTP the API key says who answers; say in on_behalf_of for whom", field="answered_by")
         if request_id is None:  # by the time that it is sent again another request may wait, and this is no answer to that one
             response_id = response_id or new_id()
-        body = {"answer": answer, **given(response_id=response_id, answered_by=answered_by)}
+        body = {"answer": answer, **given(response_id=response_id, on_behalf_of=on_behalf_of)}
         if thread_id is not None:
             body |= given(request_id=request_id)
             found = await self._wire.ask("POST", "threads", thread_id, "respond", body=body)

@@ -43,7 +43,7 @@ def add(db: Database, thread: ThreadState, request: HitlRequest, run_id: str | N
     if key not in db.requests:
         run = thread.runs.get(run_id or "")
         update = {"thread_id": thread.id, "run_id": run_id, "agent": run.run.agent if run else None, "created_at": db.now()}
-        update |= {"answer": None, "answered_at": None}
+        update |= {"answer": None, "answered_at": None, "answered_by": None, "on_behalf_of": None}
         stored = request.model_copy(update=update, deep=True)
         if stored.timeout is not None:
             stored.deadline_at = stored.deadline_at or db.now() + timedelta(seconds=stored.timeout)
@@ -136,7 +136,13 @@ def _stale(request_id: str, pending: list[RequestState]) -> HitlStaleAnswerError
 
 
 def respond(
-    db: Database, thread: ThreadState, state: RequestState, answer: Any, response_id: str | None, by: str | None
+    db: Database,
+    thread: ThreadState,
+    state: RequestState,
+    answer: Any,
+    response_id: str | None,
+    by: str | None,
+    on_behalf_of: str | None = None,
 ) -> Responded:
     """Apply an answer once (invariant I6)."""
     check_value(answer, "answer")
@@ -153,6 +159,7 @@ def respond(
     check_answer(request, answer)
     if response_id is not None and any(other.request.response_id == response_id for other in db.requests_of(thread)):
         raise InvalidInputError("this response_id was used for another request of the thread; use a fresh one")
+    request.on_behalf_of = on_behalf_of
     effects = record(db, thread, state, answer, by, response_id)
     last = all(other.request.run_id != request.run_id for other in pending_of(db, thread))
     return Responded(request.model_copy(deep=True), True, effects, last)

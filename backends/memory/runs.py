@@ -232,6 +232,7 @@ class MemoryRunStore:
         request_id: str | None = None,
         response_id: str | None = None,
         answered_by: str | None = None,
+        on_behalf_of: str | None = None,
     ) -> Responded:
         """Answer the request named, or the thread's only pending one (semantics: H3)."""
         if thread_id is not None:
@@ -247,7 +248,7 @@ class MemoryRunStore:
         effects = lanes.admit_thread(self.db, thread)
         effects += hitl.fire_deadlines(self.db, thread)
         state = hitl.choose(self.db, thread, request_id, response_id)
-        result = hitl.respond(self.db, thread, state, answer, response_id, answered_by)
+        result = hitl.respond(self.db, thread, state, answer, response_id, answered_by, on_behalf_of)
         effects += result.effects
         result.effects = effects
         return result

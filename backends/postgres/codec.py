@@ -495,6 +495,7 @@ def request(row: Row) -> HitlRequest:
         answer=unpack(row["answer"]) if row["answer"] is not None else None,
         response_id=row["response_id"],
         answered_by=row["answered_by"],
+        on_behalf_of=row["on_behalf_of"],
         answered_at=row["answered_at"],
     )
 

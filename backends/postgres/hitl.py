@@ -16,7 +16,9 @@ Asked: TypeAlias = tuple[str, str | None, str | None, str | None]
 """Tenant, thread id, request id, response id."""
 
 
-async def respond(db: Database, asked: Asked, answer: Any, answered_by: str | None) -> tuple[Responded, str | None]:
+async def respond(
+    db: Database, asked: Asked, answer: Any, answered_by: str | None, on_behalf_of: str | None = None
+) -> tuple[Responded, str | None]:
     """Record ``answer``. Returns what became of it, and the effects as JSON."""
     check_value(answer, "answer")
     packed = codec.pack(answer)
@@ -25,7 +27,7 @@ async def respond(db: Database, asked: Asked, answer: Any, answered_by: str | No
         request = codec.request(await db.one("request_for", *asked))
         if request.answered_at is None:
             check_answer(request, answer)
-        row = await db.one("respond", *asked, request.request_id, packed, answered_by)
+        row = await db.one("respond", *asked, request.request_id, packed, answered_by, on_behalf_of)
         if row["created"] is not None:
             break
     request, (*_, response_id) = codec.request(row), asked

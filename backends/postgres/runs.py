@@ -196,10 +196,11 @@ class PostgresRunStore(RunTrail):
         request_id: str | None = None,
         response_id: str | None = None,
         answered_by: str | None = None,
+        on_behalf_of: str | None = None,
     ) -> Responded:
         """Answer a request once (semantics: H3, H4)."""
         asked = (self.tenant, thread_id, request_id, response_id)
-        responded, effects = await hitl.respond(self.db, asked, answer, answered_by)
+        responded, effects = await hitl.respond(self.db, asked, answer, answered_by, on_behalf_of)
         responded.effects = codec.effects(effects)
         return responded
 

@@ -148,11 +148,13 @@ class RunCalls(ThreadCalls):
         response_id: str | None = None,
         *,
         answered_by: str | None = None,
+        on_behalf_of: str | None = None,
     ) -> HitlRequest:
         """Answer a pending request; its run goes on (semantics: H3 to H5). Returns the request with its answer.
 
         ``request_id``: None takes the thread's only pending one; with it ``thread_id`` may be None. ``response_id``: yours, to
-        make a repetition safe.
+        make a repetition safe. ``answered_by``: who answers; over HTTP that is the API key, and this is refused.
+        ``on_behalf_of``: for whom, such as the user of a backend; it is kept beside and trusted by nobody.
 
         Raises ThreadNotFoundError, HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError, HitlInvalidAnswerError,
         HitlAlreadyAnsweredError, InvalidInputError for an answer that holds too much (:mod:`runner.bounds`).
@@ -160,7 +162,12 @@ class RunCalls(ThreadCalls):
         if thread_id is None and request_id is None:
             raise InvalidInputError("name the thread or the request to answer", field="thread_id")
         responded = await self.backend.runs.respond(
-            answer, thread_id=thread_id, request_id=request_id, response_id=response_id, answered_by=answered_by
+            answer,
+            thread_id=thread_id,
+            request_id=request_id,
+            response_id=response_id,
+            answered_by=answered_by,
+            on_behalf_of=on_behalf_of,
         )
         await self._apply(responded.effects)
         return responded.request

@@ -59,9 +59,10 @@ class TestFanOut(conformance.TestFanOut):
 
 
 class TestHitl(conformance.TestHitl):
-    """An answer that was there before is answered as it was then."""
+    """An answer that was there before is answered as it was then. The server knows who answers."""
 
     test_same_answer_again = None
+    test_who_answered_and_for_whom = None
 
 
 class TestRuns(conformance.TestRuns):

@@ -99,7 +99,10 @@ async def test_a_conversation(remote: Client, client: Client, worker: Worker) ->
     asking = await remote.enqueue("t", "color?", "r2")
     [request] = (await asking.result(BOUND)).requests
     assert (await remote.requests()).items == [request]
-    assert (await remote.respond("t", "red", answered_by="me")).answered_by == "me"
+    with pytest.raises(errors.InvalidInputError, match="on_behalf_of"):
+        await remote.respond("t", "red", answered_by="me")
+    answered = await remote.respond("t", "red", on_behalf_of="me")
+    assert (answered.answered_by, answered.on_behalf_of) == ("test", "me")
     assert (await asking.result(BOUND)).text == "color? red"
 
     fork = await remote.fork("t", "f", "r1", title="Fork", tags={"k": "v"}, message="say more")

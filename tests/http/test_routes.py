@@ -328,8 +328,9 @@ class TestRequests:
         assert await post(http, "/v1/threads/t/respond", 200, answer="blue", response_id="x") == answered
         late = await post(http, f"/v1/requests/{asked}/respond", 409, answer="red")
         assert late["code"] == "hitl_already_answered"
-        named = await post(http, f"/v1/requests/{other}/respond", 200, answer="red", answered_by="ann")
-        assert named["answered_by"] == "ann"
+        await post(http, f"/v1/requests/{other}/respond", 422, answer="red", answered_by="ann")
+        named = await post(http, f"/v1/requests/{other}/respond", 200, answer="red", on_behalf_of="ann")
+        assert (named["answered_by"], named["on_behalf_of"]) == ("test", "ann")
         assert (await get(http, "/v1/requests"))["items"] == []
         assert len((await get(http, "/v1/requests", pending=False))["items"]) == 2
         assert (await post(http, "/v1/requests/none/respond", 404, answer=1))["code"] == "hitl_no_pending_request"

@@ -17,8 +17,8 @@ from api.http.auth import Principal
 from api.http.settings import ApiSettings
 from runner.client import Client
 from runner.errors import BackendUnavailableError, ForbiddenError, UnauthenticatedError
-from runner.keys import ApiKey, Secret
-from tests.http.conftest import SECRET
+from runner.keys import ApiKey, Scope, Secret
+from tests.http.conftest import SECRET, ask
 from tests.http.test_tokens import claims_of, signed
 
 BURST = 10
@@ -216,6 +216,7 @@ class Sessions:
     def __init__(self) -> None:
         self.open = {"Bearer alice"}
         self.asked = 0
+        self.scopes: frozenset[Scope] = frozenset({"read"})
         self.error: Exception | None = None
 
     async def __call__(self, request: HTTPConnection) -> Principal | None:
@@ -224,7 +225,7 @@ class Sessions:
         if self.error is not None:
             raise self.error
         shown = request.headers.get("authorization", "")
-        return Principal("", frozenset({"read"}), shown) if shown in self.open else None
+        return Principal("", self.scopes, shown) if shown in self.open else None
 
 
 class TestOwnScheme:
@@ -269,6 +270,15 @@ class TestOwnScheme:
             assert {await one.ask("alice") for _ in range(2 * BURST)} == {status}
         sessions.error = UnauthenticatedError("expired")
         assert [await one.ask("alice") for _ in range(BURST + 1)] == [401] * BURST + [429]
+
+    async def test_who_has_no_name_answers_by_the_id(self, place: Any, sessions: Sessions, client: Client) -> None:
+        """A1: who answered is what the server knows of the caller, never what the caller says."""
+        await ask(client, "t", "r")
+        sessions.scopes = frozenset({"respond"})
+        reply = await (await place("10.0.0.1")).http.post(
+            "/v1/threads/t/respond", json={"answer": "red", "on_behalf_of": "bob"}, headers={"Authorization": "Bearer alice"}
+        )
+        assert (reply.json()["answered_by"], reply.json()["on_behalf_of"]) == ("Bearer alice", "bob")
 
     async def test_what_is_kept_is_bounded(self, place: Any, sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("api.http.failures.PASSED", 2)

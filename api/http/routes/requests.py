@@ -38,9 +38,11 @@ REFUSED: Final = (
 
 
 async def _respond(caller: Caller, body: Respond, thread_id: str | None, request_id: str | None, key: Key) -> Response:
-    answered_by = body.answered_by or caller.principal.name
+    answered_by = caller.principal.name or caller.principal.id
     response_id = body.response_id or key.id("respond", thread_id or "", request_id or "")
-    request = await caller.client.respond(thread_id, body.answer, request_id, response_id, answered_by=answered_by)
+    request = await caller.client.respond(
+        thread_id, body.answer, request_id, response_id, answered_by=answered_by, on_behalf_of=body.on_behalf_of
+    )
     return reply(request)
 
 

@@ -274,7 +274,7 @@ CREATE TABLE runyard.steps (
 );
 
 -- body: msgpack of payload, answer_schema and on_deadline. otherwise: the answer that applies at the deadline; NULL fails the run.
--- A request whose run ended without an answer is closed.
+-- A request whose run ended without an answer is closed. answered_by: as far as who recorded the answer knows; on_behalf_of: as they say.
 CREATE TABLE runyard.hitl_requests (
     tenant      text NOT NULL,
     request_id  text NOT NULL,
@@ -287,6 +287,7 @@ CREATE TABLE runyard.hitl_requests (
     answer      bytea,
     response_id text,
     answered_by text,
+    on_behalf_of text,
     answered_at timestamptz,
     closed_at   timestamptz,
     event_id    text,

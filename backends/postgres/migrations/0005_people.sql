@@ -226,7 +226,7 @@ END $$;
 -- Record the answer once, to the request whose schema the caller checked it against; created is NULL if another waits by now, and false if the
 -- request had its answer before: the caller compares.
 CREATE FUNCTION runyard.respond(
-    for_tenant text, in_thread text, named text, response text, checked text, value bytea, who text,
+    for_tenant text, in_thread text, named text, response text, checked text, value bytea, who text, for_whom text,
     OUT request runyard.requests, OUT created boolean, OUT effects jsonb, OUT is_last boolean
 ) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -245,10 +245,10 @@ BEGIN
         created := CASE WHEN request.request_id = checked THEN false END;
         RETURN;
     END IF;
-    UPDATE runyard.hitl_requests y SET answer = value, response_id = response, answered_by = who, answered_at = now()
+    UPDATE runyard.hitl_requests y SET answer = value, response_id = response, answered_by = who, on_behalf_of = for_whom, answered_at = now()
     WHERE y.tenant = for_tenant AND y.request_id = checked AND y.answered_at IS NULL AND y.closed_at IS NULL
-    RETURNING y.answer, y.response_id, y.answered_by, y.answered_at
-    INTO request.answer, request.response_id, request.answered_by, request.answered_at;
+    RETURNING y.answer, y.response_id, y.answered_by, y.on_behalf_of, y.answered_at
+    INTO request.answer, request.response_id, request.answered_by, request.on_behalf_of, request.answered_at;
     created := FOUND;
     is_last := created AND NOT EXISTS (
         SELECT 1 FROM runyard.hitl_requests h

@@ -55,7 +55,7 @@ SELECT runyard.isolate($1, $2, $3)
 SELECT * FROM runyard.bury($1, $2, $3, $4)
 
 -- name: respond
-SELECT (a.request).*, a.created, a.effects, a.is_last FROM runyard.respond($1, $2, $3, $4, $5, $6, $7) a
+SELECT (a.request).*, a.created, a.effects, a.is_last FROM runyard.respond($1, $2, $3, $4, $5, $6, $7, $8) a
 
 -- name: cancel
 SELECT (c.run).*, c.effects FROM runyard.cancel($1, $2, $3, $4) c
