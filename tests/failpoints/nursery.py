@@ -157,6 +157,12 @@ def _driver() -> None:
 ROLES: Final = {"worker": _worker, "driver": _driver}
 
 if __name__ == "__main__":
-    for name in ("uvloop", "backends.postgres.backend", "backends.redis.arq_worker", "tests.failpoints.scenario"):
+    for name in (
+        "uvloop",
+        "runner.agents.fetching",
+        "backends.postgres.backend",
+        "backends.redis.arq_worker",
+        "tests.failpoints.scenario",
+    ):
         import_module(name)
     main(ROLES)
