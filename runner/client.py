@@ -17,6 +17,7 @@ from .calls.keys import KeyCalls
 from .calls.limits import LimitCalls
 from .calls.lineage import LineageCalls
 from .calls.operations import OperatorCalls
+from .calls.usage import UsageCalls
 from .calls.webhooks import WebhookCalls
 from .ports import Backend
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from .sync import SyncClient
 
 
-class Client(ForkCalls, FanOutCalls, LineageCalls, FeedCalls, LimitCalls, WebhookCalls, OperatorCalls, KeyCalls):
+class Client(ForkCalls, FanOutCalls, LineageCalls, FeedCalls, UsageCalls, LimitCalls, WebhookCalls, OperatorCalls, KeyCalls):
     """Reaches a deployment. Made by :meth:`connect`; closed by :meth:`close` or at the end of ``async with``."""
 
     def __init__(self, backend: Backend, *, app_version: str | None = None) -> None:

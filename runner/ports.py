@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, Protocol
 
 from .exchange import (
@@ -53,6 +53,7 @@ from .models import (
 )
 from .states import RunStatus
 from .unset import UNSET, Unset
+from .usage import UsageReport
 from .webhooks.models import DeliveryStatus, Outcome, Posting, Reply, SigningKey, Webhook, WebhookDelivery
 
 
@@ -230,6 +231,18 @@ class Feed(Protocol):
     async def read(self, cursor: str | None = None, *, limit: int = 100) -> Page[FeedEntry]: ...
 
 
+class UsageStore(Protocol):
+    """What runs used, by the day of their end in UTC.
+
+    ``report``: of the tenant, from ``since`` to ``until``, both included; of one agent's runs if it is named. ``count`` is the
+    leader's, over all tenants: bring the totals on by about ``limit`` entries of the feed. Nothing is pruned that it has not
+    come to.
+    """
+
+    async def report(self, since: date, until: date, *, agent: str | None = None) -> UsageReport: ...
+    async def count(self, limit: int = 5000) -> None: ...
+
+
 class WebhookStore(Protocol):
     """Who is told of what is committed, and what is on its way (semantics: R11, E5). Subscriptions and lists are of one tenant
     and of all tenants together; the dispatcher's verbs, from ``take`` on, reach everything.
@@ -375,6 +388,7 @@ class Backend(Protocol):
     threads: ThreadStore
     runs: RunStore
     feed: Feed
+    usage: UsageStore
     limits: LimitStore
     webhooks: WebhookStore
     workers: WorkerStore

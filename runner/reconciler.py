@@ -1,5 +1,5 @@
 """Every worker watches the others; one, the leader, acts: marks the dead, ends what they had to cancel, rescues what Redis
-lost, admits what became due, prunes what was kept for its time."""
+lost, admits what became due, counts what runs used, prunes what was kept for its time."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ class Reconciler:
         admitted = await self._backend.runs.admit()
         self._carry_out(admitted.effects)
         self._carry_out(await self._backend.limits.review_limits())
+        await self._backend.usage.count()
         await self._prune()
         return PASS if admitted.next_due is None else min(PASS, max(admitted.next_due, 0.005))
 

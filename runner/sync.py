@@ -181,6 +181,7 @@ class SyncClient:
     delete_thread = _client_call(Client.delete_thread)
     erase_thread = _client_call(Client.erase_thread)
     feed = _client_call(Client.feed)
+    usage = _client_call(Client.usage)
     workers = _client_call(Client.workers)
     worker = _client_call(Client.worker)
     drain_worker = _client_call(Client.drain_worker)

@@ -28,6 +28,7 @@ from . import (
     runs,
     session,
     threads,
+    usage,
     webhooks,
     worker,
     workers,
@@ -86,6 +87,7 @@ app.add_typer(threads.app, name="threads", rich_help_panel=_LOOK)
 app.add_typer(runs.app, name="runs", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_LOOK)(runs.requests)
 app.command(rich_help_panel=_LOOK)(feed.feed)
+app.command(rich_help_panel=_LOOK)(usage.usage)
 app.command(rich_help_panel=_RUN)(worker.worker)
 app.command(rich_help_panel=_RUN)(api.api)
 app.add_typer(keys.app, name="keys", rich_help_panel=_RUN)

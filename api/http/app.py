@@ -24,13 +24,13 @@ from .head import Head
 from .limits import Bounds
 from .observe import Observe
 from .paths import KeepSlashes
-from .routes import deployment, forks, messages, probes, requests, runs, streams, threads, webhooks, whoami
+from .routes import deployment, forks, messages, probes, requests, runs, streams, threads, usage, webhooks, whoami
 from .service import Guard, Service
 from .settings import ApiSettings
 
 CONNECTION: Final = "runyard-api"
 """What the servers list the connections of an API process under."""
-ROUTERS: Final = (threads, runs, streams, messages, requests, forks, deployment, webhooks, whoami, probes)
+ROUTERS: Final = (threads, runs, streams, messages, requests, forks, deployment, usage, webhooks, whoami, probes)
 TAGS: Final = [
     {"name": "threads", "description": "Conversations."},
     {"name": "runs", "description": "Prompts and what becomes of them."},
@@ -38,6 +38,7 @@ TAGS: Final = [
     {"name": "requests", "description": "What waits for a human."},
     {"name": "forks", "description": "Threads and probes that start from a snapshot."},
     {"name": "feed", "description": "What was committed, in one order."},
+    {"name": "usage", "description": "What runs used, by day."},
     {"name": "webhooks", "description": "What receivers verify with."},
     {"name": "deployment", "description": "Who serves what."},
     {"name": "access", "description": "Who asks."},

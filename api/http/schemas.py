@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -54,6 +54,7 @@ from runner.models import (
 )
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 YEAR: Final = 365 * 86400.0
 MOST_SEQ: Final = 2**63 - 1
 FEW: Final = 1000
@@ -71,6 +72,12 @@ def _moment(value: Any) -> Any:
     """Numbers are no dates here, although pydantic takes them for seconds."""
     if not (isinstance(value, str) and _DATE.match(value)):
         raise ValueError("a date and time with its zone (RFC 3339), such as 2030-01-31T12:00:00Z")
+    return value
+
+
+def _day(value: Any) -> Any:
+    if not (isinstance(value, str) and _DAY.fullmatch(value)):
+        raise ValueError("a day, such as 2030-01-31")
     return value
 
 
@@ -104,6 +111,7 @@ Id = Annotated[
 Uuid = Annotated[str, Field(description="A message's id.", json_schema_extra={"format": "uuid"})]
 Name = Annotated[str, AfterValidator(_id), Field(min_length=1, max_length=MAX_ID_LENGTH, json_schema_extra=ID_SCHEMA)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_moment)]
+Day = Annotated[date, BeforeValidator(_day)]
 TagName = Annotated[str, AfterValidator(_id), Field(min_length=1, max_length=MAX_TAG_LENGTH, json_schema_extra=ID_SCHEMA)]
 Tags = Annotated[dict[TagName, str], BeforeValidator(_few)]
 

@@ -41,6 +41,7 @@ MODULES = (
         "tenants",
         "transitions",
         "tree",
+        "usage",
         "versions",
         "webhooks",
         "workers",
@@ -74,6 +75,7 @@ from .runs import TestRuns  # noqa: E402
 from .tenants import TestTenants  # noqa: E402
 from .transitions import TestTransitions  # noqa: E402
 from .tree import TestParallel, TestTree  # noqa: E402
+from .usage import TestUsage  # noqa: E402
 from .versions import TestVersions  # noqa: E402
 from .webhooks import TestWebhooks  # noqa: E402
 from .workers import TestWorkers  # noqa: E402
@@ -114,6 +116,7 @@ __all__ = [
     "TestTenants",
     "TestTransitions",
     "TestTree",
+    "TestUsage",
     "TestVersions",
     "TestWebhooks",
     "TestWorkers",

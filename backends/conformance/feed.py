@@ -112,6 +112,7 @@ class TestPruning:
         await world.store("one")
         await world.store("two")
         first, second = await entries(world)
+        await world.count()
         assert not await world.workers.prune(Retention())
         assert await entries(world) == [first, second]
         assert await world.workers.prune(Retention(feed=timedelta(0)), limit=1)
@@ -129,6 +130,7 @@ class TestPruning:
         start = (await other.backend.feed.read()).next
         for each in (world, other):
             await each.store("one")
+        await world.count()
         assert await world.workers.prune(Retention(feed=timedelta(0)), limit=1)
         assert await told(world) == [] and len(await told(other, start)) == 1
         await world.workers.prune(Retention(feed=timedelta(0)), limit=1)

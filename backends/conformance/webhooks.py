@@ -254,6 +254,7 @@ class TestWebhooks:
         """E5: what a webhook was not told of is not pruned; what is over is, after the time of the feed."""
         await subscribe(world)
         await world.turn("r1")
+        await world.count()
         nothing = Retention(feed=timedelta(0))
         await world.workers.prune(nothing)
         (posting,) = await take(world)
@@ -272,6 +273,7 @@ class TestWebhooks:
         await subscribe(other, "quiet")
         await world.turn("r1")
         assert await take(world) == []
+        await world.count()
         await world.workers.prune(Retention(feed=timedelta(0)))
         assert (await world.backend.feed.read()).items == []
         await other.backend.close()

@@ -154,6 +154,17 @@ class World:
     async def ask(self, attempt: Attempt, *requests: HitlRequest, messages: Sequence[Message] = (), **fields: Any) -> Ended:
         return await self.runs.suspend(Write(attempt=attempt, messages=messages, **fields), requests)
 
+    async def count(self) -> None:
+        """Count what all runs used that ended so far."""
+        begun, today = now(), now().date()
+
+        async def counted() -> bool:
+            await self.backend.usage.count()
+            until = (await self.backend.usage.report(today, today)).counted_until
+            return until is not None and until >= begun
+
+        await eventually(counted)
+
     async def suspended(self, run_id: str, request_id: str | None = None, *, thread: str = T, **fields: Any) -> str:
         """A run that waits for a human; the request's id."""
         attempt = await self.start(run_id, f"{run_id}?", thread=thread)

@@ -23,6 +23,7 @@ from runner.ports import (
     RunStore,
     Scheduler,
     ThreadStore,
+    UsageStore,
     WebhookStore,
     WorkerStore,
 )
@@ -32,6 +33,7 @@ from .direct import DirectOnly, only_direct
 from .runs import HttpRunStore
 from .streams import HttpRemote
 from .threads import HttpThreadStore
+from .usage import HttpUsageStore
 from .webhooks import HttpWebhookStore
 from .wire import Wire
 
@@ -70,6 +72,7 @@ class HttpBackend:
         self.tenant = ""
         self.remote = HttpRemote(wire)
         self.feed: Feed = HttpFeed(wire)
+        self.usage = cast(UsageStore, HttpUsageStore(wire))
         self.threads = cast(ThreadStore, HttpThreadStore(wire))
         self.runs = cast(RunStore, HttpRunStore(wire))
         self.workers = cast(WorkerStore, HttpWorkerStore(wire))

@@ -23,6 +23,7 @@ from runner.ports import (
     RunStore,
     Scheduler,
     ThreadStore,
+    UsageStore,
     WebhookStore,
     WorkerStore,
 )
@@ -37,6 +38,7 @@ from .runs import MemoryRunStore
 from .scheduler import MemoryScheduler
 from .state import Clock, Database, wall_clock
 from .threads import MemoryThreadStore
+from .usage import MemoryUsageStore
 from .webhooks import MemoryWebhookStore
 from .workers import MemoryWorkerStore
 
@@ -65,6 +67,7 @@ class MemoryBackend:
         self.threads: ThreadStore = MemoryThreadStore(world.db, tenant)
         self.runs: RunStore = MemoryRunStore(world.db, tenant)
         self.feed: Feed = MemoryFeed(world.db, tenant)
+        self.usage: UsageStore = MemoryUsageStore(world.db, tenant)
         self.limits: LimitStore = MemoryLimitStore(world.db)
         self.webhooks: WebhookStore = MemoryWebhookStore(world.db, tenant)
         self.workers: WorkerStore = MemoryWorkerStore(world.db)

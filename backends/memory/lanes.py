@@ -13,6 +13,7 @@ from runner.states import LIVE, RunStatus
 
 from . import limits, tree
 from .state import Database, RunState, ThreadState, job, outside
+from .usage import count_run
 from .webhooks import add_delivery
 
 ACTIVE = frozenset({RunStatus.RUNNING, RunStatus.SUSPENDED})
@@ -204,6 +205,7 @@ def end_run(
         if request.request.run_id == run.id and request.pending:
             request.closed = True
     note = db.note(thread, _ENDS[status], run.id)
+    count_run(db, thread, run)
     if r.options.webhook is not None:
         add_delivery(db, note, r.options.webhook)
     effects = Effects(

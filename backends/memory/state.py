@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from runner.bounds import MAX_EXTRA, check_value
@@ -47,6 +47,7 @@ from runner.models import (
 from runner.states import LIVE, RunStatus
 
 if TYPE_CHECKING:
+    from runner.usage import UsageDay
     from runner.webhooks.models import SigningKey
 
     from .webhooks import DeliveryState, Subscription
@@ -120,7 +121,8 @@ class Branch:
 @dataclass
 class RunState:
     """A run and what only the store knows of it. ``context``: what its first claim saw. ``words``: those of its abort.
-    ``job``: what started it; ``until_fewer``: a job waits until fewer of the runs that it started are live."""
+    ``job``: what started it; ``until_fewer``: a job waits until fewer of the runs that it started are live. ``counted``: its
+    usage when it ended last."""
 
     run: Run
     accept_no: int
@@ -146,6 +148,7 @@ class RunState:
     last_answer: tuple[int, Any] | None = None
     slot: Slot | None = None
     attempts: list[AttemptInfo] = field(default_factory=list)
+    counted: Usage | None = None
 
     @property
     def id(self) -> str:
@@ -258,6 +261,7 @@ class Database:
         self.keys: dict[str, tuple[ApiKey, bytes]] = {}
         self.notes: list[Note] = []
         self.pruned: dict[str, int] = {}
+        self.usage: dict[tuple[str, str | None, date], UsageDay] = {}
         self.webhooks: dict[str, Subscription] = {}
         self.webhook_keys: dict[str, SigningKey] = {}
         self.rotations: dict[str, str | None] = {}

@@ -24,6 +24,7 @@ from runner.ports import (
     RunStore,
     Scheduler,
     ThreadStore,
+    UsageStore,
     WebhookStore,
     WorkerStore,
 )
@@ -39,6 +40,7 @@ from .queues import PostgresQueueStore
 from .runs import PostgresRunStore
 from .threads import PostgresThreadStore
 from .urls import split_url
+from .usage import PostgresUsageStore
 from .webhooks import PostgresWebhookStore
 from .workers import PostgresWorkerStore
 
@@ -52,6 +54,7 @@ class PostgresBackend:
         self.threads: ThreadStore = PostgresThreadStore(db, tenant)
         self.runs: RunStore = PostgresRunStore(db, tenant)
         self.feed: Feed = PostgresFeed(db, tenant)
+        self.usage: UsageStore = PostgresUsageStore(db, tenant)
         self.limits: LimitStore = PostgresLimitStore(db)
         self.webhooks: WebhookStore = PostgresWebhookStore(db, tenant)
         self.workers: WorkerStore = PostgresWorkerStore(db)

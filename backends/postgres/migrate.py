@@ -18,7 +18,7 @@ from .urls import split_url
 
 CODE_VERSION: Final = 1
 """What this code calls itself; a contraction names the first code version that does without what it takes away."""
-OLDEST_SCHEMA: Final = 13
+OLDEST_SCHEMA: Final = 14
 """The first schema version that has all that this code uses. An expansion for later code does not raise it."""
 
 _HEADER = re.compile(r"^-- oldest code: (\d+)$", re.MULTILINE)

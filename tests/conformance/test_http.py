@@ -30,6 +30,7 @@ from backends.conformance import (  # noqa: F401
     TestTenants,
     TestTransitions,
     TestTree,
+    TestUsage,
     TestVersions,
     TestWebhooks,
     TestWorkers,

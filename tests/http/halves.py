@@ -14,7 +14,7 @@ from runner.errors import CapabilityMissingError
 from runner.exchange import Effects
 from runner.ports import Backend
 
-PARTS = ("threads", "runs", "feed", "workers")
+PARTS = ("threads", "runs", "feed", "usage", "workers")
 """Where the two meet; the other parts are the store's."""
 
 

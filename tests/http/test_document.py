@@ -133,7 +133,7 @@ def test_every_path_of_the_rules_is_there(document: dict[str, Any]) -> None:
     """A: exactly those paths, those that make stream tokens and say who asks."""
     t, r = "/v1/threads/{thread_id}", "/v1/threads/{thread_id}/runs/{run_id}"
     expected = {
-        *(f"/v1/{name}" for name in ("threads", "runs", "requests", "agents", "workers", "feed")),
+        *(f"/v1/{name}" for name in ("threads", "runs", "requests", "agents", "workers", "feed", "usage")),
         *("/v1/stream_tokens", "/v1/whoami", "/v1/webhook_secret", "/v1/webhook_secret/rotate"),
         *("/v1/agents/{name}", f"{t}/messages/{{message_id}}"),
         *("/v1/requests/{request_id}", "/v1/requests/{request_id}/respond"),

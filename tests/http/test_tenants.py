@@ -43,7 +43,7 @@ QUERIES: dict[str, dict[str, str]] = {
 }
 LAZY = {"create_run", "wait_new_run", "store_message", "create_thread", "stream_new_run"}
 """A thread that a tenant does not have is made: its own, under the same id."""
-LISTS = {"list_threads", "list_runs", "list_requests", "read_feed", "list_agents"}
+LISTS = {"list_threads", "list_runs", "list_requests", "read_feed", "read_usage", "list_agents"}
 DEPLOYMENT = {"list_workers", "get_agent", "metrics", "livez", "readyz", "whoami"}
 """Of the whole deployment, for admins and platforms; and of who asks."""
 OWN = {"get_webhook_secret", "rotate_webhook_secret"}

@@ -134,7 +134,7 @@ END $$;
 
 -- candidates: the messages of a fan-out. job: what started the run and is offered again when it ends; until_fewer: such a job waits until
 -- fewer of the runs that it started are unfinished. abort_words: what closes the open calls of a run that was aborted, and its last message.
--- emptied_at: when its content was deleted; deleted: with its thread.
+-- emptied_at: when its content was deleted; deleted: with its thread. usage_before: what a run that was redriven had used by then.
 CREATE TABLE runyard.runs (
     accept_no           bigint PRIMARY KEY DEFAULT nextval('runyard.accept_numbers'),
     tenant              text NOT NULL,
@@ -206,6 +206,7 @@ CREATE TABLE runyard.runs (
     place_in_line       bigint,
     emptied_at          timestamptz,
     deleted             boolean NOT NULL DEFAULT false,
+    usage_before        jsonb,
     CHECK (runyard.run_is_sound(status, kind, finished_at, suspended_at, started_at, fence, lane_seq, admitted_at, completion_seq,
                                priority, multitask_strategy))
 ) WITH (fillfactor = 70);
@@ -372,7 +373,8 @@ CREATE TABLE runyard.queue_sizes (
 CREATE DOMAIN runyard.feed_type AS text CHECK (VALUE IN ('run.completed', 'run.failed', 'run.cancelled', 'run.dead', 'run.suspended',
     'message.stored', 'thread.forked', 'thread.deleted'));
 
--- The feed. Read in the order of (transaction, position), never past the oldest open transaction.
+-- The feed. Read in the order of (transaction, position), never past the oldest open transaction. agent, usage: of a run that ended; redriven:
+-- it had ended before, and usage is what it used since.
 CREATE TABLE runyard.outbox (
     tenant      text NOT NULL,
     transaction xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -382,6 +384,9 @@ CREATE TABLE runyard.outbox (
     run_id      text,
     type        runyard.feed_type NOT NULL,
     created_at  timestamptz NOT NULL DEFAULT now(),
+    agent       text,
+    usage       jsonb,
+    redriven    boolean NOT NULL DEFAULT false,
     PRIMARY KEY (tenant, transaction, position)
 );
 
@@ -391,6 +396,34 @@ CREATE TABLE runyard.pruned (
     transaction xid8 NOT NULL,
     position    bigint NOT NULL
 );
+
+-- What the runs of a tenant that ended on a day (UTC) used: an agent's, and under '' all of them. Counted from the outbox.
+CREATE TABLE runyard.usage_days (
+    tenant        text NOT NULL,
+    agent         text NOT NULL,
+    day           date NOT NULL,
+    runs          bigint NOT NULL,
+    requests      numeric NOT NULL,
+    input_tokens  numeric NOT NULL,
+    output_tokens numeric NOT NULL,
+    cost          numeric NOT NULL,
+    seconds       numeric NOT NULL,
+    PRIMARY KEY (tenant, agent, day)
+) WITH (fillfactor = 70);
+
+-- How far the outbox was counted; one row. Entries of transactions before `counted` were, which are all that were committed by counted_until.
+-- Entries of transactions before `goal`, which are all that were committed by goal_at, are counted next, tenant by tenant: those of tenants
+-- before `tenant` were, and of it those up to (transaction, position).
+CREATE TABLE runyard.usage_counter (
+    one           boolean PRIMARY KEY DEFAULT true CHECK (one),
+    counted       xid8 NOT NULL DEFAULT '0',
+    counted_until timestamptz,
+    goal          xid8 NOT NULL,
+    goal_at       timestamptz NOT NULL,
+    tenant        text,
+    transaction   xid8,
+    position      bigint
+) WITH (fillfactor = 50);
 
 -- Subscriptions to the feed; tenant NULL: of every tenant. Entries of transactions before `cursor` were turned into deliveries; those that were
 -- committed when it was made (`since`) are left out. disabled_at: the receiver said that it is gone. version: of the secret that signs, which is

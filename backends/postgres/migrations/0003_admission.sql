@@ -164,8 +164,9 @@ BEGIN
         UPDATE runyard.hitl_requests h SET closed_at = now()
         WHERE h.thread_key = t.thread_key AND h.run_id = r.run_id AND h.answered_at IS NULL AND h.closed_at IS NULL;
     END IF;
-    INSERT INTO runyard.outbox (tenant, thread_key, thread_id, run_id, type)
-    VALUES (t.tenant, t.thread_key, t.thread_id, r.run_id, 'run.' || to_status);
+    INSERT INTO runyard.outbox (tenant, thread_key, thread_id, run_id, type, agent, usage, redriven)
+    VALUES (t.tenant, t.thread_key, t.thread_id, r.run_id, 'run.' || to_status, r.agent,
+            CASE WHEN r.usage_before IS NULL THEN r.usage ELSE runyard.less_usage(r.usage, r.usage_before) END, r.usage_before IS NOT NULL);
     IF r.options->>'webhook' IS NOT NULL THEN
         INSERT INTO runyard.webhook_deliveries (tenant, url, type, thread_id, run_id)
         VALUES (t.tenant, r.options->>'webhook', 'run.' || to_status, t.thread_id, r.run_id);
@@ -206,6 +207,13 @@ BEGIN
         ELSE (
         SELECT jsonb_object_agg(k, coalesce((a->>k)::numeric, 0) + coalesce((b->>k)::numeric, 0))
         FROM (SELECT jsonb_object_keys(a || b) k) keys) END;
+END $$;
+
+CREATE FUNCTION runyard.less_usage(a jsonb, b jsonb) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN (SELECT jsonb_object_agg(k, greatest(0, coalesce((a->>k)::numeric, 0) - coalesce((b->>k)::numeric, 0)))
+            FROM (SELECT jsonb_object_keys(a) k) keys);
 END $$;
 
 -- The last event of a run that ends outside an attempt. If it waited for a worker, it does so no more.

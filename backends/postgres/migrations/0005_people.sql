@@ -132,7 +132,8 @@ BEGIN
     UPDATE runyard.runs y SET status = 'queued', lane_seq = nextval('runyard.lane_numbers'), admitted_at = now(), finished_at = NULL,
         queued_fence = nextval('runyard.fences'),
         lane = coalesce(y.lane, ''), error = NULL, error_count = 0, crash_count = 0, expires_at = NULL, not_before = NULL, worker_id = NULL, cancel_requested_at = NULL,
-        cancel_keep = false, abort_words = NULL, event_id = NULL, app_version = NULL, changed_at = now()
+        cancel_keep = false, abort_words = NULL, event_id = NULL, app_version = NULL, usage_before = coalesce(y.usage, '{}'),
+        changed_at = now()
     WHERE y.accept_no = run.accept_no RETURNING y.* INTO run;
     effects := runyard.merge_effects(effects, runyard.startable(run));
 END $$;

@@ -27,7 +27,8 @@ BEGIN
         ORDER BY o.transaction, o.position;
 END $$;
 
--- Delete up to `most` entries that are older than `kept`, tenant by tenant, and remember up to where. What a webhook has not read yet stays.
+-- Delete up to `most` entries that are older than `kept`, tenant by tenant, and remember up to where. What was not counted yet
+-- (runyard.count_usage), which includes all that is not below the oldest open transaction, stays, and what a webhook has not read yet.
 CREATE FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -37,7 +38,7 @@ DECLARE
     last record;
 BEGIN
     WHILE whose IS NOT NULL AND gone < most LOOP
-        unread := least(pg_snapshot_xmin(pg_current_snapshot()), (
+        unread := least(coalesce((SELECT u.counted FROM runyard.usage_counter u), '0'), (
             SELECT min(w.cursor) FROM runyard.webhooks w WHERE w.disabled_at IS NULL AND (w.tenant IS NULL OR w.tenant = whose)));
         WITH old AS (
             DELETE FROM runyard.outbox o USING (

@@ -249,6 +249,12 @@ SELECT runyard.review_limits()
 -- name: feed
 SELECT * FROM runyard.feed($1, $2, $3, $4)
 
+-- name: usage
+SELECT * FROM runyard.usage_of($1, $2, $3, $4)
+
+-- name: count_usage
+SELECT runyard.count_usage($1)
+
 -- name: add_webhook
 INSERT INTO runyard.webhooks (webhook_id, tenant, url, events) VALUES ($1, $2, $3, $4)
 

@@ -1,0 +1,58 @@
+"""usage: what runs used, by day."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from runner.usage import UsageReport, UsageTotal
+
+from . import options, output, session
+
+_DAY = {"formats": ["%Y-%m-%d"], "metavar": "DAY"}
+
+
+def usage(
+    context: typer.Context,
+    since: Annotated[
+        datetime | None, typer.Option(**_DAY, envvar="RUNYARD_SINCE", help="The first day; default: 30 days are shown.")
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option(**_DAY, envvar="RUNYARD_UNTIL", help="The last day; default: today.")
+    ] = None,
+    agent: options.Agent = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show what the tenant's runs used, by the day of their end in UTC; days without a run only with --json."""
+
+    async def go() -> UsageReport:
+        async with session.connect(context) as client:
+            return await client.usage(since and since.date(), until and until.date(), agent=agent)
+
+    found = session.wait(go())
+    if as_json:
+        output.print_json(found)
+        return
+    rows = [(str(each.day), *_amounts(each)) for each in found.days if each.runs or each.requests]
+    if rows:
+        rows.append(("total", *_amounts(found.total)))
+    output.table(
+        ("DAY", "RUNS", "REQUESTS", "INPUT TOKENS", "OUTPUT TOKENS", "COST", "TIME"),
+        rows,
+        empty=f"no run ended from {found.since} to {found.until}",
+    )
+    until_when = output.clock(found.counted_until) or "no time: no worker has counted yet"
+    output.notes().print(f"[bright_black]complete until {until_when}[/]")
+
+
+def _amounts(used: UsageTotal) -> tuple[str, ...]:
+    return (
+        f"{used.runs:,}",
+        f"{used.requests:,}",
+        f"{used.input_tokens:,}",
+        f"{used.output_tokens:,}",
+        f"${used.cost:,.2f}",
+        output.duration(used.seconds),
+    )

@@ -1,0 +1,42 @@
+"""The memory store of usage: each run is counted when it ends."""
+
+from __future__ import annotations
+
+from datetime import UTC, date
+
+from runner.models import Usage
+from runner.usage import UsageDay, UsageReport
+
+from .state import Database, RunState, ThreadState
+
+
+class MemoryUsageStore:
+    """Bound to one tenant."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+
+    async def report(self, since: date, until: date, *, agent: str | None = None) -> UsageReport:
+        """What the runs used that ended on these days."""
+        found = [
+            each
+            for (tenant, name, day), each in self.db.usage.items()
+            if tenant == self.tenant and name == agent and since <= day <= until
+        ]
+        return UsageReport.of(since, until, agent, found, self.db.now())
+
+    async def count(self, limit: int = 5000) -> None:
+        """All is counted."""
+
+
+def count_run(db: Database, thread: ThreadState, run: RunState) -> None:
+    """Add what the run used since it ended last to the totals of the day: its agent's, and those of all agents (None)."""
+    used, first = run.run.usage, run.counted is None
+    day = db.now().astimezone(UTC).date()
+    for agent in (None, run.run.agent or "default"):
+        total = db.usage.setdefault((thread.tenant, agent, day), UsageDay(day=day))
+        total.runs += first
+        for name in Usage.model_fields:
+            before = getattr(run.counted, name, 0)
+            setattr(total, name, getattr(total, name) + getattr(used, name) - before)
+    run.counted = used

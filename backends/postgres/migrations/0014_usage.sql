@@ -1,0 +1,87 @@
+-- Usage: from the feed to totals by tenant, agent and day.
+
+-- A number of a usage; what is none counts nothing, so that a damaged row holds nobody up.
+CREATE FUNCTION runyard.amount(usage jsonb, name text) RETURNS numeric
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN CASE WHEN jsonb_typeof(usage->name) = 'number' THEN (usage->>name)::numeric ELSE 0 END;
+END $$;
+
+-- Add up to `most` entries of the tenant that c names to its totals, after (c.transaction, c.position) and before c.goal. Returns how many
+-- there were; c stands at the last one.
+CREATE FUNCTION runyard.count_entries(INOUT c runyard.usage_counter, most integer, OUT entries integer)
+LANGUAGE plpgsql AS $$
+DECLARE
+    last record;
+BEGIN
+    WITH entry AS MATERIALIZED (
+        SELECT x.* FROM runyard.outbox x
+        WHERE x.tenant = c.tenant AND (x.transaction, x.position) > (c.transaction, c.position) AND x.transaction < c.goal
+        ORDER BY x.transaction, x.position LIMIT most),
+    total AS (
+        INSERT INTO runyard.usage_days AS d (tenant, agent, day, runs, requests, input_tokens, output_tokens, cost, seconds)
+        SELECT c.tenant, coalesce(e.agent, ''), e.day, count(*) FILTER (WHERE NOT e.redriven), sum(runyard.amount(e.usage, 'requests')),
+               sum(runyard.amount(e.usage, 'input_tokens')), sum(runyard.amount(e.usage, 'output_tokens')),
+               sum(runyard.amount(e.usage, 'cost')), sum(runyard.amount(e.usage, 'seconds'))
+        FROM (SELECT coalesce(x.agent, 'default') AS agent, (x.created_at AT TIME ZONE 'UTC')::date AS day, x.usage, x.redriven FROM entry x
+              WHERE x.type IN ('run.completed', 'run.failed', 'run.cancelled', 'run.dead')) e
+        GROUP BY GROUPING SETS ((e.day), (e.day, e.agent))
+        ON CONFLICT (tenant, agent, day) DO UPDATE SET runs = d.runs + excluded.runs, requests = d.requests + excluded.requests,
+            input_tokens = d.input_tokens + excluded.input_tokens, output_tokens = d.output_tokens + excluded.output_tokens,
+            cost = d.cost + excluded.cost, seconds = d.seconds + excluded.seconds)
+    SELECT y.transaction, y.position, count(*) OVER () AS many INTO last FROM entry y ORDER BY y.transaction DESC, y.position DESC LIMIT 1;
+    entries := coalesce(last.many, 0);
+    IF entries > 0 THEN c.transaction := last.transaction; c.position := last.position; END IF;
+END $$;
+
+-- Bring the totals on, by about `most` entries: the leader's. A round counts, tenant by tenant, what was committed when the round before ended,
+-- once no transaction is open that had begun by then, so nothing can appear behind it. Totals and place are written together; a second leader
+-- finds the row locked and does nothing.
+CREATE FUNCTION runyard.count_usage(most integer) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_sort = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    c runyard.usage_counter;
+    got record;
+    began timestamptz := clock_timestamp(); -- before the snapshots of what follows: they see all that was committed by then
+BEGIN
+    SELECT x.* INTO c FROM runyard.usage_counter x FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        INSERT INTO runyard.usage_counter (goal_at, goal) VALUES (began, pg_snapshot_xmax(pg_current_snapshot()))
+        ON CONFLICT DO NOTHING;
+        RETURN;
+    END IF;
+    IF c.goal > pg_snapshot_xmin(pg_current_snapshot()) THEN RETURN; END IF;
+    IF c.tenant IS NULL THEN
+        SELECT min(o.tenant), c.counted, 0 INTO c.tenant, c.transaction, c.position FROM runyard.outbox o;
+    END IF;
+    WHILE c.tenant IS NOT NULL AND most > 0 LOOP
+        got := runyard.count_entries(c, most);
+        c := got.c;
+        most := most - got.entries - 1; -- a look costs something, too
+        IF most >= 0 THEN
+            SELECT min(o.tenant), c.counted, 0 INTO c.tenant, c.transaction, c.position FROM runyard.outbox o WHERE o.tenant > c.tenant;
+        END IF;
+    END LOOP;
+    IF c.tenant IS NULL THEN
+        c.counted := c.goal;
+        c.counted_until := c.goal_at;
+        c.goal_at := began;
+        c.goal := pg_snapshot_xmax(pg_current_snapshot());
+    END IF;
+    UPDATE runyard.usage_counter u SET counted = c.counted, counted_until = c.counted_until, goal = c.goal, goal_at = c.goal_at,
+           tenant = c.tenant, transaction = c.transaction, position = c.position;
+END $$;
+
+-- The totals of a tenant's days from `since` to `until`, both included; of the agent '': of all. Up to when they are complete stands in every
+-- row, and in one without a day if there are none.
+CREATE FUNCTION runyard.usage_of(for_tenant text, for_agent text, since date, until date)
+RETURNS TABLE (counted_until timestamptz, day date, runs bigint, requests numeric, input_tokens numeric, output_tokens numeric, cost numeric,
+               seconds numeric)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN QUERY
+        SELECT (SELECT u.counted_until FROM runyard.usage_counter u), d.day, d.runs, d.requests, d.input_tokens, d.output_tokens, d.cost, d.seconds
+        FROM (SELECT 1) one LEFT JOIN runyard.usage_days d
+            ON d.tenant = for_tenant AND d.agent = for_agent AND d.day BETWEEN since AND until
+        ORDER BY d.day;
+END $$;

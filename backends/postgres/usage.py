@@ -1,0 +1,38 @@
+"""Usage on Postgres: totals that the leader counts from the outbox."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from runner.usage import UsageDay, UsageReport
+
+from .database import Database
+
+
+class PostgresUsageStore:
+    """Bound to one tenant; ``count`` is over all of them."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+
+    async def report(self, since: date, until: date, *, agent: str | None = None) -> UsageReport:
+        """What the runs used that ended on these days. Reads a row per day."""
+        rows = await self.db.rows("usage", self.tenant, agent or "", since, until)
+        found = [
+            UsageDay(
+                day=row["day"],
+                runs=row["runs"],
+                requests=int(row["requests"]),
+                input_tokens=int(row["input_tokens"]),
+                output_tokens=int(row["output_tokens"]),
+                cost=float(row["cost"]),
+                seconds=float(row["seconds"]),
+            )
+            for row in rows
+            if row["day"] is not None
+        ]
+        return UsageReport.of(since, until, agent, found, rows[0]["counted_until"])
+
+    async def count(self, limit: int = 5000) -> None:
+        """Count about ``limit`` further entries of the outbox at most."""
+        await self.db.value("count_usage", limit)
