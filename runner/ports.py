@@ -234,12 +234,15 @@ class Feed(Protocol):
 class UsageStore(Protocol):
     """What runs used, by the day of their end in UTC.
 
-    ``report``: of the tenant, from ``since`` to ``until``, both included; of one agent's runs if it is named. ``count`` is the
-    leader's, over all tenants: bring the totals on by about ``limit`` entries of the feed. Nothing is pruned that it has not
-    come to.
+    ``report``: of the tenant, from ``since`` to ``until``, both included; the last 30 days by the store's clock unless they are
+    given; of one agent's runs if it is named. Raises InvalidInputError for no days, and for more than
+    :data:`~runner.usage.MOST_DAYS`. ``count`` is the leader's, over all tenants: bring the totals on by about ``limit`` entries
+    of the feed. Nothing is pruned that it has not come to.
     """
 
-    async def report(self, since: date, until: date, *, agent: str | None = None) -> UsageReport: ...
+    async def report(
+        self, since: date | None = None, until: date | None = None, *, agent: str | None = None
+    ) -> UsageReport: ...
     async def count(self, limit: int = 5000) -> None: ...
 
 

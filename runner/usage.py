@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import date, datetime, timedelta
-from typing import Self
+from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict
 
+from .errors import InvalidInputError
 from .models import Usage
+
+MOST_DAYS: Final = 366
+"""Of one report."""
+USUAL_DAYS: Final = 30
+"""Of a report whose first day is left out."""
 
 
 class UsageTotal(Usage):
@@ -54,3 +60,15 @@ class UsageReport(BaseModel):
             total=UsageTotal(**total),
             days=[by_day.get(day) or UsageDay(day=day) for day in days],
         )
+
+
+def first_day(since: date | None, until: date) -> date:
+    """The first day of a report that ends with ``until``. Raises :class:`InvalidInputError` for no days, and for too many."""
+    first = until - timedelta(days=USUAL_DAYS - 1) if since is None else since
+    days = (until - first).days + 1
+    if days < 1:
+        raise InvalidInputError(f"since, {first}, is after until, {until}; both days are included", field="since")
+    if days > MOST_DAYS:
+        words = f"{first} to {until} are {days} days, and a report has {MOST_DAYS} at most; ask in parts"
+        raise InvalidInputError(words, field="since")
+    return first

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta
+from datetime import UTC, date, timedelta
 
 import pytest
 
+from runner import errors
 from runner.exchange import AcceptRequest, Cut, ForkRequest, Retention, Write
 from runner.models import ErrorInfo, HitlRequest, Usage
 from runner.usage import UsageDay, UsageReport, UsageTotal
@@ -140,6 +141,26 @@ class TestUsage:
         for before in (day - one, day + one):
             elsewhere = await world.backend.usage.report(before, before)
             assert elsewhere.total == of(0) and elsewhere.days == [UsageDay(day=before)]
+
+    async def test_the_last_30_days_are_usual(self, world: World) -> None:
+        await world.turn("r1", usage=USED)
+        await world.count()
+        found = await world.backend.usage.report()
+        assert (len(found.days), found.total) == (30, of(1, USED))
+        assert abs(found.until - now().date()) <= timedelta(days=1)
+        assert (await world.backend.usage.report(until=date(2024, 3, 1))).since == date(2024, 2, 1)
+        assert (await world.backend.usage.report(found.until)).days == found.days[-1:]
+
+    async def test_a_report_is_bounded(self, world: World) -> None:
+        assert len((await world.backend.usage.report(date(2024, 1, 1), date(2024, 12, 31))).days) == 366
+        for since, until in (
+            (date(2024, 1, 1), date(2025, 1, 1)),
+            (date(2024, 1, 2), date(2024, 1, 1)),
+            (date(2024, 1, 1), None),
+            (date(8000, 1, 1), None),
+        ):
+            with pytest.raises(errors.InvalidInputError):
+                await world.backend.usage.report(since, until)
 
     async def test_amounts_of_any_size(self, world: World) -> None:
         most = 2**63 - 1

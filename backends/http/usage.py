@@ -18,7 +18,11 @@ class HttpUsageStore(DirectOnly):
         super().__init__("usage")
         self._wire = wire
 
-    async def report(self, since: date, until: date, *, agent: str | None = None) -> UsageReport:
+    async def report(self, since: date | None = None, until: date | None = None, *, agent: str | None = None) -> UsageReport:
         """What the runs used that ended on these days."""
-        query = {"since": since.isoformat(), "until": until.isoformat(), "agent": agent}
+        query = {"since": _text(since), "until": _text(until), "agent": agent}
         return read(UsageReport, (await self._wire.ask("GET", "usage", query=query)).data)
+
+
+def _text(day: date | None) -> str | None:
+    return None if day is None else day.isoformat()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date
 
 from runner.models import Usage
-from runner.usage import UsageDay, UsageReport
+from runner.usage import UsageDay, UsageReport, first_day
 
 from .state import Database, RunState, ThreadState
 
@@ -16,8 +16,11 @@ class MemoryUsageStore:
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
 
-    async def report(self, since: date, until: date, *, agent: str | None = None) -> UsageReport:
+    async def report(self, since: date | None = None, until: date | None = None, *, agent: str | None = None) -> UsageReport:
         """What the runs used that ended on these days."""
+        if until is None:
+            until = self.db.now().astimezone(UTC).date()
+        since = first_day(since, until)
         found = [
             each
             for (tenant, name, day), each in self.db.usage.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
-from runner.usage import UsageDay, UsageReport
+from runner.usage import UsageDay, UsageReport, first_day
 
 from .database import Database
 
@@ -15,8 +15,11 @@ class PostgresUsageStore:
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
 
-    async def report(self, since: date, until: date, *, agent: str | None = None) -> UsageReport:
+    async def report(self, since: date | None = None, until: date | None = None, *, agent: str | None = None) -> UsageReport:
         """What the runs used that ended on these days. Reads a row per day."""
+        if until is None:
+            until = await self.db.value("today")
+        since = first_day(since, until)
         rows = await self.db.rows("usage", self.tenant, agent or "", since, until)
         found = [
             UsageDay(

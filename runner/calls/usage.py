@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
-from typing import Final
+from datetime import date, datetime
 
 from ..errors import InvalidInputError
 from ..models import check_name
 from ..usage import UsageReport
 from .base import YEARS, Calls
-
-MOST_DAYS: Final = 366
-"""Of one report."""
-USUAL_DAYS: Final = 30
-"""Of one report whose first day is left out."""
 
 
 class UsageCalls(Calls):
@@ -24,27 +18,18 @@ class UsageCalls(Calls):
         day by day. Left out, ``until`` is today, and ``since`` the day that makes 30 days; 366 are the most.
 
         ``agent``: of its runs only; those that name none count for the agent ``default``. Each run counts on the day of its
-        end, whatever that was, and stays counted when it is deleted. What a run uses after it was redriven counts on the day of its
-        next end. Totals follow within seconds: ``counted_until`` says up to when they are complete.
+        end, whatever that was, and stays counted when it is deleted. What a run uses after it was redriven counts on the day of
+        its next end. Totals follow within seconds: ``counted_until`` says up to when they are complete.
 
         Raises InvalidInputError.
         """
-        since, until = days(since, until)
+        _check_day("since", since)
+        _check_day("until", until)
         return await self.backend.usage.report(since, until, agent=check_name(agent, "agent"))
 
 
-def days(since: date | None, until: date | None) -> tuple[date, date]:
-    """The first and the last day of a report. Raises InvalidInputError."""
-    for name, day in (("since", since), ("until", until)):
-        if day is not None and (isinstance(day, datetime) or not isinstance(day, date) or day.year not in YEARS):
-            words = f"{name} is a day (datetime.date) from the year {YEARS[0]} to {YEARS[-1]}, got {day!r:.80}"
-            raise InvalidInputError(words, field=name)
-    last = until or datetime.now(UTC).date()
-    first = since or last - timedelta(days=USUAL_DAYS - 1)
-    asked = (last - first).days + 1
-    if asked < 1:
-        raise InvalidInputError(f"since, {first}, is after until, {last}; both days are included", field="since")
-    if asked > MOST_DAYS:
-        words = f"{first} to {last} are {asked} days, and a report has {MOST_DAYS} at most; ask in parts"
-        raise InvalidInputError(words, field="until")
-    return first, last
+def _check_day(name: str, day: object) -> None:
+    """Raises InvalidInputError. A datetime is a date to Python, and would mean another day elsewhere."""
+    if day is not None and (isinstance(day, datetime) or not isinstance(day, date) or day.year not in YEARS):
+        words = f"{name} is a day (datetime.date) from the year {YEARS[0]} to {YEARS[-1]}, got {day!r:.80}"
+        raise InvalidInputError(words, field=name)

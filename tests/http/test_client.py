@@ -128,6 +128,7 @@ async def test_a_conversation(remote: Client, client: Client, worker: Worker) ->
     assert (await remote.messages("t", newest_first=True)).items == (await client.messages("t", newest_first=True)).items
     assert await remote.lineage("f") == await client.lineage("f") and await remote.diff("t", "f") == await client.diff("t", "f")
     assert await remote.feed() == await client.feed()
+    assert (await remote.usage(agent="scripted")).days == (await client.usage(agent="scripted")).days
     assert await remote.runs("t") == await client.runs("t") and await remote.attempts("t", "r1") == await client.attempts(
         "t", "r1"
     )

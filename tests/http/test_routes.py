@@ -367,3 +367,20 @@ class TestDeployment:
         await post(http, "/v1/threads/u/messages", 201, message="1")
         following = await get(http, "/v1/feed", cursor=page["next"])
         assert [e["thread_id"] for e in following["items"]] == ["u"] and following["next"]
+
+    async def test_usage(self, http: httpx.AsyncClient, client: Client, worker: Worker) -> None:
+        """Of 30 days unless they are named; days are days, and a report is bounded."""
+        await post(http, "/v1/threads/t/runs/wait", 200, message="say hi")
+        found = await get(http, "/v1/usage")
+        assert (found["total"]["runs"], len(found["days"]), found["agent"]) == (1, 30, None)
+        assert (found["days"][-1]["day"], found["counted_until"] is not None) == (found["until"], True)
+        day = found["until"]
+        one = await get(http, "/v1/usage", since=day, until=day, agent="nobody")
+        assert (one["agent"], one["total"]["runs"], [each["day"] for each in one["days"]]) == ("nobody", 0, [day])
+        assert len((await get(http, "/v1/usage", since="2024-01-01", until="2024-12-31"))["days"]) == 366
+        for wrong in ({"since": "2023-12-31"}, {"since": "2025-01-01"}, {"agent": ""}):
+            refused = await get(http, "/v1/usage", 400, **{"until": "2024-12-31", **wrong})
+            assert refused["code"] == "invalid_input", wrong
+        for name, value in {"since": "2024-01-01T00:00:00Z", "until": "2024-02-30", "before": "2024-01-01"}.items():
+            assert (await get(http, "/v1/usage", 422, **{name: value}))["code"] == "invalid_request", value
+        assert (await get(http, "/v1/usage", 422, until="1700000000"))["code"] == "invalid_request"

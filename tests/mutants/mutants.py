@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-TABLES, VISIBILITY, ADMISSION, ATTEMPTS, PEOPLE = (
+TABLES, VISIBILITY, ADMISSION, ATTEMPTS, PEOPLE, FEED, USAGE = (
     f"backends/postgres/migrations/{name}.sql"
-    for name in ("0001_tables", "0002_visibility", "0003_admission", "0004_attempts", "0005_people")
+    for name in (
+        *("0001_tables", "0002_visibility", "0003_admission", "0004_attempts", "0005_people", "0010_feed"),
+        "0014_usage",
+    )
 )
 LUA: Final = "backends/redis/lua"
 POSTGRES: Final = "tests/conformance/test_postgres.py"
@@ -317,6 +320,26 @@ MUTANTS: Final = (
         "a worker fetches what a message names", "runner/agents/fetching.py",
         "        check_host(url)\n        token", "        token",
         "tests/unit/test_fetching.py",
+    ),
+    _mutant(
+        "usage is counted past an open transaction", USAGE,
+        "    IF c.goal > pg_snapshot_xmin(pg_current_snapshot()) THEN RETURN; END IF;\n", "",
+        "tests/race/test_usage.py",
+    ),
+    _mutant(
+        "two leaders count usage at once", USAGE,
+        "runyard.usage_counter x FOR UPDATE SKIP LOCKED;", "runyard.usage_counter x;",
+        "tests/race/test_usage.py",
+    ),
+    _mutant(
+        "a redriven run counts twice", PEOPLE,
+        "usage_before = coalesce(y.usage, '{}')", "usage_before = NULL",
+        POSTGRES, "-k", "redriven_counts",
+    ),
+    _mutant(
+        "what was not counted is pruned", FEED,
+        "coalesce((SELECT u.counted FROM runyard.usage_counter u), '0')", "pg_snapshot_xmin(pg_current_snapshot())",
+        POSTGRES, "-k", "not_counted",
     ),
     _mutant(
         "a question's schema is fetched", "runner/agents/answers.py",

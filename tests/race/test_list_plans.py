@@ -13,7 +13,7 @@ import os
 import time
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -37,6 +37,8 @@ THREADS = max(RUNS // 20, 1000)
 LIMIT = 50
 NOTHING, ONE_FILTER, ANY = 120, 600, 6000
 """Blocks that a tenant without anything may cost, a page by one filter, and a page by any of them together."""
+A_PASS = 4000
+"""Blocks that a pass over 500 entries of the feed may cost."""
 QUICK = 0.02
 """Seconds for a tenant without anything, the best of six."""
 
@@ -53,6 +55,13 @@ VALUES: dict[str, list[Any]] = {
     "newest_first": [True, False],
 }
 """What each filter is asked with; one that is not here fails the test."""
+
+DAYS = """
+INSERT INTO runyard.usage_days
+SELECT w.tenant, CASE a WHEN 0 THEN '' ELSE 'agent-' || a END, date '2024-01-01' + d, 1, 1, 1, 1, 1, 1
+FROM unnest($2::text[]) w(tenant), generate_series(0, $1 / 732) a, generate_series(0, 365) d ON CONFLICT DO NOTHING
+"""
+"""About as many rows as there are runs."""
 
 PORTS = ("threads", "runs", "feed", "webhooks", "keys", "limits", "workers", "queues")
 OF_ONE: dict[tuple[str, str], tuple[Any, ...]] = {
@@ -210,6 +219,45 @@ async def test_a_page_costs_its_entries(full: asyncpg.Connection, port: str, nam
         dearest[kind] = max(dearest.get(kind, (0, 0.0, "")), (read, seconds, words))
     for kind, (read, seconds, words) in dearest.items():
         print(f"{port}.{name} | {kind} | {read} blocks | {seconds * 1000:.1f} ms | {words}")
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_a_report_of_usage_costs_its_days(full: asyncpg.Connection, analyzed: bool) -> None:
+    """A3: whatever other tenants and other agents used."""
+    await full.execute(DAYS, RUNS, [TENANT, "other"], timeout=600)
+    if analyzed:
+        await full.execute("ANALYZE runyard.usage_days", timeout=600)
+    year = {"since": date(2024, 1, 1), "until": date(2024, 12, 31)}
+    for tenant, agent in (("nobody", None), (TENANT, None), (TENANT, "agent-1"), (TENANT, "nobody")):
+        database, best = Recording(full), 1e9
+        usage = PostgresBackend(database, None, tenant, "").usage
+        for _ in range(6):
+            began = time.perf_counter()
+            found = await usage.report(**year, agent=agent)
+            best = min(best, time.perf_counter() - began)
+        plans = ("force_custom_plan", "force_generic_plan")
+        read = max([await blocks(full, *database.sent[0], plan) for plan in plans])
+        nothing = "nobody" in (tenant, agent)
+        assert found.total.runs == (0 if nothing else 366)
+        assert read <= (NOTHING if nothing else ONE_FILTER) and best <= QUICK, f"{read} blocks, {best * 1000:.1f} ms"
+        print(f"usage.report | {tenant} | {agent} | {read} blocks | {best * 1000:.1f} ms")
+
+
+async def test_a_pass_that_counts_usage_costs_what_it_counts(full: asyncpg.Connection) -> None:
+    """Whatever waits to be counted, and whoever has a feed."""
+    await full.execute(
+        "INSERT INTO runyard.outbox (tenant, thread_id, type) SELECT 'a' || n, 't', '' FROM generate_series(1, 1000) n"
+    )
+    place = "SELECT transaction::text, position, tenant FROM runyard.usage_counter"
+    async with asyncio.timeout(60):
+        while not await full.fetchval(
+            "SELECT tenant IS NOT NULL FROM runyard.usage_counter"
+        ):  # a transaction elsewhere is open
+            await full.execute("SELECT runyard.count_usage(1)")
+    before = await full.fetchrow(place)
+    read = await blocks(full, "count_usage", (500,), "force_generic_plan")
+    assert read <= A_PASS and await full.fetchrow(place) != before, f"{read} blocks"
+    print(f"usage.count | {read} blocks")
 
 
 @pytest.mark.parametrize("filters", [{"status": RunStatus.DEAD}, {"agent": RARE, "status": RunStatus.FAILED}])

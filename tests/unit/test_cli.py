@@ -466,3 +466,18 @@ class TestOperate:
         [last] = runyard("feed", "--json", "--cursor", lines[0]["cursor"])[1].splitlines()
         assert json.loads(last) == lines[1]
         assert runyard("feed", "--cursor", "x")[0] == exits.Exit.USAGE
+
+    def test_usage(self, runyard: Command, world: Backend) -> None:
+        day = datetime.now(UTC).date()
+        assert "no run ended" in runyard("usage")[2]
+        runyard("prompt", "one", "hi")
+        serve(world, "one")
+        code, out, err = runyard("usage", "--since", str(day - timedelta(days=1)))
+        assert code == exits.Exit.OK and "complete until" in err
+        head, *days, total = out.splitlines()
+        assert head.startswith("DAY") and len(days) == 1 and total.split()[:2] == ["total", "1"]
+        found = json.loads(runyard("usage", "--json")[1])
+        assert (found["total"]["runs"], len(found["days"])) == (1, 30)
+        assert json.loads(runyard("usage", "--agent", "nobody", "--json")[1])["total"]["runs"] == 0
+        for wrong in (["--since", "yesterday"], ["--since", "2024-01-01", "--until", "2025-01-01"]):
+            assert runyard("usage", *wrong)[0] == exits.Exit.USAGE

@@ -61,6 +61,7 @@ SHOW: dict[str, list[str]] = {
     "runs delete": [ID, "failed"],
     "requests": [],
     "feed": [],
+    "usage": ["--agent", ID],
     "keys create": ["name"],
     "keys list": [],
     "keys revoke": [HOSTILE],

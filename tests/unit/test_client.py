@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
@@ -551,3 +551,23 @@ async def test_accept_request_is_what_the_store_gets(client: Client) -> None:
     [(request, connection)] = seen
     assert connection is marker
     assert (request.thread_id, request.run_id, request.metadata) == ("t", "r", {"k": 1})
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        "since, until",
+        [
+            (date(9000, 1, 1), None),
+            (None, date.min),
+            (date.max, date.max),
+            (datetime(2024, 1, 1, tzinfo=UTC), None),
+            (None, "2024-01-01"),
+        ],
+    )
+    async def test_what_is_no_day(self, client: Client, since: date | None, until: date | None) -> None:
+        with pytest.raises(errors.InvalidInputError, match=r"since|until"):
+            await client.usage(since, until)
+
+    async def test_what_is_no_agent(self, client: Client) -> None:
+        with pytest.raises(errors.InvalidInputError, match="agent"):
+            await client.usage(agent="")

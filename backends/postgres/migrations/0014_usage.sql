@@ -46,8 +46,10 @@ DECLARE
 BEGIN
     SELECT x.* INTO c FROM runyard.usage_counter x FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
-        INSERT INTO runyard.usage_counter (goal_at, goal) VALUES (began, pg_snapshot_xmax(pg_current_snapshot()))
-        ON CONFLICT DO NOTHING;
+        IF NOT EXISTS (SELECT 1 FROM runyard.usage_counter) THEN -- else a conflict would wait for who holds the row
+            INSERT INTO runyard.usage_counter (goal_at, goal) VALUES (began, pg_snapshot_xmax(pg_current_snapshot()))
+            ON CONFLICT DO NOTHING;
+        END IF;
         RETURN;
     END IF;
     IF c.goal > pg_snapshot_xmin(pg_current_snapshot()) THEN RETURN; END IF;

@@ -252,6 +252,9 @@ SELECT * FROM runyard.feed($1, $2, $3, $4)
 -- name: usage
 SELECT * FROM runyard.usage_of($1, $2, $3, $4)
 
+-- name: today
+SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date
+
 -- name: count_usage
 SELECT runyard.count_usage($1)
 
