@@ -412,7 +412,7 @@ CREATE TABLE runyard.usage_days (
 ) WITH (fillfactor = 70);
 
 -- How far the outbox was counted; one row. Entries of transactions before `counted` were, which are all that were committed by counted_until.
--- Entries of transactions before `goal`, which are all that were committed by goal_at, are counted next, tenant by tenant: those of tenants
+-- Entries of transactions before `goal`, which are all that were committed by goal_at, are being counted, tenant by tenant: those of tenants
 -- before `tenant` were, and of it those up to (transaction, position).
 CREATE TABLE runyard.usage_counter (
     one           boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -420,9 +420,9 @@ CREATE TABLE runyard.usage_counter (
     counted_until timestamptz,
     goal          xid8 NOT NULL,
     goal_at       timestamptz NOT NULL,
-    tenant        text,
-    transaction   xid8,
-    position      bigint
+    tenant        text NOT NULL DEFAULT '',
+    transaction   xid8 NOT NULL DEFAULT '0',
+    position      bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 -- Subscriptions to the feed; tenant NULL: of every tenant. Entries of transactions before `cursor` were turned into deliveries; those that were

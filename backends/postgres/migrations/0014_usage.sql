@@ -34,6 +34,24 @@ BEGIN
     IF entries > 0 THEN c.transaction := last.transaction; c.position := last.position; END IF;
 END $$;
 
+-- The next tenant behind c.tenant that has entries to count, or where the search for it stopped after `most` tenants; NULL if there is none. A
+-- tenant without any costs one probe of the index: it finds the first entry from (tenant, counted) on, which is that of a tenant behind.
+CREATE FUNCTION runyard.next_to_count(c runyard.usage_counter, most integer, OUT tenant text, OUT looks integer)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    WITH RECURSIVE walk AS (
+        SELECT c.tenant AS whose, '18446744073709551615'::xid8 AS at, 0 AS n
+        UNION ALL
+        SELECT next.tenant, next.transaction, w.n + 1
+        FROM walk w CROSS JOIN LATERAL (
+            SELECT o.tenant, o.transaction FROM runyard.outbox o
+            WHERE (o.tenant, o.transaction) >= (w.whose, CASE WHEN w.at < c.goal THEN c.counted ELSE '18446744073709551615' END)
+            ORDER BY o.tenant, o.transaction, o.position LIMIT 1) next
+        WHERE w.n < most AND (w.at < c.counted OR w.at >= c.goal))
+    SELECT CASE WHEN w.n = most OR w.at >= c.counted AND w.at < c.goal THEN w.whose END, w.n INTO tenant, looks
+    FROM walk w ORDER BY w.n DESC LIMIT 1;
+END $$;
+
 -- Bring the totals on, by about `most` entries: the leader's. A round counts, tenant by tenant, what was committed when the round before ended,
 -- once no transaction is open that had begun by then, so nothing can appear behind it. Totals and place are written together; a second leader
 -- finds the row locked and does nothing.
@@ -53,22 +71,23 @@ BEGIN
         RETURN;
     END IF;
     IF c.goal > pg_snapshot_xmin(pg_current_snapshot()) THEN RETURN; END IF;
-    IF c.tenant IS NULL THEN
-        SELECT min(o.tenant), c.counted, 0 INTO c.tenant, c.transaction, c.position FROM runyard.outbox o;
-    END IF;
-    WHILE c.tenant IS NOT NULL AND most > 0 LOOP
+    LOOP
         got := runyard.count_entries(c, most);
         c := got.c;
-        most := most - got.entries - 1; -- a look costs something, too
-        IF most >= 0 THEN
-            SELECT min(o.tenant), c.counted, 0 INTO c.tenant, c.transaction, c.position FROM runyard.outbox o WHERE o.tenant > c.tenant;
-        END IF;
+        most := most - got.entries;
+        EXIT WHEN most <= 0; -- there may be more of this tenant
+        got := runyard.next_to_count(c, most);
+        c.tenant := got.tenant; c.transaction := c.counted; c.position := 0;
+        EXIT WHEN c.tenant IS NULL;
+        most := most - got.looks;
+        EXIT WHEN most <= 0;
     END LOOP;
     IF c.tenant IS NULL THEN
         c.counted := c.goal;
         c.counted_until := c.goal_at;
-        c.goal_at := began;
         c.goal := pg_snapshot_xmax(pg_current_snapshot());
+        c.goal_at := began;
+        c.tenant := ''; c.transaction := c.counted; c.position := 0;
     END IF;
     UPDATE runyard.usage_counter u SET counted = c.counted, counted_until = c.counted_until, goal = c.goal, goal_at = c.goal_at,
            tenant = c.tenant, transaction = c.transaction, position = c.position;
