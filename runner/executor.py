@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Final
@@ -103,6 +103,8 @@ class Execution:
         agent = self._spec.name if self._spec and claim.run.kind != "fork" else None
         self._meter = metrics.Meter(claim.run, agent)
         self._why: Stop | None = None
+        self._asked = Remainder.nothing()
+        """Holds what the probes of a job used."""
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop(self, why: Stop) -> None:
@@ -353,20 +355,19 @@ class Execution:
 
     async def _job(self, work: Callable[[], Awaitable[object]]) -> Ended | None:
         """A run that is not a prompt: its result instead of messages."""
-        nothing = Remainder.nothing()
         try:
             value = await work()
         except BackendUnavailableError as error:
-            return await self._failed(error, nothing)
+            return await self._failed(error, self._asked)
         except Exception as error:
             if self._why is not None:
                 return None if self._why is Stop.ABANDON else await self._release()
-            return await self._failed(error, nothing)
+            return await self._failed(error, self._asked)
         if self._why is Stop.ABANDON:
             return None
         if isinstance(value, Later):
             return await self._release(delay=value.delay, until_fewer=value.until_fewer)
-        return await self._complete(nothing, value)
+        return await self._complete(self._asked, value)
 
     async def _probe(self) -> object:
         assert self._spec is not None
@@ -383,6 +384,8 @@ class Execution:
         journal = ProbeJournal(messages, run)
         result = await self._call(journal, extra, Ledger(), run=run, spec=spec, stopped=stopped)
         error = unwrap(result.error) if result.error else None
+        if (used := result.left.usage) is not None:
+            self._asked = replace(self._asked, usage=used if self._asked.usage is None else self._asked.usage + used)
         return Answer([*journal.written, *result.left.messages], error, result.left.result)
 
     async def _fan_out(self, ledger: Ledger) -> object:

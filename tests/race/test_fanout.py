@@ -23,7 +23,7 @@ from runner.errors import (
     TooManyCandidatesError,
 )
 from runner.exchange import Attempt, Retention
-from runner.models import ForkManyResult, Message
+from runner.models import ForkManyResult, Message, Usage
 from runner.ports import Backend
 from runner.states import RunStatus
 from runner.worker import Worker
@@ -177,6 +177,21 @@ class TestProbes:
             await first_run(client)
             result = await client.fork_many("t", messages=["fail", "fail"], stop="first", wait=BOUND)
         assert result.winner is None and reasons(result) == ["error", "error"]
+
+    async def test_what_probes_used_is_their_jobs(self, backend: Backend, client: Client) -> None:
+        """Also what one used that failed; a judge's too."""
+
+        async def pays(ctx: RunContext) -> None:
+            await ctx.append(Message.assistant("0", usage=Usage(requests=1, input_tokens=5)))
+            if ctx.input is not None and ctx.input.text == "fail":
+                raise ValueError("as told")
+
+        async with serving(backend, App({"agent": pays, "judge": pays})):
+            await first_run(client)
+            await client.fork_once("t", "a", run_id="probe", wait=BOUND)
+            await client.fork_many("t", messages=["a", "b", "fail"], judge="judge", run_id="job", wait=BOUND)
+        assert (await client.run("t", "probe")).usage == Usage(requests=1, input_tokens=5)
+        assert (await client.run("t", "job")).usage == Usage(requests=4, input_tokens=20)
 
     async def test_f11_the_same_job_again_has_the_same_answer(self, backend: Backend, client: Client) -> None:
         """F11, R2: nothing is asked twice; other messages under its id are refused; the result is kept for its time."""

@@ -250,9 +250,7 @@ async def test_a_pass_that_counts_usage_costs_what_it_counts(full: asyncpg.Conne
     )
     place = "SELECT transaction::text, position, tenant FROM runyard.usage_counter"
     async with asyncio.timeout(60):
-        while not await full.fetchval(
-            "SELECT tenant > '' FROM runyard.usage_counter"
-        ):  # a transaction elsewhere is open
+        while not await full.fetchval("SELECT tenant > '' FROM runyard.usage_counter"):  # a transaction elsewhere is open
             await full.execute("SELECT runyard.count_usage(1)")
     before = await full.fetchrow(place)
     read = await blocks(full, "count_usage", (500,), "force_generic_plan")
