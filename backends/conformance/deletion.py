@@ -302,3 +302,38 @@ class TestRunDeletion:
             await world.messages(leaf=last)
         with pytest.raises(errors.MessageNotFoundError):
             await world.accept("late", parent_id=last)
+
+    @pytest.mark.parametrize("other", ["queued", "running", "suspended", "external", "fork"])
+    async def test_beside_what_goes_on(self, world: World, other: str) -> None:
+        """What lives on the thread and needs nothing of it is no reason to keep it."""
+        await world.turn("r1")
+        await world.failed("bad")
+        match other:
+            case "queued":
+                await world.accept("r2")
+            case "running":
+                await world.start("r2")
+            case "suspended":
+                await world.suspended("r2")
+            case "external":
+                await world.checkpointer.claim_run(T, "r2")
+            case _:
+                fork = ForkRequest(src=T, new="c", cut=Cut(after_run_id="r1"))
+                await world.runs.accept(AcceptRequest(thread_id=T, run_id="r2", kind="fork", fork=fork))
+        await world.runs.delete_run(T, "bad")
+        assert (await world.run("bad")).deleted_at is not None
+
+    @pytest.mark.parametrize("by", ["id", "number"])
+    async def test_who_has_yet_to_fork_from_it(self, world: World, by: str) -> None:
+        """A queued fork finds where it cuts when it is claimed, by the message's id or its number."""
+        await world.turn("r1")
+        await world.failed("bad")
+        [*_, last] = await world.messages(leaf=await world.id_of("bad…"))
+        cut = Cut(at_message_id=last.id) if by == "id" else Cut(at_seq=last.seq)
+        fork = ForkRequest(src=T, new="c", cut=cut)
+        await world.runs.accept(AcceptRequest(thread_id=T, run_id="job", kind="fork", fork=fork))
+        with pytest.raises(errors.RunInUseError) as refused:
+            await world.runs.delete_run(T, "bad")
+        assert refused.value.details["used_by"] == "job"
+        await world.runs.cancel(T, "job")
+        await world.runs.delete_run(T, "bad")

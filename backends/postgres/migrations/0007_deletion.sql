@@ -106,6 +106,7 @@ DECLARE
     details jsonb := jsonb_build_object('thread_id', in_thread, 'run_id', id, 'status', r.status);
     shown bigint;
     doomed uuid[];
+    numbers bigint[];
     next text;
 BEGIN
     IF r.finished_at IS NULL THEN
@@ -116,13 +117,13 @@ BEGIN
     SELECT coalesce(max(l.high_water_seq), 0) INTO shown
     FROM runyard.levels l JOIN runyard.branches b USING (branch_id) JOIN runyard.threads z USING (thread_key)
     WHERE l.ancestor_id = r.branch_id AND l.open_run_id = id AND z.deleted_at IS NULL;
-    doomed := ARRAY(SELECT m.message_id FROM runyard.messages m
-                    WHERE m.branch_id = r.branch_id AND m.run_id = id AND m.seq BETWEEN greatest(r.first_seq, shown + 1) AND r.last_seq);
-    IF doomed <> '{}' THEN
+    SELECT array_agg(m.message_id), array_agg(m.seq) INTO doomed, numbers FROM runyard.messages m
+    WHERE m.branch_id = r.branch_id AND m.run_id = id AND m.seq BETWEEN greatest(r.first_seq, shown + 1) AND r.last_seq;
+    IF doomed IS NOT NULL THEN
         SELECT y.run_id INTO next FROM runyard.runs y
         WHERE y.tenant = t.tenant AND y.thread_id = t.thread_id AND NOT y.deleted AND y.emptied_at IS NULL AND (
             y.branch_id IS NULL AND y.status <> 'cancelled' AND y.parent_id = ANY (doomed)
-            OR y.finished_at IS NULL AND coalesce((y.fork->>'at_message_id')::uuid, runyard.message_at(t, (y.fork->>'at_seq')::bigint)) = ANY (doomed))
+            OR y.finished_at IS NULL AND ((y.fork->'cut'->>'at_message_id')::uuid = ANY (doomed) OR (y.fork->'cut'->>'at_seq')::bigint = ANY (numbers)))
         ORDER BY y.accept_no LIMIT 1;
         IF FOUND THEN
             PERFORM runyard.refuse('run_in_use', format('run %s goes on from a message of run %s; cancel or delete that run first', next, id),
