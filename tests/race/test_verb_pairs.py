@@ -30,11 +30,12 @@ DEADLINE = 10.0
 
 @dataclass
 class Scene:
-    """One thread with a completed run, a running one, and one queued behind it."""
+    """One thread with a completed run, a failed one that said ``last``, a running one, and one queued behind it."""
 
     thread_id: str
     key: int
     attempt: Attempt
+    last: str = ""
 
 
 @dataclass
@@ -136,6 +137,34 @@ async def fork_job(s: Stores, scene: Scene) -> Any:
     return [job.run_id for job in accepted.effects.jobs]
 
 
+async def fork_failed(s: Stores, scene: Scene) -> Any:
+    request = ForkRequest(src=scene.thread_id, new=f"{scene.thread_id}-fork", cut=Cut(at_message_id=scene.last))
+    forked = await s.threads.fork(request)
+    return forked.created, forked.thread.forked_at_seq
+
+
+async def fork_failed_job(s: Stores, scene: Scene) -> Any:
+    request = ForkRequest(src=scene.thread_id, new=f"{scene.thread_id}-job", cut=Cut(at_message_id=scene.last))
+    accepted = await s.runs.accept(AcceptRequest(thread_id=scene.thread_id, run_id="job", kind="fork", fork=request))
+    return [job.run_id for job in accepted.effects.jobs]
+
+
+async def accept_after_failed(s: Stores, scene: Scene) -> Any:
+    return (await s.runs.accept(prompt(scene, "on", parent_id=scene.last))).created
+
+
+async def redrive(s: Stores, scene: Scene) -> Any:
+    return (await s.runs.redrive(scene.thread_id, "failed")).run.status
+
+
+async def delete_run(s: Stores, scene: Scene) -> Any:
+    await s.runs.delete_run(scene.thread_id, "failed")
+
+
+async def delete_run_in_hand(s: Stores, scene: Scene) -> Any:
+    await s.runs.delete_run(scene.thread_id, "running")
+
+
 async def store(s: Stores, scene: Scene) -> Any:
     return (await s.threads.store_message(scene.thread_id, Message.user("stored"))).seq
 
@@ -177,6 +206,12 @@ VERBS: list[Verb] = [
     fork,
     fork_last,
     fork_job,
+    fork_failed,
+    fork_failed_job,
+    accept_after_failed,
+    redrive,
+    delete_run,
+    delete_run_in_hand,
     store,
     external,
     save_extra,
@@ -205,6 +240,7 @@ async def picture(s: Stores, scene: Scene) -> Any:
         r.run_id: (r.status, r.attempt, r.crash_count, r.completion_seq)
         for r in (await s.runs.runs(thread_id=scene.thread_id)).items
     }
+    deleted = [id for id in ("failed", "running") if (run := await s.runs.run(scene.thread_id, id)) and run.deleted_at]
     texts = [(m.seq, m.role, m.text) for m in (await s.threads.messages(scene.thread_id)).items]
     leaves = [(b.depth, b.run_id, b.run_status) for b in await s.threads.branches(scene.thread_id)]
     pending = len((await s.runs.requests(thread_id=scene.thread_id)).items)
@@ -214,7 +250,7 @@ async def picture(s: Stores, scene: Scene) -> Any:
         if await s.threads.thread(child)
     ]
     thread = await s.threads.thread(scene.thread_id)
-    return runs, texts, leaves, pending, children, thread.extra if thread else None
+    return runs, deleted, texts, leaves, pending, children, thread.extra if thread else None
 
 
 async def prepare(s: Stores, thread_id: str, suspended: bool) -> Scene:
@@ -224,6 +260,12 @@ async def prepare(s: Stores, thread_id: str, suspended: bool) -> Scene:
     [claimed] = await s.runs.claim("w", [RunRef(key, "done")])
     assert claimed.attempt
     await s.runs.complete([Write(attempt=claimed.attempt, messages=[Message.assistant("one")], first_event=3)])
+    await s.runs.accept(prompt(scene, "failed"))
+    [claimed] = await s.runs.claim("w", [RunRef(key, "failed")])
+    assert claimed.attempt
+    [said] = await s.runs.append(claimed.attempt, [Message.assistant("half")])
+    await s.runs.fail(Write(attempt=claimed.attempt), ErrorInfo(code="x", message="x"))
+    scene.last = said.id
     await s.runs.accept(prompt(scene, "running"))
     await s.runs.accept(prompt(scene, "queued"))
     [claimed] = await s.runs.claim("w", [RunRef(key, "running")])

@@ -23,7 +23,7 @@ from backends.postgres.backend import connect as connect_postgres
 from runner.exchange import AcceptRequest, Cut, ForkRequest, RunRef, WorkerInfo, Write
 from runner.models import ErrorInfo, HitlRequest, RunOptions, Usage
 from runner.ports import Backend
-from runner.states import LIVE, RunStatus
+from runner.states import ENDED, LIVE, RunStatus
 from tests.stateful.choices import EXTERNALS, RUNS, THREADS, Choices
 from tests.stateful.two_stores import Connect, Key, Side, Sides
 
@@ -281,6 +281,30 @@ class StoreMachine(Choices, RuleBasedStateMachine):
             return [changed.run, changed.effects.jobs and changed.effects.jobs[0].run_id]
 
         self.both(redrive, key)
+
+    @precondition(lambda self: self.any_run("cancelled", "failed", "dead", "completed"))
+    @rule(data=st.data())
+    def delete_run(self, data: st.DataObject) -> None:
+        """What lives or counts is refused. No context changes, nor does anything that another thread shows."""
+        key = self.thread_with(data, *sorted(ENDED))
+        fitting = [RunStatus.CANCELLED, RunStatus.FAILED, RunStatus.DEAD] * 3 + sorted(RunStatus)
+        run_id = self.run_of(data, key, data.draw(st.sampled_from(fitting)))
+        before = {other: view.copy() for other, view in self.seen.items()}
+
+        async def delete_run(side: Side) -> Any:
+            runs = side.backends[key[0]].runs
+            await runs.delete_run(key[1], run_id)
+            return await runs.run(key[1], run_id)
+
+        deleted = self.both(delete_run, *self.seen)
+        assert {k: view for k, view in before.items() if k != key} == {k: view for k, view in self.seen.items() if k != key}
+        now, then = self.seen[key], before[key]
+        assert all(now[part] == then[part] for part in ("thread", "load", "pending"))
+        if deleted is None:
+            assert now == then
+        else:
+            assert deleted.completion_seq is None and deleted.status in ENDED
+            assert run_id not in now["runs"] and run_id not in [request[1] for request in now["requests"]]
 
     @precondition(lambda self: self.any_run("running"))
     @rule()
