@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from runner import errors
-from runner.models import HitlRequest, new_id
+from runner.exchange import ThreadRequest
+from runner.models import HitlRequest, RunOptions, new_id
+from runner.states import RunStatus
 
 from .world import T, World, said
 
@@ -49,6 +53,39 @@ class TestTenants:
         with pytest.raises(errors.MessageNotFoundError):
             await other.messages(leaf=message)
         await other.backend.close()
+
+    async def test_no_list_shows_another_tenants(self, world: World) -> None:
+        """A1: however it is narrowed, by names that all of them use, and on either side in the order of tenants."""
+        tenants = ("a", "b", "c")
+        worlds = {tenant: World(await world.factory(tenant=tenant), world.factory) for tenant in tenants}
+        for tenant, each in worlds.items():
+            named: dict[str, Any] = {"agent": "A", "tags": {"k": "v"}}
+            await each.threads.create_thread(ThreadRequest(thread_id=T, extra={"of": tenant}, **named))
+            facts: dict[str, Any] = {"agent": "A", "metadata": {"of": tenant}, "options": RunOptions(parallel=True)}
+            await each.turn("completed", **facts)
+            await each.failed("failed", **facts)
+            await each.fork("child", after_run_id="completed", options=named)
+            await each.ask(await each.start("suspended", **facts), HitlRequest(request_id=new_id(), payload={"of": tenant}))
+            await each.start("running", **facts)
+            await each.accept("queued", **facts)
+            await each.accept("cancelled", **facts)
+            await each.runs.cancel(T, "cancelled")
+        for tenant, each in worlds.items():
+            for status in (None, *RunStatus):
+                count = 6 if status is None else 0 if status is RunStatus.DEAD else 1
+                for narrowed in ({}, {"thread_id": T}, {"agent": "A"}):
+                    runs = (await each.runs.runs(status=status, **narrowed)).items
+                    assert [run.metadata for run in runs] == [{"of": tenant}] * count
+            for by in ({}, {"agent": "A"}, {"tags": {"k": "v"}}):
+                threads = (await each.threads.threads(**by)).items
+                assert [(thread.thread_id, thread.extra) for thread in threads] == [(T, {"of": tenant}), ("child", {"of": tenant})]
+            [child] = (await each.threads.threads(parent_thread_id=T)).items
+            assert child.extra == {"of": tenant}
+            for pending in (True, False):
+                for within in ({}, {"thread_id": T}):
+                    [request] = (await each.runs.requests(pending=pending, **within)).items
+                    assert request.payload == {"of": tenant}
+            await each.backend.close()
 
     async def test_equal_request_ids(self, world: World) -> None:
         other = World(await world.factory(tenant="other"), world.factory)

@@ -77,39 +77,43 @@ def to_model(messages: Sequence[Message]) -> list[ModelMessage]:
 
     Of a long history :func:`to_model_in_slices` is for the event loop.
     """
-    return [message for told, text in _slices(messages) for message in _read(told, text)]
+    return [message for text, returned in _slices(messages) for message in _read(text, returned)]
 
 
 async def to_model_in_slices(messages: Sequence[Message]) -> list[ModelMessage]:
     """As :func:`to_model`, with a turn for the event loop and for other threads after each slice: that is one call of C."""
     made: list[ModelMessage] = []
-    for told, text in _slices(messages):
+    for text, returned in _slices(messages):
         if made:
             await asyncio.sleep(0)
-        made += _read(told, text)
+        made += _read(text, returned)
     return made
 
 
-def _slices(messages: Sequence[Message]) -> Iterator[tuple[list[dict[str, Any]], bytes]]:
-    """Some of what pydantic-ai calls messages, and what is to be validated of them as JSON, of about SLICE bytes."""
-    some: list[dict[str, Any]] = []
+def _slices(messages: Sequence[Message]) -> Iterator[tuple[bytes, dict[int, list[dict[str, Any]]]]]:
+    """JSON of about SLICE bytes that is to be validated as a list of pydantic-ai's messages, and the parts of those of them,
+    by their place in it, that have what tools returned: the JSON is without that."""
     texts: list[bytes] = []
+    returned: dict[int, list[dict[str, Any]]] = {}
     size = 0
     for told in _merged(messages):
-        some.append(told)
-        texts.append(to_json({**told, "parts": [*map(_without_data, told["parts"])]}))
+        parts = told["parts"]
+        if told["kind"] == "request" and "tool-return" in [part["part_kind"] for part in parts]:
+            returned[len(texts)] = parts
+            told = {**told, "parts": [*map(_without_data, parts)]}
+        texts.append(to_json(told))
         size += len(texts[-1])
         if size >= SLICE:
-            yield some, b"[" + b",".join(texts) + b"]"
-            some, texts, size = [], [], 0
-    if some:
-        yield some, b"[" + b",".join(texts) + b"]"
+            yield b"[" + b",".join(texts) + b"]", returned
+            texts, returned, size = [], {}, 0
+    if texts:
+        yield b"[" + b",".join(texts) + b"]", returned
 
 
-def _read(told: Sequence[dict[str, Any]], text: bytes) -> list[ModelMessage]:
+def _read(text: bytes, returned: Mapping[int, Sequence[dict[str, Any]]]) -> list[ModelMessage]:
     read = ModelMessagesTypeAdapter.validate_json(text)
-    for written, whole in zip(told, read, strict=True):
-        for part, made in zip(written["parts"], whole.parts, strict=True):
+    for place, parts in returned.items():
+        for part, made in zip(parts, read[place].parts, strict=True):
             if isinstance(made, ToolReturnPart) and FILES not in part:
                 made.content = part["content"]
     return read
@@ -120,7 +124,7 @@ def _merged(messages: Sequence[Message]) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
     for message in messages:
         if message.role == "assistant":
-            names.update({call.id: call.name for call in message.tool_calls})
+            names |= {part.id: part.name for part in message.content if isinstance(part, ToolCallPart)}
             if parts := _parts(message, names):
                 told.append(_response(message, parts))
         elif told and told[-1]["kind"] == "request":

@@ -146,6 +146,16 @@ async def test_a_key_is_its_tenants_and_its_threads(caller: Caller) -> None:
     assert len(found) == 4
 
 
+async def test_a_key_is_its_operations(http: httpx.AsyncClient, worker: Worker) -> None:
+    """What it stands for in one operation is unknown to another on the same thread."""
+    key = {"Idempotency-Key": "once"}
+    run = (await http.post("/v1/threads/t/runs/wait", json={"message": "say hi"}, headers=key)).json()["run"]["run_id"]
+    message = (await http.post("/v1/threads/t/messages", json={"message": "x"}, headers=key)).json()["id"]
+    fork = (await http.post("/v1/threads/t/fork", json={"after_run_id": run}, headers=key)).json()["thread"]["thread_id"]
+    again = (await http.post("/v1/threads/t/regenerate", json={}, headers=key)).json()["run_id"]
+    assert len({run, message, fork, again}) == 4
+
+
 @pytest.mark.parametrize("key", ["", "x" * 256, "two words", "caf\xe9"])
 async def test_a_key_is_bounded(http: httpx.AsyncClient, key: str) -> None:
     """A2."""

@@ -21,7 +21,7 @@ from runner.client import Client
 from runner.states import RunStatus
 from tests.http.conftest import SECRET
 
-BOUND = 20.0
+BOUND = 10.0
 ANSWER = re.compile(rb"HTTP/1\.1 (?=\d{3} )")
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /v1/threads HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -183,6 +183,14 @@ async def test_claims_that_are_none(nobody: httpx.AsyncClient, client: Client, a
     assert len(wrong) > 200
 
 
+@pytest.mark.parametrize("text", ["", "0" * 15, "0" * 17, "A" * 16, "0" * 15 + "\0", "0" * 16 + "\n", "é" * 16, "0" * 3000])
+def test_a_key_is_named_by_what_a_key_can_be_called(text: str) -> None:
+    """A2: no store is asked for anything else."""
+    reader = tokens.Tokens([SECRET], 60)
+    assert reader.read(signed(claims_of("0" * 16))) is not None
+    assert reader.read(signed(claims_of(text))) is None
+
+
 def _is_in(claim: tuple[str, Any], valid: set[tuple[str, Any]]) -> bool:
     """As JSON has it: True is not 1."""
     return any((claim[0], repr(claim[1])) == (name, repr(value)) for name, value in valid)

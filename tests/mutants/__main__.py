@@ -12,10 +12,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tests.mutants.mutants import MUTANTS, Mutant
+from tests.mutants.mutant import Mutant
+from tests.mutants.mutants import MUTANTS
 
 ROOT: Final = Path(__file__).parents[2]
 IGNORED: Final = shutil.ignore_patterns(".*", "__pycache__", "node_modules", "build", "dist")
@@ -37,7 +39,7 @@ def main() -> int:
 def _caught(mutant: Mutant, tree: Path) -> bool:
     """True if the mutant's tests, which pass without it, fail with it, or a minute of chaos does."""
     began = time.monotonic()
-    if (code := _run(tree, "pytest", *mutant.tests)) != PASSED:
+    if (code := _before(tree, mutant.tests)) != PASSED:
         sys.exit(f"the tests for {mutant.name!r} end with {code} before any guard is removed: {' '.join(mutant.tests)}")
     originals = {edit.file: (tree / edit.file).read_text("utf-8") for edit in mutant.edits}
     try:
@@ -53,6 +55,12 @@ def _caught(mutant: Mutant, tree: Path) -> bool:
             (tree / file).write_text(text, "utf-8")
     print(f"{f'caught by {by}' if by else 'SURVIVED':<18}{time.monotonic() - began:6.0f} s  {mutant.name}", flush=True)
     return by is not None
+
+
+@cache
+def _before(tree: Path, tests: tuple[str, ...]) -> int:
+    """The exit code of tests, which several mutants may share, with every guard in place."""
+    return _run(tree, "pytest", *tests)
 
 
 def _run(tree: Path, module: str, *arguments: str) -> int:

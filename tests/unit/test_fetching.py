@@ -155,7 +155,7 @@ async def test_m5_no_redirect_leaves_the_hosts(target: Private, operator: Any, i
     [
         *("file:///etc/passwd", "http://", "x", "http://[::1", "http://a@127.0.0.1/", "http://files.example.org@127.0.0.1/"),
         *("http://127.0.0.1#files.example.org", "http://files.example.org.evil.net/", "//127.0.0.1/", "gs://bucket/x"),
-        "http://127.0.0.1\\@files.example.org.evil.net/",
+        *("http://127.0.0.1\\@files.example.org.evil.net/", "http://evil-files.example.org/", "http://evil.files.example.org/"),
     ],
 )
 def test_m5_a_host_is_compared_whole(url: str, operator: Any) -> None:

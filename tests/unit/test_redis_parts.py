@@ -5,6 +5,7 @@ from arq.jobs import deserialize_job_raw
 
 from backends.redis import RedisServer
 from backends.redis.events import EventId
+from backends.redis.hub import MOST_EACH, Subscription
 from backends.redis.jobs import UnknownEnvelopeError, decode, encode, packb, unpackb
 from backends.redis.keys import Keys
 from runner.errors import InvalidInputError
@@ -56,3 +57,13 @@ def test_event_ids_prove_what_lies_between() -> None:
 def test_a_url_of_another_kind_is_refused() -> None:
     with pytest.raises(InvalidInputError):
         RedisServer("http://localhost")
+
+
+async def test_what_a_subscription_holds_is_bounded_in_bytes() -> None:
+    """E3: its reader is told what it does not get, and gets what comes from then on; one large message is held alone."""
+    subscription = Subscription(limit=1000)
+    for sizes, held in (([MOST_EACH - 1, 1], True), ([MOST_EACH, 1], False), ([MOST_EACH + 1], True), ([MOST_EACH + 1, 1], False)):
+        messages = [b"x" * size for size in sizes]
+        for message in messages:
+            subscription.put(message)
+        assert [await subscription.get() for _ in (messages if held else [None])] == (messages if held else [None])

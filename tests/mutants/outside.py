@@ -1,0 +1,425 @@
+"""Guards against what comes from outside: callers of the API, what they store, and who reads what was stored."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Edit, Mutant, mutant
+
+ADMISSION, ATTEMPTS, FORKS, DELETION, READERS = (
+    f"backends/postgres/migrations/{name}.sql"
+    for name in ("0003_admission", "0004_attempts", "0006_forks", "0007_deletion", "0008_reading")
+)
+LUA: Final = "backends/redis/lua"
+TOKENS, PARTS, READING, PROTOCOL, IDEMPOTENCY = (
+    f"api/http/{name}.py" for name in ("tokens", "routes/parts", "reading", "protocol", "idempotency")
+)
+BOUNDS, CURSOR, FETCHING = (f"runner/{name}.py" for name in ("bounds", "threadcursor", "agents/fetching"))
+POSTGRES: Final = "tests/conformance/test_postgres.py"
+
+OUTSIDE: Final[tuple[Mutant, ...]] = (
+    mutant(
+        "HTTP shows every tenant the same", "api/http/service.py",
+        ".for_tenant(principal.tenant)", ".for_tenant(\"\")",
+        "tests/http/test_tenants.py",
+    ),
+    mutant(
+        "HTTP asks for no scope", "api/http/routes/parts.py",
+        "        principal.require(scope)\n", "",
+        "tests/http/test_tenants.py",
+    ),
+    mutant(
+        "HTTP takes any secret of a key", "api/http/keyring.py",
+        " and hmac.compare_digest(principal.key, digest)", "",
+        "tests/http/test_access.py",
+    ),
+    mutant(
+        "HTTP asks for each key that does not exist again", "api/http/keyring.py",
+        "            _keep(self._unknown, key_id, now)\n", "",
+        "tests/http/test_strangers.py",
+    ),
+    mutant(
+        "HTTP looks up any number of keys for an address", "api/http/keyring.py",
+        "        address = self._failures.count(request)\n", '        address = ""\n',
+        "tests/http/test_strangers.py",
+    ),
+    mutant(
+        "HTTP takes any signature of a stream token", "api/http/tokens.py",
+        "self._serializer.loads(text)", "self._serializer.loads_unsafe(text)[1]",
+        "tests/http/test_tokens.py",
+    ),
+    mutant(
+        "HTTP takes many texts of one signature", "api/http/tokens.py",
+        " or not _FORM.fullmatch(text)", "",
+        "tests/http/test_tokens.py",
+    ),
+    mutant(
+        "a stream token may last for ever", "api/http/tokens.py",
+        "return 0 < left <= self._lifetime + SKEW", "return 0 < left",
+        "tests/http/test_tokens.py",
+    ),
+    mutant(
+        "a stream token is worth more than its key", "api/http/auth.py",
+        "        owner.require(\"read\")\n", "",
+        "tests/http/test_tokens.py",
+    ),
+    mutant(
+        "a stream token of another scheme opens", "api/http/auth.py",
+        "case ByHost() if callable(self.auth):", "case ByHost():",
+        "tests/http/test_tokens.py",
+    ),
+    mutant(
+        "a stream goes on without its scope", "api/http/auth.py",
+        "            and all(holder.has(scope) for scope in principal.scopes)\n", "",
+        "tests/http/test_tokens.py",
+    ),
+    mutant(
+        "a stream outlasts its token", "api/http/sse.py",
+        "call_later(self.seat.lasts(), _expire, end)", "call_later(streams.most, _expire, end)",
+        "tests/http/test_tokens.py",
+    ),
+    mutant(
+        "HTTP without keys answers to any page", "api/http/auth.py",
+        "        if origin is not None and origin not in self._origins", "        if False",
+        "tests/http/test_access.py",
+    ),
+    mutant(
+        "a thread's stream passes a higher fence without a look at the runs", "runner/threadstream.py",
+        "if event is None or (at is not None and at[0] > self.place.top):", "if event is None:",
+        "tests/unit/test_thread_stream.py",
+    ),
+    mutant(
+        "a reader does not wait for what a run says last", "runner/streams.py",
+        "            await self._underway(ref, run)\n", "",
+        "tests/http/test_streams.py",
+    ),
+    mutant(
+        "a store keeps what a caller says for an agent", "backends/postgres/codec.py",
+        "if by_agent and message.provider_details", "if message.provider_details",
+        POSTGRES, "-k", "m5",
+    ),
+    mutant(
+        "a model is told what a caller says in metadata", "runner/agents/dialect.py",
+        "kept = (message.provider_details or {}).get(KEPT)", "kept = (message.provider_details or message.metadata).get(KEPT)",
+        "tests/unit/test_callers_words.py",
+    ),
+    Mutant(
+        "what a tool returned becomes a file if it looks like one",
+        ("tests/unit/test_callers_words.py",),
+        (
+            Edit("runner/agents/dialect.py", "else {**part, \"content\": None}", "else part"),
+            Edit("runner/agents/dialect.py", "                made.content = part[\"content\"]\n", "                pass\n"),
+        ),
+    ),
+    mutant(
+        "a worker fetches what a message names", "runner/agents/fetching.py",
+        "        check_host(url)\n        token", "        token",
+        "tests/unit/test_fetching.py",
+    ),
+    mutant(
+        "a question's schema is fetched", "runner/agents/answers.py",
+        ", registry=EMPTY_REGISTRY", "",
+        "tests/unit/test_answers.py",
+    ),
+    mutant(
+        "a stream token of another version opens", TOKENS,
+        "version: int = Field(ge=VERSION, le=VERSION)", "version: int",
+        "tests/http/test_tokens.py", "-k", "claims_that_are_none",
+    ),
+    mutant(
+        "a stream token says what it likes beside its claims", TOKENS,
+        "extra=\"forbid\"", "extra=\"ignore\"",
+        "tests/http/test_tokens.py", "-k", "claims_that_are_none",
+    ),
+    mutant(
+        "a stream token names a key by any text", TOKENS,
+        "key_id: str = Field(pattern=\"^[0-9a-f]{16}$\")", "key_id: str",
+        "tests/http/test_tokens.py", "-k", "what_a_key_can_be",
+    ),
+    mutant(
+        "a stream token names threads that cannot be", TOKENS,
+        "AfterValidator(lambda value: check_id(value, \"id\"))", "AfterValidator(str)",
+        "tests/http/test_tokens.py", "-k", "claims_that_are_none",
+    ),
+    mutant(
+        "a stream token outlives its time", TOKENS,
+        "return 0 < left <=", "return left <=",
+        "tests/http/test_tokens.py", "-k", "claims_that_are_none",
+    ),
+    mutant(
+        "a stream token opens every stream", PARTS,
+        "if asked.get(\"thread_id\") != thread_id or run_id not in (None, asked.get(\"run_id\")):", "if False:",
+        "tests/http/test_tokens.py", "-k", "opens_what_its_key_may_see",
+    ),
+    mutant(
+        "a value may be as deep as it likes", BOUNDS,
+        "if level > MAX_NESTING:", "if False:",
+        "tests/conformance/test_memory.py", "-k", "TestNesting",
+    ),
+    mutant(
+        "a value may have any number of members", BOUNDS,
+        "                if count > values:", "                if False:",
+        "tests/unit/test_bounds.py", "-k", "every_level",
+    ),
+    mutant(
+        "a value may have any number of bytes", BOUNDS,
+        "if most is not None and size > most:", "if False:",
+        "tests/unit/test_bounds.py", "-k", "bytes",
+    ),
+    mutant(
+        "an integer may have any number of bits", BOUNDS,
+        "elif isinstance(part, int) and part not in _INTEGERS:", "elif False:",
+        "tests/unit/test_bounds.py", "-k", "integers",
+    ),
+    mutant(
+        "a message may have any number of parts", BOUNDS,
+        "if len(message.content) > MAX_PARTS:", "if False:",
+        "tests/conformance/test_memory.py", "-k", "parts_of_a_message",
+    ),
+    mutant(
+        "a body is decoded whatever its number of values", READING,
+        "    if _beginnings(outside) >= MOST_VALUES:", "    if False:",
+        "tests/unit/test_bounds.py", "-k", "outside_of_strings",
+    ),
+    mutant(
+        "a number in a body may have any number of digits", READING,
+        "    if long and _TOO_LONG in outside.translate(_DIGITS):", "    if False:",
+        "tests/unit/test_bounds.py", "-k", "outside_of_strings",
+    ),
+    mutant(
+        "a body brings infinity", READING,
+        "    _check_finite(value)\n", "",
+        "tests/http/test_bounds.py", "-k", "hostile_bodies",
+    ),
+    mutant(
+        "a download leaves the hosts by a redirect", FETCHING,
+        "{\"allowed_domains\": [*hosts]} if hosts is not None else {}", "{}",
+        "tests/unit/test_fetching.py", "-k", "redirect",
+    ),
+    mutant(
+        "a download goes to private addresses", FETCHING,
+        "allow_local=from_environment().fetch_private", "allow_local=True",
+        "tests/unit/test_fetching.py",
+    ),
+    mutant(
+        "a host that only ends like an allowed one is fetched from", FETCHING,
+        "if host.rstrip(\".\") not in from_environment().fetch_hosts:",
+        "if not host.rstrip(\".\").endswith(tuple(from_environment().fetch_hosts)):",
+        "tests/unit/test_fetching.py", "-k", "compared_whole",
+    ),
+    mutant(
+        "a user calls tools in the model's words", "runner/agents/contents.py",
+        "case ToolCallPart() if role == \"assistant\":", "case ToolCallPart():",
+        "tests/unit/test_callers_words.py",
+    ),
+    mutant(
+        "a list by tags shows every tenant's threads", READERS,
+        "WHERE g.tenant = $1 AND g.term = $4 AND", "WHERE g.term = $4 AND",
+        POSTGRES, "-k", "another_tenants",
+    ),
+    mutant(
+        "a list of what waits goes on into the next tenant", READERS,
+        "' AND (r.tenant, r.accept_no) < ($1, $8) AND r.tenant >= $1'", "' AND (r.tenant, r.accept_no) < ($1, $8)'",
+        POSTGRES, "-k", "another_tenants",
+    ),
+    mutant(
+        "a list by agent shows every tenant's runs", READERS,
+        "'r.tenant = $1 AND r.agent = $4'", "'r.agent = $4'",
+        POSTGRES, "-k", "another_tenants",
+    ),
+    mutant(
+        "a list of deliveries goes on into the next tenant", READERS,
+        "(d.tenant, d.delivery_no) < ($1, $2) AND d.tenant >= $1", "(d.tenant, d.delivery_no) < ($1, $2)",
+        POSTGRES, "-k", "TestWebhooks and tenants",
+    ),
+    mutant(
+        "a page of runs has any number of bytes", READERS,
+        "+ coalesce(octet_length(r.error::text), 0) + octet_length(r.options::text);\n            more := found > 0 AND total + size > bytes;",
+        "+ coalesce(octet_length(r.error::text), 0) + octet_length(r.options::text);\n            more := false;",
+        "tests/conformance/test_page_bytes.py", "-k", "runs",
+    ),
+    mutant(
+        "a page of requests has any number of bytes", READERS,
+        "OR (found > 0 AND total > bytes) THEN", "THEN",
+        POSTGRES, "-k", "requests_come_in_pages",
+    ),
+    mutant(
+        "the first tenant is served until it has no more", f"{LUA}/claim.lua",
+        "first[2] and 1 or limit - claimed", "limit - claimed",
+        "tests/race/test_scheduler.py", "-k", "starve_another or share",
+    ),
+    mutant(
+        "a tenant that comes back goes to the front", f"{LUA}/turns.lua",
+        "redis.call('ZADD', turns, last_turn(turns) + 1, tenant)", "redis.call('ZADD', turns, 0, tenant)",
+        "tests/race/test_scheduler.py", "-k", "starves_nobody",
+    ),
+    mutant(
+        "what a caller calls an agent becomes a label", "runner/metrics.py",
+        "agent if agent in _agents else \"\"", "agent or \"\"",
+        "tests/unit/test_metrics.py", "-k", "nobody_serves",
+    ),
+    mutant(
+        "headers may take for ever", PROTOCOL,
+        "\"head\": settings.body_timeout, ", "",
+        "tests/http/test_serve.py", "-k", "head_that_does_not_come",
+    ),
+    mutant(
+        "a connection may say nothing for ever", PROTOCOL,
+        "\"first\": settings.body_timeout, ", "",
+        "tests/http/test_serve.py", "-k", "head_that_does_not_come",
+    ),
+    mutant(
+        "an answered connection may stay for ever", PROTOCOL,
+        ", \"idle\": settings.idle_timeout", "",
+        "tests/http/test_serve.py", "-k", "follows_an_answer and line",
+    ),
+    mutant(
+        "headers without end are read on", PROTOCOL,
+        "        if self._fruitless > self._most_bytes:", "        if False:",
+        "tests/http/test_serve.py", "-k", "head_without_end",
+    ),
+    mutant(
+        "any number of requests wait on a connection", PROTOCOL,
+        "if len(self.pipeline) >= AHEAD:", "if False:",
+        "tests/http/test_serve.py", "-k", "requests_ahead",
+    ),
+    mutant(
+        "a slow reader of one channel holds any number of bytes", "backends/redis/hub.py",
+        "return held <= most and len", "return len",
+        "tests/unit/test_redis_parts.py", "-k", "bounded_in_bytes",
+    ),
+    mutant(
+        "all slow readers together hold any number of bytes", "backends/redis/hub.py",
+        "ALWAYS if self._unread.size + size > MOST_IN_ALL else MOST_EACH", "MOST_EACH",
+        "tests/race/test_events.py", "-k", "what_a_process_holds",
+    ),
+    mutant(
+        "a slow reader of a thread holds any number of bytes", "runner/threadstream.py",
+        "while self._text and self._text + text > UNREAD_TEXT:", "while False:",
+        "tests/unit/test_thread_stream.py", "-k", "bounded_in_text",
+    ),
+    mutant(
+        "a cursor names any number of runs", CURSOR,
+        "            and len(self.open) <= NAMED\n", "",
+        "tests/unit/test_thread_bounds.py", "-k", "cursor_says",
+    ),
+    mutant(
+        "a cursor names runs of any length", CURSOR,
+        "            and sum(_room(run_id, last) for run_id, last in self.open.items()) <= ROOM\n", "",
+        "tests/unit/test_thread_bounds.py", "-k", "cursor_says",
+    ),
+    mutant(
+        "a cursor claims a fence that no store has", CURSOR,
+        "and -1 <= self.top < LARGEST", "and -1 <= self.top",
+        "tests/unit/test_thread_bounds.py", "-k", "cursor_says",
+    ),
+    mutant(
+        "all subscriptions sign with one secret", "runner/webhooks/secrets.py",
+        "(\"subscription\", webhook_id)", "(\"subscription\", \"\")",
+        "tests/unit/test_webhooks.py", "-k", "no_two_owners",
+    ),
+    mutant(
+        "all tenants sign with one secret", "runner/webhooks/secrets.py",
+        "(\"tenant\", tenant)", "(\"tenant\", \"\")",
+        "tests/unit/test_webhooks.py", "-k", "no_two_owners",
+    ),
+    mutant(
+        "a terminal obeys what was stored", "runner/legible.py",
+        "return _UNSEEN.sub(_sign, text)", "return text",
+        "tests/unit/test_cli_terminal.py", "-k", "signs",
+    ),
+    mutant(
+        "a terminal obeys what was stored as JSON", "runner/legible.py",
+        "return _IN_JSON.sub(lambda found: f\"\\\\u{ord(found[0]):04x}\", text)", "return text",
+        "tests/unit/test_cli_terminal.py", "-k", "json_stays_json",
+    ),
+    mutant(
+        "an Idempotency-Key is every tenant's", IDEMPOTENCY,
+        "json.dumps([self.tenant, operation, *of, self.value])", "json.dumps([operation, *of, self.value])",
+        "tests/http/test_idempotency.py", "-k", "its_tenants",
+    ),
+    mutant(
+        "an Idempotency-Key is every thread's", IDEMPOTENCY,
+        "json.dumps([self.tenant, operation, *of, self.value])", "json.dumps([self.tenant, operation, self.value])",
+        "tests/http/test_idempotency.py", "-k", "its_threads",
+    ),
+    mutant(
+        "an Idempotency-Key is every operation's", IDEMPOTENCY,
+        "json.dumps([self.tenant, operation, *of, self.value])", "json.dumps([self.tenant, *of, self.value])",
+        "tests/http/test_idempotency.py", "-k", "its_operations",
+    ),
+    mutant(
+        "two Idempotency-Keys are one", IDEMPOTENCY,
+        "if len(request.headers.getlist(\"idempotency-key\")) > 1:", "if False:",
+        "tests/http/test_idempotency.py", "-k", "one_key",
+    ),
+    mutant(
+        "a change is made whatever If-Match says", "api/http/routes/threads.py",
+        "    if if_match is None:\n", "    if True:\n",
+        "tests/http/test_conditions.py", "-k", "stale_change",
+    ),
+    mutant(
+        "a change is made whatever changed since it was read", FORKS,
+        "IF t.updated_at IS DISTINCT FROM coalesce(seen, t.updated_at) THEN", "IF false THEN",
+        POSTGRES, "-k", "what_has_changed",
+    ),
+    mutant(
+        "a parameter that is misspelt is passed over", PARTS,
+        "            known.check(request)\n", "",
+        "tests/http/test_bounds.py", "-k", "does_not_know",
+    ),
+    mutant(
+        "a run that is too late is claimed", ATTEMPTS,
+        "IF r.attempt = 0 AND r.expires_at <= clock_timestamp() THEN", "IF false THEN",
+        POSTGRES, "-k", "comes_too_late",
+    ),
+    mutant(
+        "a run that nobody starts waits for ever", ADMISSION,
+        "WHERE x.thread_key = t.thread_key AND x.expires_at <= clock_timestamp() AND x.attempt = 0",
+        "WHERE false AND x.attempt = 0",
+        POSTGRES, "-k", "nobody_starts",
+    ),
+    mutant(
+        "a run that started expires", ATTEMPTS,
+        "IF r.attempt = 0 AND r.expires_at <= clock_timestamp() THEN", "IF r.expires_at <= clock_timestamp() THEN",
+        POSTGRES, "-k", "started_does_not_expire",
+    ),
+    mutant(
+        "the limit of waiting holds for nobody", ADMISSION,
+        "CASE WHEN q.kind <> 'fork' THEN runyard.limit_of('queued_seconds') END);", "NULL);",
+        POSTGRES, "-k", "limit_holds_for_all",
+    ),
+    mutant(
+        "a run in a context is deleted", DELETION,
+        "    ELSIF r.completion_seq IS NOT NULL THEN\n        PERFORM runyard.refuse('run_in_use'",
+        "    ELSIF false THEN\n        PERFORM runyard.refuse('run_in_use'",
+        POSTGRES, "-k", "lives_or_counts",
+    ),
+    mutant(
+        "a run is deleted without the thread's lock", DELETION,
+        "DECLARE\n    t runyard.threads := runyard.known_thread(for_tenant, in_thread);\n    r runyard.runs",
+        "DECLARE\n    t runyard.threads := (SELECT x FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = in_thread);\n"
+        "    r runyard.runs",
+        "tests/race/test_verb_pairs.py", "-k", "accept_after_failed",
+    ),
+    mutant(
+        "a run is deleted under who goes on from it", DELETION,
+        "y.branch_id IS NULL AND y.status <> 'cancelled' AND y.parent_id = ANY (doomed)", "false",
+        POSTGRES, "-k", "RunDeletion and go_on",
+    ),
+    mutant(
+        "a run is deleted under a fork that waits", DELETION,
+        "            OR y.finished_at IS NULL AND ((y.fork", "            OR false AND ((y.fork",
+        POSTGRES, "-k", "yet_to_fork",
+    ),
+    mutant(
+        "a fork loses what a deleted run said", DELETION,
+        "m.seq BETWEEN greatest(r.first_seq, shown + 1) AND r.last_seq", "m.seq BETWEEN r.first_seq AND r.last_seq",
+        POSTGRES, "-k", "RunDeletion and forks_keep",
+    ),
+    mutant(
+        "one run that cannot be decoded stops its claim", "backends/postgres/runs.py",
+        "return await self._end_corrupted(claim, row, error)", "raise",
+        "tests/race/test_corrupt_rows.py", "-k", "when_it_is_claimed",
+    ),
+)  # fmt: skip
