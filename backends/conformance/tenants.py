@@ -73,17 +73,20 @@ class TestTenants:
         for tenant, each in worlds.items():
             for status in (None, *RunStatus):
                 count = 6 if status is None else 0 if status is RunStatus.DEAD else 1
-                for narrowed in ({}, {"thread_id": T}, {"agent": "A"}):
-                    runs = (await each.runs.runs(status=status, **narrowed)).items
+                for thread_id, agent in ((None, None), (T, None), (None, "A")):
+                    runs = (await each.runs.runs(status=status, thread_id=thread_id, agent=agent)).items
                     assert [run.metadata for run in runs] == [{"of": tenant}] * count
-            for by in ({}, {"agent": "A"}, {"tags": {"k": "v"}}):
-                threads = (await each.threads.threads(**by)).items
-                assert [(thread.thread_id, thread.extra) for thread in threads] == [(T, {"of": tenant}), ("child", {"of": tenant})]
+            for agent, tags in ((None, None), ("A", None), (None, {"k": "v"})):
+                threads = (await each.threads.threads(agent=agent, tags=tags)).items
+                assert [(thread.thread_id, thread.extra) for thread in threads] == [
+                    (T, {"of": tenant}),
+                    ("child", {"of": tenant}),
+                ]
             [child] = (await each.threads.threads(parent_thread_id=T)).items
             assert child.extra == {"of": tenant}
             for pending in (True, False):
-                for within in ({}, {"thread_id": T}):
-                    [request] = (await each.runs.requests(pending=pending, **within)).items
+                for thread_id in (None, T):
+                    [request] = (await each.runs.requests(pending=pending, thread_id=thread_id)).items
                     assert request.payload == {"of": tenant}
             await each.backend.close()
 

@@ -234,8 +234,8 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a page of runs has any number of bytes", READERS,
-        "+ coalesce(octet_length(r.error::text), 0) + octet_length(r.options::text);\n            more := found > 0 AND total + size > bytes;",
-        "+ coalesce(octet_length(r.error::text), 0) + octet_length(r.options::text);\n            more := false;",
+        "octet_length(r.options::text);\n            more := found > 0 AND total + size > bytes;",
+        "octet_length(r.options::text);\n            more := false;",
         "tests/conformance/test_page_bytes.py", "-k", "runs",
     ),
     mutant(
@@ -292,6 +292,21 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "all slow readers together hold any number of bytes", "backends/redis/hub.py",
         "ALWAYS if self._unread.size + size > MOST_IN_ALL else MOST_EACH", "MOST_EACH",
         "tests/race/test_events.py", "-k", "what_a_process_holds",
+    ),
+    mutant(
+        "a thread's stream reads a run again whose end it told", "runner/threadstream.py",
+        "if run.run_id not in self.place.open or self._follow(run):", "if self._follow(run):",
+        "tests/unit/test_thread_bounds.py", "-k", "no_further_turn",
+    ),
+    mutant(
+        "a thread's stream reads a run twice at once", "runner/threadstream.py",
+        " or run.run_id == self.passing", "",
+        "tests/unit/test_thread_bounds.py", "-k", "goes_on_during",
+    ),
+    mutant(
+        "a thread's stream takes a run that said nothing yet as read", "runner/threadstream.py",
+        " and self._last(run.run_id):", ":",
+        "tests/unit/test_thread_bounds.py", "-k", "come_late",
     ),
     mutant(
         "a slow reader of a thread holds any number of bytes", "runner/threadstream.py",
@@ -398,8 +413,8 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     mutant(
         "a run is deleted without the thread's lock", DELETION,
         "DECLARE\n    t runyard.threads := runyard.known_thread(for_tenant, in_thread);\n    r runyard.runs",
-        "DECLARE\n    t runyard.threads := (SELECT x FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = in_thread);\n"
-        "    r runyard.runs",
+        "DECLARE\n    t runyard.threads := (SELECT x FROM runyard.threads x WHERE x.tenant = for_tenant"
+        " AND x.thread_id = in_thread);\n    r runyard.runs",
         "tests/race/test_verb_pairs.py", "-k", "accept_after_failed",
     ),
     mutant(

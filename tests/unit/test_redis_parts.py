@@ -62,7 +62,12 @@ def test_a_url_of_another_kind_is_refused() -> None:
 async def test_what_a_subscription_holds_is_bounded_in_bytes() -> None:
     """E3: its reader is told what it does not get, and gets what comes from then on; one large message is held alone."""
     subscription = Subscription(limit=1000)
-    for sizes, held in (([MOST_EACH - 1, 1], True), ([MOST_EACH, 1], False), ([MOST_EACH + 1], True), ([MOST_EACH + 1, 1], False)):
+    for sizes, held in (
+        ([MOST_EACH - 1, 1], True),
+        ([MOST_EACH, 1], False),
+        ([MOST_EACH + 1], True),
+        ([MOST_EACH + 1, 1], False),
+    ):
         messages = [b"x" * size for size in sizes]
         for message in messages:
             subscription.put(message)

@@ -15,10 +15,11 @@ import pytest
 from backends.memory import MemoryBackend, connect
 from runner import threadstream
 from runner.client import Client
-from runner.exchange import Attempt, RunRef, WorkerInfo, Write
-from runner.models import Event
+from runner.exchange import AcceptRequest, Attempt, RunRef, WorkerInfo, Write
+from runner.models import Event, HitlRequest, JsonObject, Message
+from runner.streams import position
 from runner.threadcursor import NAMED, ROOM, Place
-from runner.threadstream import FOLLOWED, MOST, ThreadEvent, follow_thread
+from runner.threadstream import FOLLOWED, MOST, UNREAD_TEXT, ThreadEvent, follow_thread
 
 BOUND = 60.0
 FEW = 20
@@ -47,6 +48,13 @@ class Stage:
     async def tell(self, attempt: Attempt, n: int, type: str) -> None:
         event = Event(id=f"{attempt.fence}-{n}", type=type, thread_id="t", run_id=attempt.run_id, data={"attempt": 1})
         await self.backend.events.append(attempt.thread_key, [event])
+
+    async def say_much(self, attempt: Attempt) -> None:
+        """Twice as much as may wait for a reader: who reads it is held up until its reader takes something."""
+        for n in (2, 3):
+            data: JsonObject = {"text": "x" * UNREAD_TEXT}
+            event = Event(id=f"{attempt.fence}-{n}", type="message.delta", thread_id="t", run_id=attempt.run_id, data=data)
+            await self.backend.events.append(attempt.thread_key, [event])
 
     async def complete(self, attempt: Attempt, last: int = 2) -> None:
         await self.backend.runs.complete([Write(attempt=attempt, first_event=last)])
@@ -167,6 +175,60 @@ async def test_behind_more_that_wait_than_are_looked_at_each_end_is_told(stage: 
             await stage.complete(attempt)
         seen, _ = await told(stream, {f"r{n:04}" for n in range(FEW)})
     assert once(seen)
+
+
+async def test_a_run_whose_end_was_told_has_no_further_turn(stage: Stage) -> None:
+    """E1: it was found again while it was read, and its end is handed on while the next one has its turn."""
+    for run_id in ("first", "second"):
+        attempt = await stage.begin(run_id)
+        await stage.say_much(attempt)
+        await stage.complete(attempt, last=4)
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t", cursor(-1, {}, None))) as stream:
+        seen, _ = await told(stream, {"first", "second"})
+        await stage.complete(await stage.begin("last"))
+        more, _ = await told(stream, {"last"})
+    assert once(seen + more)
+
+
+async def test_a_run_that_goes_on_during_its_turn_is_followed_after_it(stage: Stage) -> None:
+    """E1: nobody else reads what its turn reads."""
+    attempt = await stage.begin("r")
+    await stage.say_much(attempt)
+    await stage.backend.runs.suspend(Write(attempt=attempt, first_event=4), [HitlRequest(request_id="q")])
+    await stage.tell(attempt, 4, "run.suspended")
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t", cursor(-1, {}, None))) as stream:
+        seen = [(await anext(stream)).event]
+        await stage.client.respond("t", 1)
+        again = await stage.claim("r")
+        while seen[-1].type != "run.suspended":
+            seen.append((await anext(stream)).event)
+            for _ in range(50):  # whoever reads goes as far as there is room
+                await asyncio.sleep(0)
+        await stage.tell(again, 1, "run.resumed")
+        await stage.complete(again)
+        more, _ = await told(stream, {"r"})
+    places = [place for event in seen + more if (place := position(event.id)) is not None]
+    assert places == sorted(set(places))
+
+
+async def test_what_a_run_says_first_may_come_late(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E1: a run is committed before its stream hears of it; whoever looked in between looks again."""
+    events, looked = stage.backend.events, asyncio.Event()
+    read = events.read
+
+    async def reading(ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]:
+        looked.set()
+        return await read(ref, after, page=page)
+
+    monkeypatch.setattr(events, "read", reading)
+    accepted = await stage.backend.runs.accept(AcceptRequest(thread_id="t", run_id="r", input=Message.user("x")))
+    async with asyncio.timeout(10), aclosing(follow_thread(stage.backend, "t", cursor(-1, {}, None))) as stream:
+        following = asyncio.create_task(anext(stream))
+        await looked.wait()
+        if turns := [task for task in asyncio.all_tasks() if task.get_name() == "runyard-thread-turns"]:
+            await asyncio.wait(turns)
+        await stage.backend.scheduler.submit(accepted.effects.jobs)
+        assert (await following).event.type == "run.queued"
 
 
 @pytest.mark.parametrize(
