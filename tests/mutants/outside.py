@@ -309,6 +309,11 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/unit/test_thread_bounds.py", "-k", "come_late",
     ),
     mutant(
+        "a thread's stream forgets what runs beside those that it follows", "runner/threadstream.py",
+        "        if again:\n", "        if False:\n",
+        "tests/unit/test_thread_bounds.py", "-k", "looked_at_soon",
+    ),
+    mutant(
         "a slow reader of a thread holds any number of bytes", "runner/threadstream.py",
         "while self._text and self._text + text > UNREAD_TEXT:", "while False:",
         "tests/unit/test_thread_stream.py", "-k", "bounded_in_text",

@@ -89,6 +89,12 @@ def tasks() -> int:
     return sum(task.get_name().startswith("runyard-thread") for task in asyncio.all_tasks())
 
 
+async def turns_over() -> None:
+    """No run is being read in turn."""
+    if turns := [task for task in asyncio.all_tasks() if task.get_name() == "runyard-thread-turns"]:
+        await asyncio.wait(turns)
+
+
 async def told(stream: AsyncGenerator[ThreadEvent], ends: set[str]) -> tuple[list[Event], int]:
     """Events until the runs ended, and how many tasks there were at once."""
     seen, left, busy = list[Event](), set(ends), 0
@@ -211,6 +217,23 @@ async def test_a_run_that_goes_on_during_its_turn_is_followed_after_it(stage: St
     assert places == sorted(set(places))
 
 
+async def test_what_runs_beside_those_that_are_followed_is_looked_at_soon(
+    stage: Stage, most: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E3: also where nothing else on the thread begins."""
+    monkeypatch.setattr(threadstream, "TURN", 0.01)
+    attempts = [await stage.begin(f"r{n}") for n in range(FEW // 4 + 2)]
+    async with asyncio.timeout(10), aclosing(follow_thread(stage.backend, "t", cursor(-1, {}, None))) as stream:
+        for n, type in enumerate(("run.started", "message.delta"), 1):
+            waiting = {attempt.run_id for attempt in attempts}
+            for attempt in attempts:
+                await stage.tell(attempt, n, type)  # what was told before changes nothing
+            while waiting:
+                event = (await anext(stream)).event
+                waiting -= {event.run_id} if event.type == type else set()
+            await turns_over()
+
+
 async def test_what_a_run_says_first_may_come_late(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """E1: a run is committed before its stream hears of it; whoever looked in between looks again."""
     events, looked = stage.backend.events, asyncio.Event()
@@ -225,8 +248,7 @@ async def test_what_a_run_says_first_may_come_late(stage: Stage, monkeypatch: py
     async with asyncio.timeout(10), aclosing(follow_thread(stage.backend, "t", cursor(-1, {}, None))) as stream:
         following = asyncio.create_task(anext(stream))
         await looked.wait()
-        if turns := [task for task in asyncio.all_tasks() if task.get_name() == "runyard-thread-turns"]:
-            await asyncio.wait(turns)
+        await turns_over()
         await stage.backend.scheduler.submit(accepted.effects.jobs)
         assert (await following).event.type == "run.queued"
 
