@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, TypeVar
 
-from .models import LARGE, HitlRequest, Message, Run, Thread
+from .models import LARGE, AttemptInfo, HitlRequest, Message, Run, Thread
 
 M = TypeVar("M", Run, Thread)
 
@@ -34,6 +34,11 @@ def entry_bytes(found: Run | Thread) -> int:
     shown = [json_bytes(getattr(found, name, None)) for name in _EMPTY]
     error = found.error.model_dump() if isinstance(found, Run) and found.error else None
     return 1024 + sum(size for size in shown if size <= LARGE) + json_bytes(error)
+
+
+def attempt_bytes(attempt: AttemptInfo) -> int:
+    """About how many bytes an attempt has in a list."""
+    return 512 + (json_bytes(attempt.error.model_dump()) if attempt.error else 0)
 
 
 def message_bytes(message: Message) -> int:

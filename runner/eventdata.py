@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .errors import InvalidInputError
-from .models import ErrorInfo, Event, HitlRequest, JsonObject, JsonValue, Message
+from .models import ErrorInfo, HitlRequest, JsonObject, JsonValue, Message
 
 
 class _Data(BaseModel):
@@ -141,10 +141,3 @@ def check_event_data(type_: str, data: JsonObject) -> None:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise InvalidInputError(f"the data of {type_}: {where}: {first['msg']}", field=where) from None
-
-
-def requests_asked(event_id: str, events: Iterable[Event]) -> list[JsonValue]:
-    """The ids of the requests that the attempt asked whose last event is ``event_id``, from all ``events`` of its run."""
-    fence = event_id.partition("-")[0]
-    asked = (event for event in events if event.type == "hitl.requested" and (event.id or "").partition("-")[0] == fence)
-    return [HitlRequested.model_validate(event.data).request.request_id for event in asked]

@@ -37,6 +37,10 @@ from .states import MAX_CRASHES, RunStatus
 MAIN_LANE = ""
 PAGE_BYTES: Final = 8 * 2**20
 """Bytes of one page of a list, about, and but for a single entry that has more."""
+EVENTS: Final = 500
+"""Events of a run that are read at once, at most."""
+EVENTS_BYTES: Final = 64 * 2**10
+"""About as many bytes: what a reader holds that takes nothing. An event that is larger is read by itself."""
 
 T = TypeVar("T")
 

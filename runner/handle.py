@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunResult:
-    """Where a run stopped: ended, or suspended with its ``requests``. ``messages`` are those that the run wrote."""
+    """Where a run stopped: ended, or suspended with its ``requests``. ``messages`` are those that the run wrote. ``omitted``:
+    which of the two are not whole, because so many bytes were asked for at most."""
 
     run: Run
     messages: list[Message] = field(default_factory=list)
     requests: list[HitlRequest] = field(default_factory=list)
+    omitted: list[str] = field(default_factory=list)
 
     @property
     def status(self) -> RunStatus:
@@ -102,11 +104,12 @@ class RunHandle:
             async for event in events:
                 yield event
 
-    async def result(self, timeout: float | None = None) -> RunResult:
+    async def result(self, timeout: float | None = None, most: int | None = None) -> RunResult:
         """Wait until the run ended or is suspended. A failure is an answer too: see :meth:`RunResult.raise_for_status`.
 
-        ``timeout``: seconds; 0 looks once, None waits for ever. After the answer to a suspended run, call it again. Raises
-        TimeoutError (the run goes on), RunNotFoundError, and ResultExpiredError for a fork job whose result is kept no longer.
+        ``timeout``: seconds; 0 looks once, None waits for ever. ``most``: bytes of messages, and of requests, about; None for
+        all. After the answer to a suspended run, call it again. Raises TimeoutError (the run goes on), RunNotFoundError, and
+        ResultExpiredError for a fork job whose result is kept no longer.
         """
         async with asyncio.timeout(timeout or None):
             run = await self.run()
@@ -114,7 +117,7 @@ class RunHandle:
                 if timeout == 0:
                     raise TimeoutError
                 run = await self._next_stop(run)
-            return await self._client.result_of(run)
+            return await self._client.result_of(run, most)
 
     async def _next_stop(self, run: Run) -> Run:
         backend = self._client.backend

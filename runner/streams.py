@@ -137,8 +137,9 @@ class _Reader:
             await self._underway(ref, run)
             async for event in self._catch_up(ref, position(run.event_id)):
                 yield event
-            return
-        if not live:
+            if not live or self.cursor.at >= _end(run):
+                return  # else it was queued again while its reader took its time, and the store proves that end no more
+        elif not live:
             async for event in self._catch_up(ref, None, to_the_end=False):
                 yield event
             return
@@ -165,7 +166,9 @@ class _Reader:
         """True if the run may have had an event ``at``: of an attempt, or one that Postgres proves."""
         if at < (_end(run) if stopped(run) else (run.fence or 0, sys.maxsize)):
             return True
-        return any(position(event.id) == at for event in await self.backend.runs.run_events(ref))
+        fence, n = at
+        found = await self.backend.runs.run_events(ref, f"{fence}-{n - 1}", limit=1) if n > 0 else []
+        return any(position(event.id) == at for event in found)
 
     async def _underway(self, ref: RunRef, run: Run) -> None:
         """Wait a moment for the run's end: just committed, it follows what its attempt said last, and neither is lost."""
@@ -184,10 +187,9 @@ class _Reader:
 
     async def _live(self, ref: RunRef) -> AsyncGenerator[Event]:
         """Follow Redis until the run stopped, or until Redis went away."""
-        after = None if self.cursor.at == START else "{}-{}".format(*self.cursor.at)
         arrived = False
         try:
-            async with aclosing(self._log().follow(ref, after, silence=self.recheck)) as arrivals:
+            async with aclosing(self._log().follow(ref, self._after(), silence=self.recheck)) as arrivals:
                 async for arrival in arrivals:
                     arrived = True
                     async for event in self._deliver(ref, arrival):
@@ -215,10 +217,10 @@ class _Reader:
             yield arrival
         if arrival is None or arrival.type in STREAM_ENDS:
             run = await self._run()
-            self.over = stopped(run)
-            if self.over and self.cursor.at < _end(run):
+            if stopped(run) and self.cursor.at < _end(run):
                 async for event in self._catch_up(ref, position(run.event_id)):
                     yield event
+            self.over = stopped(run) and self.cursor.at >= _end(run)
 
     async def _catch_up(
         self, ref: RunRef, until: Position | None, arrived: Event | None = None, *, to_the_end: bool = True
@@ -236,13 +238,13 @@ class _Reader:
             if until is not None and place > until:
                 break
             if self.cursor.skips(event) or self.cursor.turns(event):
-                for proved in await self._proved(ref, place, inclusive=False):
+                async for proved in self._proved(ref, place, inclusive=False):
                     for each in self._admit(proved):
                         yield each
             for each in self._admit(event):
                 yield each
         if to_the_end and (until is None or self.cursor.at < until):
-            for proved in await self._proved(ref, until):
+            async for proved in self._proved(ref, until):
                 for each in self._admit(proved):
                     yield each
 
@@ -255,19 +257,20 @@ class _Reader:
             self.announced = False
             yield event
 
-    async def _proved(self, ref: RunRef, until: Position | None, *, inclusive: bool = True) -> list[Event]:
-        """What Postgres proves after the cursor, up to ``until``."""
-        found = {place: event for event in await self.backend.runs.run_events(ref) if (place := position(event.id))}
-        most = until or (sys.maxsize, sys.maxsize)
-        return [
-            e
-            for at, e in sorted(found.items(), key=_place)
-            if self.cursor.at < at and (at < most or (inclusive and at == most))
-        ]
+    async def _proved(self, ref: RunRef, until: Position | None, *, inclusive: bool = True) -> AsyncIterator[Event]:
+        """What Postgres proves after the cursor, up to ``until``, read a page at a time."""
+        after = self._after()
+        while page := await self.backend.runs.run_events(ref, after):
+            for event in page:
+                place = position(event.id) or START
+                if until is not None and (place > until or (place == until and not inclusive)):
+                    return
+                yield event
+            after = page[-1].id
 
     async def _kept(self, ref: RunRef, arrived: Event | None) -> AsyncIterator[Event]:
         """What Redis holds after the cursor, as far as it can be read, and ``arrived``."""
-        after = None if self.cursor.at == START else "{}-{}".format(*self.cursor.at)
+        after = self._after()
         with suppress(BackendUnavailableError):
             while True:
                 page = await self._log().read(ref, after, page=True)
@@ -278,6 +281,10 @@ class _Reader:
                 after = last
         if arrived is not None:
             yield arrived
+
+    def _after(self) -> str | None:
+        """The id of the last event that was handed on."""
+        return None if self.cursor.at == START else "{}-{}".format(*self.cursor.at)
 
     def _log(self) -> EventLog:
         log: EventLog | None = getattr(self.backend, "events", None)
@@ -304,10 +311,6 @@ class _Reader:
 
     def _gap(self) -> Event:
         return Event(id=None, type="gap", thread_id=self.thread_id, run_id=self.run_id)
-
-
-def _place(item: tuple[Position, Event]) -> Position:
-    return item[0]
 
 
 def _end(run: Run) -> Position:

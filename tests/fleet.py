@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from backends.conformance.world import proved
 from runner.client import Client
 from runner.exchange import RunRef
 from runner.models import Run
@@ -91,7 +92,7 @@ class Fleet:
     async def own(self, run: Run) -> list[str]:
         key = await self.backend.threads.thread_key(run.thread_id)
         assert key is not None
-        events = await self.backend.runs.run_events(RunRef(key, run.run_id))
+        events = await proved(self.backend.runs, RunRef(key, run.run_id))
         return [event.type for event in events if event.type == "message.completed"]
 
     async def metric(self, name: str, **labels: str) -> Mapping[int, float]:

@@ -21,6 +21,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
 
+from backends.conformance.world import proved
 from backends.memory import connect
 from runner.app import App, as_function
 from runner.errors import StaleFenceError
@@ -184,7 +185,7 @@ class Lab:
 
     async def messages(self, run_id: str = "r") -> list[Message]:
         """The messages of a run, whatever became of it."""
-        events = await self.backend.runs.run_events(await self.ref(run_id))
+        events = await proved(self.backend.runs, await self.ref(run_id))
         return [Message.model_validate(event.data["message"]) for event in events if event.type == "message.completed"]
 
     async def said(self) -> list[tuple[str, object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -68,7 +69,7 @@ async def collect(client: Client, thread_id: str) -> Family:
     async for thread in _eldest_first(client, await _eldest(client, thread_id)):
         family.threads.append(thread)
         head = await _path(client, thread.thread_id)
-        leaves = await client.branches(thread.thread_id)
+        leaves = await _leaves(client, thread.thread_id)
         tips = {head[-1].id} if head else set()
         family.add_path(thread, head, next((leaf for leaf in leaves if leaf.message_id in tips), None))
         family.label(thread.thread_id, head)
@@ -76,6 +77,10 @@ async def collect(client: Client, thread_id: str) -> Family:
             if leaf.message_id not in tips:
                 family.add_path(thread, await _path(client, thread.thread_id, leaf.message_id), leaf)
     return family
+
+
+async def _leaves(client: Client, thread_id: str) -> list[Branch]:
+    return (await gather(lambda _, at: client.branches(thread_id, cursor=at), sys.maxsize)).items
 
 
 async def _path(client: Client, thread_id: str, leaf_id: str | None = None) -> list[Message]:

@@ -106,29 +106,37 @@ def explain(context: typer.Context, thread: options.ThreadArg, run: options.RunA
 
 
 @app.command()
-def attempts(context: typer.Context, thread: options.ThreadArg, run: options.RunArg, as_json: options.Json = False) -> None:
+def attempts(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    run: options.RunArg,
+    limit: options.Limit = 30,
+    cursor: options.Cursor = None,
+    as_json: options.Json = False,
+) -> None:
     """Show what workers made of a run, attempt by attempt."""
 
-    async def go() -> list[AttemptInfo]:
+    async def go() -> None:
         async with session.connect(context) as client:
-            return await client.attempts(thread, run)
-
-    found = session.wait(go())
-    if as_json:
-        output.print_json({"items": found})
-        return
-    rows = (
-        (
-            str(attempt.fence),
-            f"[{_OUTCOME_STYLE.get(attempt.outcome, 'yellow')}]{attempt.outcome}[/]",
-            output.clock(attempt.started_at),
-            _lasted(attempt),
-            escape(attempt.worker_id or ""),
-            output.marked(escape(_error(attempt.error)), attempt.damaged),
+            page = await session.gather(lambda most, at: client.attempts(thread, run, limit=most, cursor=at), limit, cursor)
+        if as_json:
+            output.print_json({"items": page.items, "next": page.next})
+            return
+        rows = (
+            (
+                str(attempt.fence),
+                f"[{_OUTCOME_STYLE.get(attempt.outcome, 'yellow')}]{attempt.outcome}[/]",
+                output.clock(attempt.started_at),
+                _lasted(attempt),
+                escape(attempt.worker_id or ""),
+                output.marked(escape(_error(attempt.error)), attempt.damaged),
+            )
+            for attempt in page.items
         )
-        for attempt in found
-    )
-    output.table(("FENCE", "OUTCOME", "STARTED", "LASTED", "WORKER", "ERROR"), rows, empty="no worker has taken it yet")
+        output.table(("FENCE", "OUTCOME", "STARTED", "LASTED", "WORKER", "ERROR"), rows, empty="no worker has taken it yet")
+        output.more(page.next)
+
+    session.wait(go())
 
 
 @app.command()

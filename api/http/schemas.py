@@ -411,17 +411,19 @@ class ForkMade(BaseModel):
 
 class RunOutcome(BaseModel):
     """Where a run stopped: ended, or suspended with its ``requests``. ``messages``: those that it wrote; ``text``: of its last
-    answer."""
+    answer. ``omitted``: which of ``messages`` and ``requests`` are more than 8 MiB; then the last messages are here, and the
+    oldest requests. The other messages stand on the path to the ``parent_id`` of the first one here."""
 
     run: Run
     text: str = ""
     messages: list[Message] = Field(default_factory=list)
     requests: list[HitlRequest] = Field(default_factory=list)
+    omitted: list[str] = Field(default_factory=list)
 
     @classmethod
     def of(cls, result: RunResult) -> RunOutcome:
         """The outcome that a handle gave."""
-        return cls.model_construct(run=result.run, text=result.text, messages=result.messages, requests=result.requests)
+        return cls.model_construct(text=result.text, **result.__dict__)
 
 
 class ProbeAnswer(BaseModel):
@@ -472,10 +474,11 @@ class MessagePage(BaseModel):
     next: str | None = None
 
 
-class Branches(BaseModel):
-    """Every leaf of a thread's message tree."""
+class BranchPage(BaseModel):
+    """Leaves of a thread's message tree."""
 
     items: list[Branch]
+    next: str | None = None
 
 
 class RequestPage(BaseModel):
@@ -490,10 +493,11 @@ class FeedPage(BaseModel):
     next: str
 
 
-class Attempts(BaseModel):
+class AttemptPage(BaseModel):
     """What workers made of a run, attempt by attempt."""
 
     items: list[AttemptInfo]
+    next: str | None = None
 
 
 class Agent(BaseModel):

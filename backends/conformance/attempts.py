@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 
 from runner import errors
 from runner.eventdata import check_event_data
-from runner.exchange import AcceptRequest, Attempt, RunRef, Write
-from runner.models import ErrorInfo, HitlRequest, Message, Usage, new_id
+from runner.exchange import EVENTS_BYTES, AcceptRequest, Attempt, RunRef, Write
+from runner.models import ErrorInfo, Event, HitlRequest, Message, Usage, new_id
 from runner.states import RunStatus
 
 from .world import T, World, call, result, said, texts, user
@@ -468,6 +469,42 @@ class TestAttempts:
         told = [(event.type, event.data) for events in proven.values() for event in events]
         for type_, data in (*told, *((event.type, event.data) for event in outside)):
             check_event_data(type_, data)
+
+    async def test_proven_events_come_in_pages(self, world: World) -> None:
+        """E1, E4: a reader holds so many events, and of so many bytes, whatever the run said."""
+        first = await world.start("r1")
+        small = [said(f"small {n}") for n in range(5)]
+        await world.runs.append(first, small, first_event=3)
+        await world.runs.release(first)
+        second = await world.take("r1")
+        large = [said("x" * (EVENTS_BYTES // 3)) for _ in range(7)]
+        await world.runs.append(second, large, first_event=4)
+        huge = said("x" * EVENTS_BYTES * 2)
+        asked = [HitlRequest(request_id=f"q{n}", payload={"question": "x" * n}) for n in (9, 1, 5)]
+        await world.runs.suspend(Write(attempt=second, messages=[huge], first_event=20), asked)
+        numbers = [f"{first.fence}-{n}" for n in range(2, 8)] + [f"{second.fence}-{n}" for n in (*range(4, 11), *range(20, 25))]
+        found, after = list[list[Event]](), None
+        while page := await world.runs.run_events(first.ref, after):
+            found.append(page)
+            after = page[-1].id
+        events = [event for page in found for event in page]
+        assert [event.id for event in events] == numbers
+        assert [event.type for event in events[-4:]] == [*["hitl.requested"] * 3, "run.suspended"]
+        assert events[-1].data["request_ids"] == ["q9", "q1", "q5"]
+        sizes = [sum(len(json.dumps(event.data)) for event in page) for page in found]
+        assert all(size <= EVENTS_BYTES or len(page) == 1 for size, page in zip(sizes, found, strict=True)), sizes
+        for n, event_id in enumerate(numbers):
+            assert await world.runs.run_events(first.ref, event_id, limit=1) == events[n + 1 : n + 2]
+        assert await world.runs.run_events(first.ref, f"{first.fence}-9", limit=1) == events[6:7]
+        assert await world.runs.run_events(first.ref, f"{10**30}-{10**30}") == []
+        assert await world.runs.run_events(RunRef(first.thread_key, "nowhere")) == []
+
+    async def test_an_end_that_was_left_behind_is_not_proved(self, world: World) -> None:
+        """E2: what the run waits for was answered; it is queued, and has not ended."""
+        request_id = await world.suspended("r1")
+        await world.runs.respond("yes", request_id=request_id)
+        events = await world.runs.run_events(await world.ref("r1"))
+        assert {event.type for event in events} == {"message.completed", "hitl.requested"}
 
     async def test_a_release_without_a_task_ends_a_cancelled_run_after_all_its_events(self, world: World) -> None:
         """E1: nobody knows how many events the attempt had sent, so the end has a fence of its own."""

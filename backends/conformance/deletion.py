@@ -180,7 +180,7 @@ class TestRunDeletion:
         assert {leaf.run_id for leaf in await world.leaves()} == {"r1"}
         assert await world.texts() == ["r1?", "r1!"]
         assert await world.runs.request(request) is None and (await world.runs.requests(pending=False)).items == []
-        assert [attempt.error for attempt in await world.runs.attempts(T, "bad")] == [None] * run.attempt
+        assert [attempt.error for attempt in (await world.runs.attempts(T, "bad")).items] == [None] * run.attempt
         await world.turn("r2")
         assert await world.texts() == ["r1?", "r1!", "r2?", "r2!"]
 

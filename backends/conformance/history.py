@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def outcomes(world: World, run_id: str = "r1") -> list[str]:
-    return [attempt.outcome for attempt in await world.runs.attempts(T, run_id)]
+    return [attempt.outcome for attempt in (await world.runs.attempts(T, run_id)).items]
 
 
 class TestHistory:
@@ -26,11 +26,11 @@ class TestHistory:
 
     async def test_one_attempt_as_it_goes(self, world: World) -> None:
         attempt = await world.start("r1")
-        (running,) = await world.runs.attempts(T, "r1")
+        (running,) = (await world.runs.attempts(T, "r1")).items
         assert (running.fence, running.worker_id, running.outcome) == (attempt.fence, "w", "running")
         assert running.started_at is not None and running.ended_at is None and running.error is None
         await world.finish(attempt, said("x"))
-        (ended,) = await world.runs.attempts(T, "r1")
+        (ended,) = (await world.runs.attempts(T, "r1")).items
         assert (ended.fence, ended.worker_id, ended.outcome) == (attempt.fence, "w", "completed")
         assert ended.ended_at is not None and ended.started_at == running.started_at
 
@@ -47,7 +47,7 @@ class TestHistory:
         await world.runs.fail(Write(attempt=from_v), ErrorInfo(code="broken", message="for good"))
         await world.runs.redrive(T, "r1")
         await world.finish(await world.take("r1", worker="v"), said("x"))
-        found = await world.runs.attempts(T, "r1")
+        found = (await world.runs.attempts(T, "r1")).items
         assert [a.outcome for a in found] == ["released", "retried", "lost", "suspended", "failed", "completed"]
         assert [a.worker_id for a in found] == ["w", "w", "w", "v", "v", "v"]
         assert [a.error.code if a.error else None for a in found] == [None, "flaky", None, None, "broken", None]

@@ -7,8 +7,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from runner.client import Client
+from runner.errors import InvalidCursorError
 from runner.exchange import PAGE_BYTES, AcceptRequest, Page, ThreadRequest, Write
-from runner.models import LARGE, HitlRequest
+from runner.models import LARGE, ErrorInfo, HitlRequest, RunOptions
 
 from .world import T as THREAD
 from .world import World, said, user
@@ -50,6 +52,44 @@ class TestPages:
             found = await pages(ask)
             assert len(found) == 2 and all(len(page) * PIECE <= PAGE_BYTES for page in found)
             assert sorted(request.request_id for page in found for request in page) == ids
+
+    async def test_leaves_come_in_pages(self, world: World) -> None:
+        """B3: a leaf that is continued between two pages is none any more; the others come, each once."""
+        root = await world.threads.store_message(THREAD, user("?"))
+        leaves = [await world.threads.store_message(THREAD, said(f"{n}"), root.id) for n in range(7)]
+        attempt = await world.start("r1", parent_id=leaves[6].id)
+        await world.runs.fail(Write(attempt=attempt, messages=[said("no")]), ErrorInfo(code="x", message="x"))
+        everything = await world.leaves()
+        assert len(everything) == 8 and {leaf.depth for leaf in everything} == {2, 4}
+        found = await pages(lambda at: world.threads.branches(THREAD, limit=3, cursor=at))
+        assert [len(page) for page in found] == [3, 3, 2] and [leaf for page in found for leaf in page] == everything
+        first = await world.threads.branches(THREAD, limit=3)
+        await world.threads.store_message(THREAD, user("more"), first.items[-1].message_id)
+        second = await world.threads.branches(THREAD, limit=5, cursor=first.next)
+        assert second.items == everything[3:]
+        for cursor in ("x", "e30="):
+            with pytest.raises(InvalidCursorError):
+                await world.threads.branches(THREAD, cursor=cursor)
+            with pytest.raises(InvalidCursorError):
+                await world.runs.attempts(THREAD, "r1", cursor=cursor)
+
+    async def test_what_a_run_left_comes_whole_or_so_many_bytes_of_it(self, world: World) -> None:
+        """A2: the last messages and the oldest requests, and what was left out is named."""
+        attempt = await world.start("r1")
+        await world.runs.append(attempt, [said("x" * PIECE) for _ in range(MANY)], first_event=3)
+        asked = [HitlRequest(request_id=f"q{n:03}", payload={"question": "x" * PIECE}) for n in range(MANY)]
+        await world.runs.suspend(Write(attempt=attempt, first_event=3 + MANY), asked)
+        await world.turn("r2", options=RunOptions(parallel=True))
+        client = Client(world.backend)
+        run = await client.run(THREAD, "r1")
+        whole = await client.result_of(run)
+        assert [len(message.text) for message in whole.messages] == [2, *[PIECE] * MANY] and whole.omitted == []
+        assert sorted(request.request_id for request in whole.requests) == [request.request_id for request in asked]
+        part = await client.result_of(run, PAGE_BYTES)
+        for items, name in ((part.messages, "messages"), (part.requests, "requests")):
+            assert name in part.omitted and PAGE_BYTES - 2 * PIECE < len(items) * PIECE <= PAGE_BYTES
+        assert part.messages == whole.messages[-len(part.messages) :]
+        assert part.requests == whole.requests[: len(part.requests)]
 
     async def test_a_list_of_threads_leaves_large_values_out(self, world: World) -> None:
         large, small = {"x": "x" * LARGE}, {"x": "x" * (LARGE // 2)}

@@ -68,7 +68,7 @@ class TestWorkers:
         await world.accept("r1", agent="writer")
         before = await world.run("r1")
         assert (await world.claim("r1", worker="readers")).outcome == "unserved"
-        assert await world.run("r1") == before and await world.runs.attempts(T, "r1") == []
+        assert await world.run("r1") == before and (await world.runs.attempts(T, "r1")).items == []
         await world.take("r1", worker="writers")
         for n, agent in enumerate((None, "default")):
             await world.accept("r1", thread=f"u{n}", agent=agent)
@@ -144,12 +144,12 @@ class TestWorkers:
         await world.hire("two", agents={"y": "default"})
         for _ in range(2):
             assert (await world.claim("r", worker="two")).outcome == "unserved"
-            assert [attempt.outcome for attempt in await world.runs.attempts(T, "r")] == ["running"]
+            assert [attempt.outcome for attempt in (await world.runs.attempts(T, "r")).items] == ["running"]
         assert await world.runs.explain(T, "r") == "lost its worker one; no live worker of queue default serves agent x"
         await world.hire("three", agents={"x": "default"})
         assert await world.runs.explain(T, "r") == "lost its worker one; another is to take it over"
         assert (await world.claim("r", worker="three")).takeover
-        assert [attempt.outcome for attempt in await world.runs.attempts(T, "r")] == ["lost", "running"]
+        assert [attempt.outcome for attempt in (await world.runs.attempts(T, "r")).items] == ["lost", "running"]
 
     @pytest.mark.parametrize("dies", ["first", "last"])
     async def test_heads_say_which_orphans_wait_for_their_cancel(self, world: World, dies: str) -> None:

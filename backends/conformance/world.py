@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import pytest_asyncio
 
 from runner.exchange import Accepted, AcceptRequest, Attempt, Claim, Cut, Ended, Forked, ForkRequest, RunRef, WorkerInfo, Write
-from runner.models import Branch, ErrorInfo, HitlRequest, Message, Run, ToolCallPart, ToolResultPart, Usage, new_id
-from runner.ports import Backend
+from runner.models import Branch, ErrorInfo, Event, HitlRequest, Message, Run, ToolCallPart, ToolResultPart, Usage, new_id
+from runner.ports import Backend, RunStore
 from runner.states import RunStatus
 
 BackendFactory: TypeAlias = Callable[..., Awaitable[Backend]]
@@ -141,7 +141,7 @@ class World:
         return (await self.threads.store_message(thread, user(text), parent, **fields)).id
 
     async def leaves(self, thread: str = T) -> list[Branch]:
-        return await self.threads.branches(thread)
+        return (await self.threads.branches(thread)).items
 
     async def id_of(self, text: str, thread: str = T) -> str:
         """The id of the message that says ``text``, wherever in the tree of ``thread`` it is."""
@@ -172,6 +172,14 @@ class World:
         ended = await self.ask(attempt, request)
         assert ended.status is RunStatus.SUSPENDED
         return request.request_id
+
+
+async def proved(runs: RunStore, ref: RunRef) -> list[Event]:
+    """All events that the store proves of a run, from every page."""
+    found = list[Event]()
+    while page := await runs.run_events(ref, found[-1].id if found else None):
+        found += page
+    return found
 
 
 def texts(messages: Sequence[Message]) -> list[str]:

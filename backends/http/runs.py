@@ -141,10 +141,11 @@ class HttpRunStore(DirectOnly):
         answer = await self._wire.ask("GET", "threads", thread_id, "runs", run_id, "explain")
         return str(answer.data["explanation"])
 
-    async def attempts(self, thread_id: str, run_id: str) -> list[AttemptInfo]:
+    async def attempts(self, thread_id: str, run_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[AttemptInfo]:
         """The run's attempts, in order."""
-        answer = await self._wire.ask("GET", "threads", thread_id, "runs", run_id, "attempts")
-        return [read(AttemptInfo, item) for item in answer.data["items"]]
+        query = {"limit": limit, "cursor": cursor}
+        answer = await self._wire.ask("GET", "threads", thread_id, "runs", run_id, "attempts", query=query)
+        return page(AttemptInfo, answer.data)
 
     async def request(self, request_id: str) -> HitlRequest | None:
         """One request, or None."""

@@ -60,15 +60,17 @@ class HttpRemote:
             if not begun:
                 raise
 
-    async def outcome(self, run: Run) -> tuple[Run, list[Message], list[HitlRequest]]:
-        """A run that stopped, the messages that it wrote, and the requests that it waits for. Raises ResultExpiredError."""
+    async def outcome(self, run: Run) -> tuple[Run, list[Message], list[HitlRequest], list[str]]:
+        """A run that stopped, the messages that it wrote, the requests that it waits for, and which of the two are not whole.
+        Raises ResultExpiredError."""
         while True:
             path = ("threads", run.thread_id, "runs", run.run_id, "wait")
             answer = await self._wire.ask("GET", *path, query={"wait": self._wire.wait})
             if answer.status == 200:
                 found = answer.data
                 messages = [read(Message, message) for message in found["messages"]]
-                return read(Run, found["run"]), messages, [read(HitlRequest, request) for request in found["requests"]]
+                requests = [read(HitlRequest, request) for request in found["requests"]]
+                return read(Run, found["run"]), messages, requests, found["omitted"]
 
     async def _frames(self, *path: str, last: str | None) -> AsyncGenerator[Frame | None]:
         """The frames of a stream, over as many connections as it takes; None where one ended."""

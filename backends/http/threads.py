@@ -105,10 +105,10 @@ class HttpThreadStore(DirectOnly):
             if limit is not None or cursor is None:
                 return Page(found, cursor)
 
-    async def branches(self, thread_id: str) -> list[Branch]:
-        """Every leaf, the oldest first."""
-        answer = await self._wire.ask("GET", "threads", thread_id, "branches")
-        return [read(Branch, item) for item in answer.data["items"]]
+    async def branches(self, thread_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[Branch]:
+        """The leaves, the oldest first."""
+        query = {"limit": limit, "cursor": cursor}
+        return page(Branch, (await self._wire.ask("GET", "threads", thread_id, "branches", query=query)).data)
 
     async def store_message(
         self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from runner.eventdata import requests_asked
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from runner.entries import json_bytes, message_bytes, request_bytes
+from runner.exchange import EVENTS_BYTES
 from runner.models import Event, JsonObject
 from runner.states import MAX_CRASHES, RunStatus
 
 from . import lanes, limits
+from .events import place
 from .execution import serves
-from .state import Database, RunState, ThreadState, queued
+from .paging import within
+from .state import Database, Entry, RequestState, RunState, ThreadState, queued
+
+Proof: TypeAlias = Entry | RequestState | Event
+"""What an event is made of that the rows prove."""
 
 
 def explain(db: Database, thread: ThreadState, run: RunState) -> str:
@@ -84,25 +93,47 @@ def _versions(db: Database, run: RunState) -> str:
     return f"; accepted by version {accepted}, workers run {', '.join(sorted(workers))}"
 
 
-def events(db: Database, thread: ThreadState, run: RunState) -> list[Event]:
-    """Messages, requests, the last event, and that the run is queued until an attempt begins; in the order of their ids."""
+def events(db: Database, thread: ThreadState, run: RunState, after: str | None, limit: int) -> list[Event]:
+    """Messages, requests, the last event, and that the run is queued until an attempt begins: as many as a reader may hold,
+    in the order of their ids."""
+    asked = [s for s in db.requests_of(thread) if s.request.run_id == run.id and s.event_id]
+    found: list[tuple[str | None, Proof]] = [(e.event_id, e) for e in run.own() if e.event_id]
+    found += [(s.event_id, s) for s in asked]
+    found += [(e.id, e) for e in (_end(thread, run, asked), queued(thread, run)) if e]
+    if after is not None:
+        found = [(event_id, proof) for event_id, proof in found if place(event_id) > place(after)]
+    found.sort(key=lambda each: place(each[0]))
+    part = within(found[:limit], lambda each: _bytes(each[1]), EVENTS_BYTES)
+    return [_event(thread, run, event_id, proof) for event_id, proof in part]
 
-    def event(event_id: str, kind: str, data: JsonObject) -> Event:
-        return Event(id=event_id, type=kind, thread_id=thread.id, run_id=run.id, data=data)
 
-    found = [
-        event(e.event_id, "message.completed", {"message_id": e.message.id, "message": e.message.model_dump(mode="json")})
-        for e in run.own()
-        if e.event_id
-    ]
-    asked = [s for s in db.requests_of(thread) if s.request.run_id == run.id]
-    found += [event(s.event_id, "hitl.requested", {"request": s.request.model_dump(mode="json")}) for s in asked if s.event_id]
-    if run.run.event_id:
-        error = run.run.error
-        data: JsonObject = {"status": str(run.run.status), **({"error": error.model_dump(mode="json")} if error else {})}
-        if run.run.status is RunStatus.SUSPENDED:
-            data["request_ids"] = requests_asked(run.run.event_id, found)
-        found.append(event(run.run.event_id, f"run.{run.run.status}", data))
-    if waiting := queued(thread, run):
-        found.append(waiting)
-    return sorted(found, key=lambda e: tuple(int(n) for n in (e.id or "0-0").split("-")))
+def _end(thread: ThreadState, run: RunState, asked: Sequence[RequestState]) -> Event | None:
+    """The event with which the run ended, or began to wait for a human."""
+    r = run.run
+    if r.event_id is None or not (r.ended or r.status is RunStatus.SUSPENDED):
+        return None
+    data: JsonObject = {"status": str(r.status)}
+    if r.error:
+        data["error"] = r.error.model_dump(mode="json")
+    if r.status is RunStatus.SUSPENDED:
+        fence = place(r.event_id)[0]
+        of_attempt = sorted((place(s.event_id), s.request.request_id) for s in asked if place(s.event_id)[0] == fence)
+        data["request_ids"] = [request_id for _, request_id in of_attempt]
+    return Event(id=r.event_id, type=f"run.{r.status}", thread_id=thread.id, run_id=run.id, data=data)
+
+
+def _bytes(proof: Proof) -> int:
+    if isinstance(proof, Entry):
+        return message_bytes(proof.message)
+    return request_bytes(proof.request) if isinstance(proof, RequestState) else 512 + json_bytes(proof.data)
+
+
+def _event(thread: ThreadState, run: RunState, event_id: str | None, proof: Proof) -> Event:
+    if isinstance(proof, Event):
+        return proof
+    if isinstance(proof, Entry):
+        message = proof.message.model_dump(mode="json")
+        kind, data = "message.completed", {"message_id": proof.message.id, "message": message}
+    else:
+        kind, data = "hitl.requested", {"request": proof.request.model_dump(mode="json")}
+    return Event(id=event_id, type=kind, thread_id=thread.id, run_id=run.id, data=data)

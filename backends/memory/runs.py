@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from runner.entries import entry, entry_bytes, request_bytes
+from runner.entries import attempt_bytes, entry, entry_bytes, request_bytes
 from runner.errors import (
     CapabilityMissingError,
     HitlAmbiguousError,
@@ -23,6 +23,7 @@ from runner.errors import (
     WorkerDeadError,
 )
 from runner.exchange import (
+    EVENTS,
     Aborted,
     Accepted,
     AcceptRequest,
@@ -319,6 +320,12 @@ class MemoryRunStore:
         run = thread.runs.get(run_id) if thread else None
         return copy_run(run.run) if run else None
 
+    async def last_message_id(self, thread_id: str, run_id: str) -> str | None:
+        """The last message that the run wrote, or None."""
+        thread = self.db.find(self.tenant, thread_id)
+        run = thread.runs.get(run_id) if thread is not None else None
+        return own[-1].id if run is not None and (own := run.own()) else None
+
     async def runs(
         self,
         *,
@@ -344,9 +351,11 @@ class MemoryRunStore:
         thread, run = self._get(thread_id, run_id)
         return explain.explain(self.db, thread, run)
 
-    async def attempts(self, thread_id: str, run_id: str) -> list[AttemptInfo]:
+    async def attempts(self, thread_id: str, run_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[AttemptInfo]:
         """What workers made of the run, in order."""
-        return [attempt.model_copy(deep=True) for attempt in self._get(thread_id, run_id)[1].attempts]
+        made = self._get(thread_id, run_id)[1].attempts
+        part = page(made, lambda a: str(a.fence), limit, cursor, attempt_bytes, self.db.page_bytes)
+        return Page([attempt.model_copy(deep=True) for attempt in part.items], part.next)
 
     async def requests(
         self, *, thread_id: str | None = None, pending: bool = True, limit: int = 100, cursor: str | None = None
@@ -363,10 +372,11 @@ class MemoryRunStore:
         found = self.db.requests.get((self.tenant, request_id))
         return found.request.model_copy(deep=True) if found else None
 
-    async def run_events(self, ref: RunRef) -> list[Event]:
+    async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = EVENTS) -> list[Event]:
         """The events that the stored rows prove."""
-        thread, run = self.db.run(ref)
-        return explain.events(self.db, thread, run)
+        thread = self.db.by_key(ref.thread_key)
+        run = thread.runs.get(ref.run_id) if thread is not None else None
+        return explain.events(self.db, thread, run, after, limit) if thread is not None and run is not None else []
 
 
 def _same_or_conflict(run: RunState, request: AcceptRequest) -> None:

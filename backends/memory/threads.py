@@ -135,8 +135,8 @@ class MemoryThreadStore:
         messages = tree.copies(result.entries)
         return [*messages, *closing(result.open_calls, FORKED)], copied(result.extra)
 
-    async def branches(self, thread_id: str) -> list[Leaf]:
-        """Every leaf of the tree, by age (semantics: B3)."""
+    async def branches(self, thread_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[Leaf]:
+        """The leaves of the tree, by age (semantics: B3)."""
         thread = self.db.get(self.tenant, thread_id)
         continued = {b.prefix[-1].id for b in thread.branches[1:] if b.prefix and _own_visible(thread, b)}
         leaves: list[tuple[Entry, int]] = []
@@ -146,7 +146,13 @@ class MemoryThreadStore:
                 leaves.append((shown[-1], len(shown)))
         leaves += [(entry, len(tree.path(thread, branch, entry))) for branch, entry in tree.side_leaves(thread)]
         found = [self._leaf(thread, entry, depth) for entry, depth in leaves if entry.id not in continued]
-        return sorted(found, key=lambda leaf: (leaf.created_at, leaf.message_id))
+        found.sort(key=lambda leaf: (leaf.created_at, leaf.message_id))
+        if cursor is not None:
+            after = cursors.moment(cursor)
+            found = [leaf for leaf in found if (leaf.created_at, leaf.message_id) > after]
+        part = found[:limit]
+        more = cursors.encode([part[-1].created_at.isoformat(), part[-1].message_id]) if len(found) > limit else None
+        return Page(part, more)
 
     def _leaf(self, thread: ThreadState, entry: Entry, depth: int) -> Leaf:
         created = entry.message.created_at

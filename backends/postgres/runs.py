@@ -231,6 +231,11 @@ class PostgresRunStore(RunTrail):
         row = await self.db.row("run", self.tenant, thread_id, run_id)
         return codec.run(row) if row else None
 
+    async def last_message_id(self, thread_id: str, run_id: str) -> str | None:
+        """The last message that the run wrote, or None."""
+        found: str | None = await self.db.value("last_message", self.tenant, thread_id, run_id)
+        return found
+
     async def runs(
         self,
         *,
@@ -258,12 +263,15 @@ class PostgresRunStore(RunTrail):
         row = await self.db.one("explain", self.tenant, thread_id, run_id)
         return sentence(codec.run_entry(row), row["reason"], codec.from_json(row["facts"]))
 
-    async def attempts(self, thread_id: str, run_id: str) -> list[AttemptInfo]:
+    async def attempts(self, thread_id: str, run_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[AttemptInfo]:
         """What workers made of the run, in order. Raises RunNotFoundError, ThreadNotFoundError."""
-        rows = await self.db.rows("attempts", self.tenant, thread_id, run_id)
+        after = cursors.number(cursor) if cursor is not None else -1
+        rows = await self.db.rows("attempts", self.tenant, thread_id, run_id, after, limit, self.db.page_bytes)
         if not rows:
             await self.explain(thread_id, run_id)  # refuses what is unknown
-        return [codec.attempt_entry(row) for row in rows]
+        more = bool(rows and rows[-1]["more"])
+        found = [codec.attempt_entry(row) for row in (rows[:-1] if more else rows)]
+        return Page(found, cursors.encode(found[-1].fence) if more else None)
 
     async def request(self, request_id: str) -> HitlRequest | None:
         """One HITL request, waiting or not."""

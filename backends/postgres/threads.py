@@ -119,10 +119,13 @@ class PostgresThreadStore:
             messages += closing(calls, FORKED)
         return messages, codec.from_json(extra)
 
-    async def branches(self, thread_id: str) -> list[Branch]:
-        """Every leaf of the tree, by age (semantics: B3)."""
-        rows = await self.db.rows("branches", self.tenant, thread_id)
-        return [
+    async def branches(self, thread_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[Branch]:
+        """The leaves of the tree, by age (semantics: B3)."""
+        since, last = cursors.moment(cursor) if cursor is not None else (None, None)
+        if last is not None:
+            codec.check_uuid(last, "cursor")
+        rows = await self.db.rows("branches", self.tenant, thread_id, since, last, limit + 1)
+        found = [
             Branch(
                 message_id=row["message_id"],
                 depth=row["depth"],
@@ -130,8 +133,10 @@ class PostgresThreadStore:
                 run_id=row["run_id"],
                 run_status=RunStatus(row["run_status"]) if row["run_status"] else None,
             )
-            for row in rows
+            for row in rows[:limit]
         ]
+        more = cursors.encode([found[-1].created_at.isoformat(), found[-1].message_id]) if len(rows) > limit else None
+        return Page(found, more)
 
     async def store_message(
         self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None

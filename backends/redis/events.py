@@ -12,17 +12,13 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from runner.errors import BackendUnavailableError, RunyardError
-from runner.exchange import RunRef
+from runner.exchange import EVENTS, EVENTS_BYTES, RunRef
 from runner.models import STREAM_ENDS, Event
 
 from .connection import Call, RedisServer, script
 from .jobs import packb, unpackb
 from .keys import events_suffix
 
-PAGE: Final = 500
-"""Events that are read at once, at most."""
-PAGE_BYTES: Final = 64 * 2**10
-"""About as many bytes: what a reader holds that takes nothing. An event that is larger is a page by itself."""
 DAY: Final = 86_400.0
 
 
@@ -160,7 +156,7 @@ class RedisEventLog:
     async def _page(self, position: _Position) -> tuple[list[Event], bool]:
         """Some of what the stream holds after ``position``, which moves, and whether there is more."""
         after = "" if position.last is None else str(position.last)
-        call = Call(script("read"), self._keys.events(position.ref), (after, PAGE, PAGE_BYTES))
+        call = Call(script("read"), self._keys.events(position.ref), (after, EVENTS, EVENTS_BYTES))
         with _a_stream():
             [(whole, more, *entries)] = await self._server.call(call)
         before = position.last

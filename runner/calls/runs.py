@@ -8,8 +8,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from ..bounds import message_size
+from ..entries import request_bytes
 from ..errors import HitlRequestNotFoundError, InvalidInputError, MessageNotFoundError, ResultExpiredError, RunNotFoundError
-from ..exchange import AcceptRequest, Page, RunRef
+from ..exchange import AcceptRequest, Page
 from ..handle import RunHandle, RunResult
 from ..models import (
     AttemptInfo,
@@ -256,9 +258,12 @@ class RunCalls(ThreadCalls):
         ThreadNotFoundError."""
         return await self.backend.runs.explain(thread_id, run_id)
 
-    async def attempts(self, thread_id: str, run_id: str) -> list[AttemptInfo]:
-        """What workers made of the run, attempt by attempt. Raises RunNotFoundError, ThreadNotFoundError."""
-        return await self.backend.runs.attempts(thread_id, run_id)
+    async def attempts(self, thread_id: str, run_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[AttemptInfo]:
+        """What workers made of the run, attempt by attempt, a page at a time.
+
+        Raises RunNotFoundError, ThreadNotFoundError, InvalidCursorError.
+        """
+        return await self.backend.runs.attempts(thread_id, run_id, limit=limit, cursor=cursor)
 
     async def requests(
         self, thread_id: str | None = None, *, pending: bool = True, limit: int = 100, cursor: str | None = None
@@ -295,11 +300,15 @@ class RunCalls(ThreadCalls):
             async for event in events:
                 yield event
 
-    async def result_of(self, run: Run) -> RunResult:
-        """What a run left that stopped: its messages in order, and the requests that it waits for. Raises ResultExpiredError
-        if it is a fork job whose result is kept no longer, or was deleted."""
+    async def result_of(self, run: Run, most: int | None = None) -> RunResult:
+        """What a run left that stopped: its messages in order, and the requests that it waits for. ``most``: bytes of either,
+        about; of more there are the last messages and the oldest requests, and ``omitted`` says so.
+
+        Raises ResultExpiredError if it is a fork job whose result is kept no longer, or was deleted.
+        """
         if (remote := remote_of(self.backend)) is not None:
-            return RunResult(*await remote.outcome(run))
+            told = RunResult(*await remote.outcome(run))
+            return await self._whole(told) if told.omitted and most is None else told
         if run.deleted_at is not None:
             raise ResultExpiredError(f"run {run.run_id!r} was deleted", thread_id=run.thread_id, run_id=run.run_id)
         if run.kind != "prompt" and run.kind != "external":
@@ -307,40 +316,52 @@ class RunCalls(ThreadCalls):
                 message = f"the result of {run.kind} job {run.run_id!r} was kept for its time; ask again under another run id"
                 raise ResultExpiredError(message, thread_id=run.thread_id, run_id=run.run_id)
             return RunResult(run)
-        requests: list[HitlRequest] = []
-        if run.status is RunStatus.SUSPENDED:
-            cursor: str | None = None
-            while True:
-                pending = await self.backend.runs.requests(thread_id=run.thread_id, pending=True, cursor=cursor)
-                requests += [request for request in pending.items if request.run_id == run.run_id]
-                if (cursor := pending.next) is None:
-                    break
-        return RunResult(run, await self._messages_of(run), requests)
+        last = await self.backend.runs.last_message_id(run.thread_id, run.run_id)
+        messages, before = await self._messages_of(run, last, most)
+        requests, more = await self._requests_of(run, most)
+        short = {"messages": before, "requests": more}
+        return RunResult(run, messages, requests, [name for name, omitted in short.items() if omitted])
 
-    async def _messages_of(self, run: Run) -> list[Message]:
-        """A run's messages stand together on one path: mostly at the head, else at a leaf, else where its events say."""
-        if found := await self._run_on_path(run, None, within=_PAGE):
-            return found
-        for branch in await self.backend.threads.branches(run.thread_id):
-            if branch.run_id == run.run_id:
-                return await self._run_on_path(run, branch.message_id)
-        key = await self.backend.threads.thread_key(run.thread_id)
-        events = await self.backend.runs.run_events(RunRef(key, run.run_id)) if key is not None else []
-        last = next((_message_id(event) for event in reversed(events) if event.type == "message.completed"), None)
-        return await self._run_on_path(run, last) if last else []
+    async def _whole(self, told: RunResult) -> RunResult:
+        """``told`` with what was left out of it."""
+        messages, requests = told.messages, told.requests
+        if "messages" in told.omitted:
+            messages = (await self._messages_of(told.run, messages[0].parent_id, None))[0] + messages
+        if "requests" in told.omitted:
+            requests, _ = await self._requests_of(told.run, None)
+        return RunResult(told.run, messages, requests)
 
-    async def _run_on_path(self, run: Run, leaf_id: str | None, within: int | None = None) -> list[Message]:
-        """``within``: look for the run's last message among that many."""
+    async def _messages_of(self, run: Run, last: str | None, most: int | None) -> tuple[list[Message], bool]:
+        """The run's messages up to ``last``, which stand together on one path; and whether some before them are left out."""
         found: list[Message] = []
-        seen = 0
-        async with aclosing(self._backwards(run.thread_id, leaf_id)) as path:
-            async for message in path:
-                seen += 1
-                if message.run_id == run.run_id:
+        left = most or 0
+        if last is not None:
+            async with aclosing(self._backwards(run.thread_id, last)) as path:
+                async for message in path:
+                    if message.run_id != run.run_id:
+                        break
+                    if most is not None:
+                        left -= message_size(message)
+                        if found and left < 0:
+                            return found[::-1], True
                     found.append(message)
-                elif found or seen == within:
-                    break
-        return found[::-1]
+        return found[::-1], False
+
+    async def _requests_of(self, run: Run, most: int | None) -> tuple[list[HitlRequest], bool]:
+        """The requests that the run waits for, the oldest first, and whether some behind them are left out."""
+        found: list[HitlRequest] = []
+        left, cursor = most or 0, None
+        while run.status is RunStatus.SUSPENDED:
+            page = await self.backend.runs.requests(thread_id=run.thread_id, pending=True, cursor=cursor)
+            for request in page.items:
+                if request.run_id == run.run_id:
+                    left -= request_bytes(request)
+                    if most is not None and found and left < 0:
+                        return found, True
+                    found.append(request)
+            if (cursor := page.next) is None:
+                break
+        return found, False
 
     async def _asked(self, thread_id: str, message_id: str | None) -> Message:
         """The user message that ``message_id`` answers or is."""
@@ -362,9 +383,3 @@ class RunCalls(ThreadCalls):
             if page.next is None:
                 return
             cursor = page.next
-
-
-def _message_id(event: Event) -> str | None:
-    message = event.data.get("message")
-    found = message.get("id") if isinstance(message, dict) else event.data.get("message_id")
-    return found if isinstance(found, str) else None

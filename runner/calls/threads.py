@@ -112,9 +112,12 @@ class ThreadCalls(Calls):
         [message] = (await self.messages(thread_id, message_id, limit=1, newest_first=True)).items
         return message
 
-    async def branches(self, thread_id: str) -> list[Branch]:
-        """Every leaf of the thread's message tree, oldest first (semantics: B3). Raises ThreadNotFoundError."""
-        return await self.backend.threads.branches(thread_id)
+    async def branches(self, thread_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[Branch]:
+        """The leaves of the thread's message tree, the oldest first, a page at a time (semantics: B3).
+
+        Raises ThreadNotFoundError, InvalidCursorError.
+        """
+        return await self.backend.threads.branches(thread_id, limit=limit, cursor=cursor)
 
     async def store_message(
         self, thread_id: str, message: str | Message, parent_id: str | None = None, *, expected_leaf: str | None = None

@@ -136,7 +136,7 @@ class Harness:
             raise ScriptEndedError(result.error.message)
         async with aclosing(handle.stream()) as stream:
             events = [event async for event in stream]
-        return HarnessRun(result.run, result.messages, result.requests, events, harness=self)
+        return HarnessRun(result.run, result.messages, result.requests, events=events, harness=self)
 
     async def fork(self, src: str, new: str | None = None, after_run_id: str | None = None, **how: Any) -> Thread:
         """Fork a thread. Arguments and errors as of :meth:`runner.Client.fork`."""

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from backends.conformance.pages import create, pages
-from backends.conformance.world import T, World, user
+from backends.conformance.world import T, World, said, user
 from backends.memory import connect as memory
 from backends.postgres.backend import connect as postgres
-from runner.models import new_id
+from runner.models import ErrorInfo, new_id
 from runner.ports import Backend
 from tests.http.halves import halves
 
@@ -51,6 +51,19 @@ async def test_threads(world: World) -> None:
         await create(world, id, extra={"x": "x" * 7000})
     found = await pages(lambda at: world.threads.threads(limit=1000, cursor=at))
     assert len(found) == 5 and [thread.thread_id for page in found for thread in page] == ids
+
+
+async def test_attempts(world: World) -> None:
+    attempt = await world.start("r1")
+    for _ in range(9):
+        await world.runs.release(attempt, error=ErrorInfo(code="x", message="x" * 7000))
+        attempt = await world.take("r1")
+    await world.finish(attempt, said("done"))
+    found = await pages(lambda at: world.runs.attempts(T, "r1", limit=1000, cursor=at))
+    assert len(found) == 5 and [attempt.outcome for page in found for attempt in page] == ["retried"] * 9 + ["completed"]
+    few = await pages(lambda at: world.runs.attempts(T, "r1", limit=1, cursor=at))
+    assert [page[0] for page in few] == [attempt for page in found for attempt in page]
+    assert few[-1][0].fence == attempt.fence
 
 
 async def test_runs(world: World) -> None:

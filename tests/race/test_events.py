@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from backends.embedded import EmbeddedRedis
-from backends.memory.events import MemoryEventLog
+from backends.memory.events import MemoryEventLog, place
 from backends.redis import RedisEventLog, RedisServer
 from runner.errors import BackendUnavailableError
 from runner.exchange import RunRef
@@ -307,9 +307,10 @@ class Told:
     async def thread_key(self, thread_id: str) -> int:
         return REF.thread_key
 
-    async def run_events(self, ref: RunRef) -> list[Event]:
+    async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = 1) -> list[Event]:
         self.asked += 1
-        return [event(1, 3, "message.completed"), event(1, EVENTS, "run.completed")]
+        proved = [event(1, 3, "message.completed"), event(1, EVENTS, "run.completed")]
+        return [each for each in proved if place(each.id) > place(after)][:limit]
 
 
 async def test_a_run_that_is_over_is_read_as_it_is_taken(server: RedisServer, log: RedisEventLog) -> None:

@@ -75,7 +75,7 @@ NOT_LISTS = {
     "runs.context": "what one run sees, whole",
     "runs.append": "a verb",
     "runs.complete": "a verb",
-    "runs.run_events": "what one run did, whole",
+    "runs.run_events": "what one run did, a page at a time; tests/race/test_lost_streams.py",
     "webhooks.take": "the dispatcher's",
     "workers.running": "of one worker: as many as it has slots",
     "workers.cancelling": "of one worker: as many as it has slots",

@@ -242,7 +242,7 @@ async def picture(s: Stores, scene: Scene) -> Any:
     }
     deleted = [id for id in ("failed", "running") if (run := await s.runs.run(scene.thread_id, id)) and run.deleted_at]
     texts = [(m.seq, m.role, m.text) for m in (await s.threads.messages(scene.thread_id)).items]
-    leaves = [(b.depth, b.run_id, b.run_status) for b in await s.threads.branches(scene.thread_id)]
+    leaves = [(b.depth, b.run_id, b.run_status) for b in (await s.threads.branches(scene.thread_id, limit=1000)).items]
     pending = len((await s.runs.requests(thread_id=scene.thread_id)).items)
     children = [
         [(m.seq, m.text) for m in (await s.threads.messages(child)).items]

@@ -135,7 +135,7 @@ class TwoStores:
         if thread is None:
             return {"thread": None}
         data = await backend.checkpointer.load(thread_id)
-        leaves = await backend.threads.branches(thread_id)
+        leaves = (await backend.threads.branches(thread_id, limit=1000)).items
         paths = [await backend.threads.messages(thread_id, leaf.message_id) for leaf in leaves]
         assert data is not None
         runs = (await backend.runs.runs(thread_id=thread_id, limit=999)).items

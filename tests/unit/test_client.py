@@ -14,7 +14,7 @@ import pytest
 import runner
 from backends.memory.events import MemoryEventLog
 from runner import Client, Event, HitlRequest, Message, RunStatus, errors
-from runner.exchange import AcceptRequest, Attempt, RunRef, WorkerInfo, Write
+from runner.exchange import EVENTS_BYTES, AcceptRequest, Attempt, RunRef, WorkerInfo, Write
 from runner.models import ErrorInfo
 from runner.ports import Backend
 from runner.streams import follow_run
@@ -315,6 +315,22 @@ class TestStream:
             said, queued = await anext(events), await anext(events)
         assert types([said, queued]) == ["message.completed", "run.queued"] and queued.data == {"attempt": 2}
 
+    async def test_e2_a_run_queued_again_while_it_is_read_is_read_to_its_new_end(self, client: Client, hand: Hand) -> None:
+        """Of a lost stream the store proves the old end no more once the run was queued again."""
+        handle = await client.enqueue("t", "hello")
+        attempt = await hand.claim("t", handle.id)
+        said = [Message.assistant("x" * EVENTS_BYTES) for _ in range(3)]
+        await client.backend.runs.append(attempt, said, first_event=3)
+        await client.backend.runs.fail(Write(attempt=attempt, first_event=6), ErrorInfo(code="x", message="x"))
+        client.backend.events = MemoryEventLog()
+        async with asyncio.timeout(5), aclosing(handle.stream()) as events:
+            seen = [await anext(events) for _ in range(3)]
+            await client.redrive("t", handle.id)
+            await hand.complete(await hand.claim("t", handle.id), "t", "done", first=2)
+            seen += [event async for event in events]
+        assert types(seen)[-3:] == ["run.resumed", "message.completed", "run.completed"]
+        assert types(seen).count("message.completed") == 5
+
     async def test_e1_a_queued_event_that_redis_lost_is_not_sent_twice(self, client: Client, hand: Hand) -> None:
         """Its fence is above that of any attempt, and the reconciler writes it again with the job."""
         handle = await client.enqueue("t", "hello")
@@ -470,7 +486,7 @@ class TestTree:
         assert [message.text for message in await client.backend.runs.context(attempt)] == ["one"]
         await hand.complete(attempt, "t", "un")
         assert [message.text for message in (await client.messages("t")).items] == ["one", "un"]
-        assert len(await client.branches("t")) == 2
+        assert len((await client.branches("t")).items) == 2
 
     async def test_b5_edit_and_resend_branches_before_the_message(self, client: Client, hand: Hand) -> None:
         await hand.answer(client, "t", "one", "eins")

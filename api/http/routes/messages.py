@@ -18,7 +18,7 @@ from runner.errors import (
 from runner.models import Message
 
 from ..idempotency import Idempotency
-from ..schemas import Branches, MessageInput, MessagePage, StoreMessage
+from ..schemas import BranchPage, MessageInput, MessagePage, StoreMessage
 from .parts import (
     Cursor,
     IfNoneMatch,
@@ -99,7 +99,8 @@ async def get_message(caller: Reads, thread_id: ThreadId, message_id: MessageId)
     return reply(await caller.client.message(thread_id, message_id))
 
 
-@router.get("/branches", **operation("read", ThreadNotFoundError, s200=(Branches, "The oldest first.")))
-async def list_branches(caller: Reads, thread_id: ThreadId) -> Response:
-    """Every leaf of the thread's message tree."""
-    return reply(Branches.model_construct(items=await caller.client.branches(thread_id)))
+@router.get("/branches", **operation("read", ThreadNotFoundError, InvalidCursorError, s200=(BranchPage, "The oldest first.")))
+async def list_branches(caller: Reads, thread_id: ThreadId, limit: Limit = 100, cursor: Cursor = None) -> Response:
+    """List the leaves of the thread's message tree."""
+    page = await caller.client.branches(thread_id, limit=bounded(limit, caller), cursor=cursor)
+    return reply(BranchPage.model_construct(items=page.items, next=page.next))

@@ -25,13 +25,25 @@ from runner.errors import (
     ThreadBusyError,
     ThreadNotFoundError,
 )
+from runner.exchange import PAGE_BYTES
 from runner.handle import RunHandle
 from runner.models import Run
 from runner.states import RunStatus
 from runner.streams import follow_run, stopped
 
 from ..idempotency import BY_STATE, Idempotency, Key
-from ..schemas import Attempts, Cancel, Explanation, Moment, Prompt, Regenerate, RunOutcome, RunPage, StreamedPrompt, as_message
+from ..schemas import (
+    AttemptPage,
+    Cancel,
+    Explanation,
+    Moment,
+    Prompt,
+    Regenerate,
+    RunOutcome,
+    RunPage,
+    StreamedPrompt,
+    as_message,
+)
 from ..service import Caller
 from ..sse import Entry, EventStream
 from .parts import (
@@ -94,7 +106,7 @@ def where(caller: Caller, handle: RunHandle) -> str:
 async def outcome(caller: Caller, handle: RunHandle, seconds: float) -> Response:
     """Where the run stopped, or 202 and the run itself if it has not within ``seconds``."""
     try:
-        result = await handle.result(seconds)
+        result = await handle.result(seconds, PAGE_BYTES)
     except TimeoutError:
         return reply(await handle.run(), 202, Location=where(caller, handle), Retry_After=LATER)
     return reply(RunOutcome.of(result), Location=where(caller, handle))
@@ -288,10 +300,16 @@ async def explain_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Resp
     return reply(Explanation(explanation=await caller.client.explain(thread_id, run_id)))
 
 
-@router.get(f"{OF_RUN}/attempts", **operation("read", RunNotFoundError, ThreadNotFoundError, s200=(Attempts, "In order.")))
-async def list_attempts(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response:
+@router.get(
+    f"{OF_RUN}/attempts",
+    **operation("read", RunNotFoundError, ThreadNotFoundError, InvalidCursorError, s200=(AttemptPage, "In order.")),
+)
+async def list_attempts(
+    caller: Reads, thread_id: ThreadId, run_id: RunId, limit: Limit = 100, cursor: Cursor = None
+) -> Response:
     """What workers made of a run, attempt by attempt."""
-    return reply(Attempts.model_construct(items=await caller.client.attempts(thread_id, run_id)))
+    page = await caller.client.attempts(thread_id, run_id, limit=bounded(limit, caller), cursor=cursor)
+    return reply(AttemptPage.model_construct(items=page.items, next=page.next))
 
 
 @router.post(

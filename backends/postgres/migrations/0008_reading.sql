@@ -50,9 +50,71 @@ BEGIN
     RETURN QUERY SELECT m.* FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.seq >= r.first_seq AND m.run_id = id ORDER BY m.seq;
 END $$;
 
--- The leaves of the thread's tree: the end of every branch, and the end of every run that does not count. A branch without messages that
--- count has no end of its own, but for the thread's first.
-CREATE FUNCTION runyard.leaves(t runyard.threads)
+-- An event's id, "<fence>-<n>", as what sorts.
+CREATE FUNCTION runyard.event_place(event_id text) RETURNS bigint[]
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN ARRAY[split_part(event_id, '-', 1)::bigint, split_part(event_id, '-', 2)::bigint];
+END $$;
+
+-- The events that a run's rows prove, in the order of their ids, after the place `after`: `most` at most, and before the one with which they would
+-- have more than `bytes`, but for the first. An attempt numbers its messages as it appends them, and a later one has a higher fence: they are in
+-- the order of seq, and the first after a place is found by halving. asked: what a suspended run waits for. attempt: which one is queued.
+CREATE FUNCTION runyard.run_events(key bigint, id text, after bigint[], most integer, bytes bigint)
+RETURNS TABLE (type text, proved_id text, in_thread text, message runyard.messages, request runyard.requests, why jsonb, asked text[], attempt integer)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r record;
+    low bigint;
+    high bigint;
+    middle bigint;
+    m record;
+BEGIN
+    SELECT t.thread_id, x.status, x.event_id, x.error, x.fence, x.queued_fence, x.attempt, x.branch_id, x.first_seq, x.last_seq INTO r
+    FROM runyard.runs x JOIN runyard.threads t USING (thread_key) WHERE x.thread_key = key AND x.run_id = id;
+    IF NOT FOUND THEN RETURN; END IF;
+    low := r.first_seq; high := r.last_seq + 1;
+    WHILE low < high LOOP
+        middle := (low + high) / 2;
+        SELECT x.seq, runyard.event_place(x.event_id) AS place INTO m FROM runyard.messages x
+        WHERE x.branch_id = r.branch_id AND x.seq >= middle AND x.seq < high AND x.run_id = id AND x.event_id IS NOT NULL
+        ORDER BY x.seq LIMIT 1;
+        IF m.place <= after THEN low := m.seq + 1; ELSE high := middle; END IF;
+    END LOOP;
+    RETURN QUERY
+    WITH found AS (
+        (SELECT 'message.completed' AS type, x.event_id, x.seq, NULL AS request_id, 512 + coalesce(octet_length(x.payload), 0) AS size
+         FROM runyard.messages x WHERE x.branch_id = r.branch_id AND x.seq >= low AND x.run_id = id AND x.event_id IS NOT NULL
+         ORDER BY x.seq LIMIT most)
+        UNION ALL
+        SELECT 'hitl.requested', q.event_id, NULL, q.request_id, 512 + octet_length(q.body) + coalesce(octet_length(q.answer), 0)
+        FROM runyard.requests q WHERE q.thread_key = key AND q.run_id = id AND q.event_id IS NOT NULL
+        UNION ALL
+        SELECT 'run.' || r.status, r.event_id, NULL, NULL, 512 + coalesce(pg_column_size(r.error), 0)
+        WHERE r.event_id IS NOT NULL AND r.status IN ('completed', 'failed', 'cancelled', 'dead', 'suspended')
+        UNION ALL
+        SELECT 'run.queued', r.queued_fence || '-1', NULL, NULL, 512 WHERE coalesce(r.fence, 0) < r.queued_fence
+    ), placed AS (
+        SELECT f.*, runyard.event_place(f.event_id) AS place FROM found f
+    ), counted AS (
+        SELECT p.*, row_number() OVER w AS n, sum(p.size) OVER w AS total FROM placed p WHERE p.place > after
+        WINDOW w AS (ORDER BY p.place ROWS UNBOUNDED PRECEDING)
+    )
+    SELECT c.type, c.event_id, r.thread_id, x, q, CASE WHEN c.event_id = r.event_id THEN r.error END,
+           CASE WHEN c.type = 'run.suspended' THEN ARRAY(
+               SELECT a.request_id FROM placed a
+               WHERE a.request_id IS NOT NULL AND a.place[1] = c.place[1] ORDER BY a.place) END,
+           CASE WHEN c.type = 'run.queued' THEN r.attempt + 1 END
+    FROM counted c
+    LEFT JOIN runyard.messages x ON x.branch_id = r.branch_id AND x.seq = c.seq
+    LEFT JOIN runyard.requests q ON q.thread_key = key AND q.request_id = c.request_id
+    WHERE c.n = 1 OR (c.n <= most AND c.total <= bytes)
+    ORDER BY c.n;
+END $$;
+
+-- Leaves of the thread's tree, by age: the end of every branch, and the end of every run that does not count. A branch without messages that
+-- count has no end of its own, but for the thread's first. Only of those that are returned the depth is counted.
+CREATE FUNCTION runyard.leaves(t runyard.threads, after_time timestamptz, after_id uuid, most integer)
 RETURNS TABLE (message_id uuid, depth bigint, created_at timestamptz, run_id text, run_status text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -64,9 +126,11 @@ DECLARE
           AND EXISTS (SELECT 1 FROM runyard.messages m WHERE m.branch_id = b.branch_id AND m.message_id = b.leaf_id));
 BEGIN
     RETURN QUERY
-    SELECT x.message_id, x.depth, x.created_at, x.run_id, x.run_status FROM (
-        SELECT m.message_id, (SELECT count(*) FROM runyard.visible(runyard.branch_view(b.branch_id))) AS depth, m.created_at, m.run_id,
-               r.status AS run_status
+    SELECT x.message_id, (SELECT count(*) FROM runyard.visible(CASE WHEN x.branch_id IS NULL THEN (runyard.cut_at_message(t, x.message_id)).view
+                                                                    ELSE runyard.branch_view(x.branch_id) END)),
+           x.created_at, x.run_id, x.run_status
+    FROM (SELECT * FROM (
+        SELECT m.message_id, b.branch_id, m.created_at, m.run_id, r.status AS run_status
         FROM runyard.branches b
         JOIN runyard.messages m ON m.message_id = b.leaf_id AND (m.branch_id = b.branch_id OR (b.branch_id = root AND m.branch_id IN (
             SELECT l.ancestor_id FROM runyard.levels l WHERE l.branch_id = root AND b.leaf_seq <= l.high_water_seq)))
@@ -74,13 +138,15 @@ BEGIN
         LEFT JOIN runyard.runs r ON r.thread_key = o.thread_key AND r.run_id = m.run_id
         WHERE b.thread_key = t.thread_key AND b.leaf_id IS NOT NULL AND b.leaf_id <> ALL (continued)
         UNION ALL
-        SELECT m.message_id, (SELECT count(*) FROM runyard.visible((runyard.cut_at_message(t, m.message_id)).view)), m.created_at, r.run_id, r.status
+        SELECT m.message_id, NULL, m.created_at, r.run_id, r.status
         FROM (SELECT x.* FROM runyard.runs x WHERE x.thread_key = t.thread_key AND x.finished_at IS NULL AND x.last_seq IS NOT NULL
               UNION ALL
               SELECT x.* FROM runyard.runs x WHERE x.thread_key = t.thread_key AND x.finished_at IS NOT NULL
                 AND x.completion_seq IS NULL AND x.last_seq IS NOT NULL AND NOT x.deleted AND x.emptied_at IS NULL) r
         JOIN runyard.messages m ON m.branch_id = r.branch_id AND m.seq = r.last_seq
-        WHERE m.message_id <> ALL (continued)) x
+        WHERE m.message_id <> ALL (continued)) y
+        WHERE after_id IS NULL OR (y.created_at, y.message_id) > (after_time, after_id)
+        ORDER BY y.created_at, y.message_id LIMIT most) x
     ORDER BY x.created_at, x.message_id;
 END $$;
 
@@ -300,6 +366,36 @@ BEGIN
         END IF;
         found := found + 1;
         request := q;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- Attempts of a run, in their order. What stands behind the page: a row that says only so.
+CREATE FUNCTION runyard.list_attempts(for_tenant text, in_thread text, in_run text, after bigint, most integer, bytes bigint)
+RETURNS TABLE (attempt runyard.attempts, more boolean)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    a runyard.attempts;
+    found integer := 0;
+    total bigint := 0;
+BEGIN
+    FOR a IN
+        SELECT x.* FROM runyard.runs r JOIN runyard.attempts x USING (accept_no)
+        WHERE r.tenant = for_tenant AND r.thread_id = in_thread AND r.run_id = in_run AND NOT r.deleted AND x.fence > after
+        UNION ALL
+        SELECT r.accept_no, r.fence, r.worker_id, r.started_at, r.finished_at, r.status, NULL FROM runyard.runs r
+        WHERE r.tenant = for_tenant AND r.thread_id = in_thread AND r.run_id = in_run AND NOT r.deleted AND r.fence > after
+          AND r.status IN ('running', 'completed') AND r.kind <> 'external'
+        ORDER BY fence
+    LOOP
+        total := total + 512 + coalesce(octet_length(a.error::text), 0);
+        IF found >= most OR (found > 0 AND total > bytes) THEN
+            attempt := NULL; more := true;
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        found := found + 1;
+        attempt := a;
         RETURN NEXT;
     END LOOP;
 END $$;

@@ -69,6 +69,10 @@ SELECT (c.run).*, c.effects FROM runyard.redrive($1, $2, $3) c
 -- name: run
 SELECT r.* FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
 
+-- name: last_message
+SELECT m.message_id::text FROM runyard.runs r JOIN runyard.messages m ON m.branch_id = r.branch_id AND m.seq = r.last_seq AND m.run_id = r.run_id
+WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
+
 -- name: runs
 SELECT f.omitted, f.place_time, f.place_no, (f.run).* FROM runyard.list_runs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) f
 
@@ -76,12 +80,7 @@ SELECT f.omitted, f.place_time, f.place_no, (f.run).* FROM runyard.list_runs($1,
 SELECT (e.run).*, e.reason, e.facts FROM runyard.explain($1, $2, $3) e
 
 -- name: attempts
-SELECT a.fence, a.worker_id, a.started_at, a.ended_at, a.outcome, a.error FROM runyard.runs r JOIN runyard.attempts a USING (accept_no)
-WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
-UNION ALL
-SELECT r.fence, r.worker_id, r.started_at, r.finished_at, r.status, NULL FROM runyard.runs r
-WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted AND r.status IN ('running', 'completed') AND r.kind <> 'external'
-ORDER BY fence
+SELECT a.more, (a.attempt).* FROM runyard.list_attempts($1, $2, $3, $4, $5, $6) a
 
 -- name: request
 SELECT q.* FROM runyard.requests q WHERE q.tenant = $1 AND q.request_id = $2
@@ -89,14 +88,11 @@ SELECT q.* FROM runyard.requests q WHERE q.tenant = $1 AND q.request_id = $2
 -- name: requests
 SELECT f.more, (f.request).* FROM runyard.list_requests($1, $2, $3, $4, $5, $6, $7) f
 
--- name: run_facts
-SELECT r.*, t.thread_id AS in_thread FROM runyard.runs r JOIN runyard.threads t USING (thread_key) WHERE r.thread_key = $1 AND r.run_id = $2
-
--- name: run_messages
-SELECT m.seq, m.message_id::text AS id, m.parent_id::text AS parent_id, m.run_id, m.role, m.payload, m.note, m.calls, m.results, m.created_at,
-       m.event_id
-FROM runyard.runs r JOIN runyard.messages m ON m.branch_id = r.branch_id AND m.run_id = r.run_id AND m.seq >= r.first_seq
-WHERE r.thread_key = $1 AND r.run_id = $2 ORDER BY m.seq
+-- name: run_events
+SELECT (e.message).seq, (e.message).message_id::text AS id, (e.message).parent_id::text AS parent_id, (e.message).run_id AS of_run, (e.message).role,
+       (e.message).payload, (e.message).note, (e.message).calls, (e.message).results, (e.message).created_at AS stored_at,
+       e.type, e.proved_id, e.in_thread, e.why, e.asked, e.attempt, (e.request).*
+FROM runyard.run_events($1, $2, $3, $4, $5) e
 
 -- name: thread
 SELECT t.* FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
@@ -136,7 +132,7 @@ ORDER BY v.seq
 
 -- name: branches
 SELECT l.message_id::text AS message_id, l.depth, l.created_at, l.run_id, l.run_status
-FROM runyard.known_snapshot($1, $2) t, runyard.leaves(t) l
+FROM runyard.known_snapshot($1, $2) t, runyard.leaves(t, $3, $4, $5) l
 
 -- name: store_message
 SELECT seq, message_id::text AS id, parent_id::text AS parent_id, run_id, role, payload, note, calls, results, created_at

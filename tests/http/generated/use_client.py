@@ -14,7 +14,7 @@ from runyard_client.api.requests import list_requests, respond_on_thread
 from runyard_client.api.runs import create_run, get_run, list_thread_runs, wait_new_run, wait_run
 from runyard_client.api.threads import create_thread, delete_thread, get_thread, update_thread
 from runyard_client.client import AuthenticatedClient
-from runyard_client.models.branches import Branches
+from runyard_client.models.branch_page import BranchPage
 from runyard_client.models.create_thread import CreateThread
 from runyard_client.models.fork import Fork
 from runyard_client.models.fork_made import ForkMade
@@ -62,7 +62,7 @@ def main(url: str, key: str) -> None:
     said = is_a(MessagePage, list_messages.sync("python", client=client))
     [part] = said.items[-1].content
     assert isinstance(part, TextPart) and part.text == "hello"
-    branches = is_a(Branches, list_branches.sync("python", client=client))
+    branches = is_a(BranchPage, list_branches.sync("python", client=client))
     assert branches.items[0].depth == 3
 
     waits = is_a(RunOutcome, wait_new_run.sync("python", client=client, body=Prompt(message="ask color?", run_id="r2")))

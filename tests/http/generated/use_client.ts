@@ -52,7 +52,7 @@ assert.deepEqual(runs.items.map((each) => each.run_id), ["r1"]);
 const said: Schemas["MessagePage"] = found(await client.GET("/v1/threads/{thread_id}/messages", thread));
 const part = said.items.at(-1)?.content[0];
 assert(part?.type === "text" && part.text === "hello");
-const branches: Schemas["Branches"] = found(await client.GET("/v1/threads/{thread_id}/branches", thread));
+const branches: Schemas["BranchPage"] = found(await client.GET("/v1/threads/{thread_id}/branches", thread));
 assert.equal(branches.items[0]?.depth, 3);
 
 const waits = found(
