@@ -240,7 +240,7 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a page of requests has any number of bytes", READERS,
-        "OR (found > 0 AND total > bytes) THEN", "THEN",
+        "total := total + 512 + octet_length(q.body) + coalesce(octet_length(q.answer), 0);\n", "",
         POSTGRES, "-k", "requests_come_in_pages",
     ),
     mutant(
