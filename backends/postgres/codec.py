@@ -281,7 +281,14 @@ run_entry = _entry(run, input=None, options="{}", error=None, result=None, usage
 
 @_named("attempt")
 def _attempt(row: Row) -> AttemptInfo:
-    return AttemptInfo(**dict(row) | {"error": error_info(row["error"])})
+    return AttemptInfo(
+        fence=row["fence"],
+        worker_id=row["worker_id"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        outcome=row["outcome"],
+        error=error_info(row["error"]),
+    )
 
 
 attempt_entry = _entry(_attempt, error=None)

@@ -272,7 +272,7 @@ async def test_attempts_whose_error_cannot_be_decoded(backend: Backend, postgres
     assert claim.attempt is not None
     await backend.runs.release(claim.attempt, error=ErrorInfo(code="x", message="y"))
     await execute(postgres_url, "UPDATE runyard.attempts SET error = '[]'")
-    [attempt] = await backend.runs.attempts("t", "r")
+    [attempt] = (await backend.runs.attempts("t", "r")).items
     assert (attempt.outcome, attempt.error, attempt.damaged) == ("retried", None, ["error"])
 
 
