@@ -330,6 +330,7 @@ class RunContext(Transcript):
             given = self._given_extra
             extra = {key: value for key, value in self.extra.items() if key not in given or given[key] != value} or None
             signal, self._signal = self._signal, self._signal or Suspend()
+            self._committed = None  # a driver's timers hold the contexts of tasks, and so this one, for minutes
             return Remainder(self._held, extra, self.accounts.uncounted, list(self._requests.values()), signal, self.result)
 
     async def _ask(self, key: str, request: HitlRequest, timeout: float | None, on_timeout: JsonObject | None) -> JsonValue:

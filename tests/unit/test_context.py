@@ -2,8 +2,10 @@
 
 import asyncio
 import gc
+import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 
 import pytest
@@ -89,6 +91,21 @@ async def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 def status(ended: Ended | None) -> RunStatus | None:
     return ended.status if ended else None
+
+
+async def test_what_outlives_an_attempt_holds_nothing_of_its_history(lab: Lab) -> None:
+    """Timers of drivers hold the contextvars of whoever set them for minutes: a long history each."""
+    seen: list[weakref.ref[Message]] = []
+    contexts = []
+
+    async def agent(ctx: RunContext) -> None:
+        seen.extend(weakref.ref(message) for message in await ctx.history())
+        await ctx.append(Message.assistant("hello"))
+        contexts.append(copy_context())
+
+    assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    gc.collect()
+    assert len(contexts) == 1 and [message() for message in seen] == [None]
 
 
 async def test_a_simple_run_is_committed_by_its_completion_alone(lab: Lab) -> None:
