@@ -150,6 +150,7 @@ class Database:
                     min_size=min_pool_size,
                     max_size=max_pool_size,
                     command_timeout=command_timeout,
+                    max_cached_statement_lifetime=0,  # its timer would hold the contextvars of the run that asked first
                     connection_class=_PlainConnection,
                     server_settings={"application_name": name},
                     **in_url | settings,
