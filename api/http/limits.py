@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from runner.errors import HeadersTooLargeError, RateLimitedError, RequestTimeoutError, RequestTooLargeError, RunyardError
 
 from . import problems
+from .reading import OUT_OF_BOUNDS, Shape
 from .settings import ApiSettings
 
 
@@ -88,11 +89,14 @@ class Bounds:
             raise self._too_large()
 
     async def _body(self, scope: Scope, receive: Receive, held: Hold) -> bytes | None:
-        """The whole body; None if the client left. Nothing is waited for where no body is to be expected."""
+        """The whole body; None if the client left. Nothing is waited for where no body is to be expected.
+
+        Of one whose shape is out of bounds nothing is kept: ``scope`` says so to who wants its JSON."""
         named = {name for name, _ in scope["headers"]}
         if scope["method"] in ("GET", "HEAD", "OPTIONS") and not named & {b"content-length", b"transfer-encoding"}:
             return b""
         parts: list[bytes] = []
+        shape: Shape | None = Shape()
         size, more = 0, True
         try:
             async with asyncio.timeout(self.settings.body_timeout):
@@ -100,12 +104,21 @@ class Bounds:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         return None
-                    parts.append(message.get("body", b""))
+                    part: bytes = message.get("body", b"")
                     more = message.get("more_body", False)
-                    size += len(parts[-1])
+                    size += len(part)
                     if size > self.settings.max_body:
                         raise self._too_large()
-                    held.grow(len(parts[-1]))
+                    if shape is None:
+                        continue
+                    held.grow(len(part))
+                    try:
+                        shape.feed(part)
+                        parts.append(part)
+                    except ValueError as error:
+                        scope.setdefault("state", {})[OUT_OF_BOUNDS] = error
+                        shape = None
+                        parts.clear()
         except TimeoutError:
             raise RequestTimeoutError(f"the body did not arrive within {self.settings.body_timeout:g} s") from None
         return b"".join(parts)

@@ -1,13 +1,12 @@
 """JSON from outside, bounded before anything is built of it (semantics: A2).
 
-A body has room for millions of values, and for numbers that take longer to convert than to send. Both are found piece by piece:
-of a body that holds too many, no more is looked at than holds as many as may be, and between two pieces others have their turn.
-Depth is bounded by the parser, which stops where it is exceeded.
+A body has room for millions of values, and for numbers that take longer to convert than to send. Both are found piece by piece
+while it arrives. Of a body that holds too many, no more is looked at or kept than holds as many as may be. Depth is bounded by
+the parser, which stops where it is exceeded.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 from typing import Any, Final
 
@@ -19,8 +18,9 @@ MOST_VALUES: Final = 2 * MAX_VALUES
 """Values in one body, the members of lists and objects counted: while they are checked, nobody else is answered."""
 MAX_DIGITS: Final = 100
 """Digits of a number. Readers of JSON convert long ones in more than linear time, or not at all."""
-PIECE: Final = 2**16
-"""Bytes that are looked at in one go."""
+
+OUT_OF_BOUNDS: Final = "body_out_of_bounds"
+"""In the state of a request: the ValueError that says what is wrong with its body. The body is not kept then."""
 
 _BEGINNINGS: Final = b",[{"
 """A value comes first, or after one of these."""
@@ -28,13 +28,8 @@ _DIGITS: Final = bytes.maketrans(b"0123456789", b"0" * 10)
 _TOO_LONG: Final = b"0" * (MAX_DIGITS + 1)
 
 
-async def read(body: bytes) -> Any:
-    """The value that ``body`` is. Raises ValueError for what is no JSON, NaN and infinity, and for what is out of bounds."""
-    shape = Shape()
-    for at in range(0, len(body), PIECE):
-        if at:
-            await asyncio.sleep(0)
-        shape.feed(body[at : at + PIECE])
+def read(body: bytes) -> Any:
+    """The value that ``body`` is; its :class:`Shape` was checked. Raises ValueError for what is no JSON, NaN and infinity."""
     value = from_json(body, allow_inf_nan=False)
     _check_finite(value)
     return value

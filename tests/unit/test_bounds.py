@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from api.http.reading import MAX_DIGITS, MOST_VALUES, PIECE, Shape
+from api.http.reading import MAX_DIGITS, MOST_VALUES, Shape
 from runner.bounds import MAX_NESTING, MAX_VALUES, check_content, check_value, message_size
 from runner.errors import InvalidInputError
 from runner.models import Message, ToolResultPart
@@ -73,6 +73,10 @@ REFUSED = [
     b'"' * (4 * MOST_VALUES + 1) + b"[" * MOST_VALUES,
     b'"\\\\"' + b"[" * MOST_VALUES,
 ]
+
+
+PIECE = 2**16
+"""Bytes that arrive together."""
 
 
 def check_shape(body: bytes, piece: int) -> None:

@@ -21,7 +21,7 @@ from ..auth import Principal
 from ..parameters import Known
 from ..paths import decoded
 from ..problems import Refusal, document_header, documented
-from ..reading import read
+from ..reading import OUT_OF_BOUNDS, read
 from ..schemas import ID_SCHEMA
 from ..service import Caller, Service
 
@@ -37,10 +37,14 @@ class Body(Request):
 
     async def json(self) -> Any:
         try:
-            return await read(await self.body())
+            return read(await self.body())
         except ValueError as error:
-            at = {"location": "body", "pointer": "", "message": str(error)}
-            raise Refusal(InvalidRequestError(f"the body is no JSON that can be read: {error}", errors=[at])) from None
+            raise _unreadable(error) from None
+
+
+def _unreadable(error: ValueError) -> Refusal:
+    at = {"location": "body", "pointer": "", "message": str(error)}
+    return Refusal(InvalidRequestError(f"the body is no JSON that can be read: {error}", errors=[at]))
 
 
 class Route(APIRoute):
@@ -56,8 +60,11 @@ class Route(APIRoute):
             for scope in scopes:  # before the body is looked at
                 request.scope["state"]["principal"].require(scope)
             known.check(request)
-            if self.body_field is not None and not _is_json(request):
-                raise UnsupportedMediaTypeError("send the body as application/json, with that Content-Type")
+            if self.body_field is not None:
+                if not _is_json(request):
+                    raise UnsupportedMediaTypeError("send the body as application/json, with that Content-Type")
+                if OUT_OF_BOUNDS in request.scope["state"]:
+                    raise _unreadable(request.scope["state"][OUT_OF_BOUNDS])
             return await handle(Body(request.scope, request.receive))
 
         return route
