@@ -107,6 +107,13 @@ class TestUsage:
         assert await total(world, "nobody") == of(0)
         assert (await asked(world, "writer")).agent == "writer"
 
+    async def test_a_run_that_no_worker_took_is_of_no_agent(self, world: World) -> None:
+        """Whoever enqueues names agents as they like."""
+        await world.accept("r1", agent="invented")
+        await world.runs.cancel(T, "r1")
+        assert await total(world) == of(1)
+        assert await total(world, "invented") == of(0)
+
     async def test_tenants_are_counted_apart(self, world: World) -> None:
         """A1: no tenant sees what another one used."""
         other = World(await world.factory(tenant="other"), world.factory)

@@ -36,7 +36,7 @@ def count_run(db: Database, thread: ThreadState, run: RunState) -> None:
     """Add what the run used since it ended last to the totals of the day: its agent's, and those of all agents (None)."""
     used, first = run.run.usage, run.counted is None
     day = db.now().astimezone(UTC).date()
-    for agent in (None, run.run.agent or "default"):
+    for agent in (None, run.run.agent or "default") if run.run.fence is not None else (None,):
         total = db.usage.setdefault((thread.tenant, agent, day), UsageDay(day=day))
         total.runs += first
         for name in Usage.model_fields:

@@ -15,6 +15,8 @@ from ..models import PRIORITIES, Message, Priority, RunOptions, check_message
 from ..ports import Backend
 from ..webhooks.models import check_url
 
+MOST: Final = 1000
+"""Entries of a page, where they are bounded."""
 YEARS: Final = range(1970, 9000)
 """Of moments that callers name."""
 
@@ -67,6 +69,12 @@ def due(delay: float | None, run_at: datetime | None) -> float | None:
     if not 0 <= delay < 10 * 365 * 86400:
         raise InvalidInputError(f"delay is seconds from now on, at most ten years; got {delay}", field="delay")
     return delay
+
+
+def check_limit(limit: int, most: int | None = None) -> None:
+    """Raise InvalidInputError if no page has so many entries."""
+    if limit < 1 or (most is not None and limit > most):
+        raise InvalidInputError(f"limit is 1 {f'to {most}' if most else 'or more'}, got {brief(limit)}", field="limit")
 
 
 def urgency(priority: Priority) -> Priority:

@@ -6,14 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from ..errors import InvalidInputError
 from ..exchange import Page
 from ..models import FeedEntry
-from .base import Calls
+from .base import MOST, Calls, check_limit
 
 LOOK: Final = 0.25
 """Seconds between two looks at a feed that has nothing further."""
-MOST: Final = 1000
 
 
 class FeedCalls(Calls):
@@ -28,8 +26,7 @@ class FeedCalls(Calls):
 
         Raises InvalidInputError, InvalidCursorError, and CursorExpiredError if entries in between were pruned.
         """
-        if not 1 <= limit <= MOST:
-            raise InvalidInputError(f"limit is 1 to {MOST}, got {limit}", field="limit")
+        check_limit(limit, MOST)
         return await self.backend.feed.read(cursor, limit=limit)
 
     async def follow_feed(self, cursor: str | None = None) -> AsyncGenerator[FeedEntry]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import Final
 
 from ..entries import entry
-from ..errors import InvalidInputError
 from ..lineage import Lineage, Side, ThreadDiff, last_common
 from ..models import Thread
+from .base import MOST, check_limit
 from .runs import RunCalls
-
-MOST: Final = 1000
-"""Messages per side that a diff may hold."""
 
 
 class LineageCalls(RunCalls):
@@ -38,8 +34,7 @@ class LineageCalls(RunCalls):
 
         Raises ThreadNotFoundError, InvalidInputError.
         """
-        if not 1 <= limit <= MOST:
-            raise InvalidInputError(f"limit is 1 to {MOST}, got {limit}", field="limit")
+        check_limit(limit, MOST)
         ours, theirs = await self.thread(thread_id), await self.thread(other_thread_id)
         own = [ours.thread_id, *(thread.thread_id for thread in await self._ancestors(ours))]
         others = {theirs.thread_id, *(thread.thread_id for thread in await self._ancestors(theirs))}

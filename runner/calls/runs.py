@@ -32,7 +32,7 @@ from ..states import RunStatus
 from ..streams import follow_run
 from ..threadstream import ThreadEvent, follow_thread
 from ..tracing import current
-from .base import as_message, aware, due, options, told, urgency
+from .base import as_message, aware, check_limit, due, options, told, urgency
 from .threads import ThreadCalls
 
 T = TypeVar("T")
@@ -242,6 +242,7 @@ class RunCalls(ThreadCalls):
 
         Raises InvalidInputError, InvalidCursorError, ThreadNotFoundError.
         """
+        check_limit(limit)
         page = await self.backend.runs.runs(
             thread_id=thread_id,
             status=status,
@@ -263,6 +264,7 @@ class RunCalls(ThreadCalls):
 
         Raises RunNotFoundError, ThreadNotFoundError, InvalidCursorError.
         """
+        check_limit(limit)
         return await self.backend.runs.attempts(thread_id, run_id, limit=limit, cursor=cursor)
 
     async def requests(
@@ -272,6 +274,7 @@ class RunCalls(ThreadCalls):
 
         Raises InvalidCursorError, ThreadNotFoundError.
         """
+        check_limit(limit)
         page = await self.backend.runs.requests(thread_id=thread_id, pending=pending, limit=limit, cursor=cursor)
         return await self._of_known(thread_id, page)
 

@@ -10,7 +10,7 @@ from ..errors import InvalidInputError, ThreadNotFoundError
 from ..exchange import Created, Page, ThreadRequest
 from ..models import Branch, JsonObject, Message, Thread, check_id, check_tags, new_id
 from ..unset import UNSET, Unset
-from .base import Calls, as_message, aware
+from .base import Calls, as_message, aware, check_limit
 
 
 class ThreadCalls(Calls):
@@ -60,8 +60,9 @@ class ThreadCalls(Calls):
         Large values are left out (:attr:`runner.models.Thread.omitted`), and a page may come short: follow ``next`` until there
         is none.
 
-        Raises InvalidCursorError.
+        Raises InvalidInputError, InvalidCursorError.
         """
+        check_limit(limit)
         return await self.backend.threads.threads(
             parent_thread_id=parent_thread_id, agent=agent, tags=tags, limit=limit, cursor=cursor
         )
@@ -102,6 +103,8 @@ class ThreadCalls(Calls):
 
         Raises ThreadNotFoundError, MessageNotFoundError, InvalidInputError for a leaf that is no UUID, InvalidCursorError.
         """
+        if limit is not None:
+            check_limit(limit)
         return await self.backend.threads.messages(thread_id, leaf_id, limit=limit, cursor=cursor, newest_first=newest_first)
 
     async def message(self, thread_id: str, message_id: str) -> Message:
@@ -117,6 +120,7 @@ class ThreadCalls(Calls):
 
         Raises ThreadNotFoundError, InvalidCursorError.
         """
+        check_limit(limit)
         return await self.backend.threads.branches(thread_id, limit=limit, cursor=cursor)
 
     async def store_message(

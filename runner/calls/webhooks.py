@@ -20,9 +20,8 @@ from ..webhooks.models import (
     check_url,
 )
 from ..webhooks.secrets import derived
-from .base import Calls
+from .base import MOST, Calls, check_limit
 
-MOST = 1000
 OVERLAP: Final = 86400.0
 MOST_OVERLAP: Final = 30 * 86400.0
 """Seconds for which two secrets sign: by default, and at most."""
@@ -112,8 +111,7 @@ class WebhookCalls(Calls):
         """
         if status is not None and status not in DELIVERY_STATUSES:
             raise InvalidInputError(f"status is one of {', '.join(DELIVERY_STATUSES)}, got {brief(status)}", field="status")
-        if not 1 <= limit <= MOST:
-            raise InvalidInputError(f"limit is 1 to {MOST}, got {limit}", field="limit")
+        check_limit(limit, MOST)
         return await self.backend.webhooks.deliveries(status=status, limit=limit, cursor=cursor)
 
     async def redeliver_webhook(self, delivery_id: str) -> bool:

@@ -17,7 +17,7 @@ from api.http.app import asgi_app
 from backends.postgres.backend import connect
 from runner.client import Client
 from runner.errors import DataCorruptedError
-from runner.exchange import AcceptRequest, Cut, WorkerInfo, Write
+from runner.exchange import AcceptRequest, Cut, Ended, WorkerInfo, Write
 from runner.models import FEED_TYPES, ErrorInfo, HitlRequest, Message, RunOptions, Usage
 from runner.ports import Backend
 from runner.webhooks.dispatcher import Dispatcher
@@ -262,6 +262,29 @@ async def test_a_thread_that_cannot_be_counted_spares_the_admissions_of_others(b
     assert [job.run_id for job in admitted.effects.jobs] == ["next", "next"]
     threads = (await backend.threads.threads()).items
     assert {thread.thread_id: thread.damaged for thread in threads} == {"bad": ["usage"], "fine": []}
+
+
+@pytest.mark.parametrize("usage", ['"x"', "[1]", '{"cost": "much"}', '{"cost": {"a": 1}}', '{"seconds": true}', "null"])
+async def test_a_redriven_run_with_a_damaged_usage_ends(backend: Backend, postgres_url: str, usage: str) -> None:
+    """I1: what it used since is counted from what can be read. Its neighbours in the batch are claimed."""
+    await backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
+    refs = []
+    for thread_id in ("bad", "fine"):
+        accepted = await backend.runs.accept(AcceptRequest(thread_id=thread_id, run_id="r", input=Message.user("hello")))
+        refs.append(accepted.effects.jobs[0].ref)
+    [claim] = await backend.runs.claim("w", refs[:1])
+    assert claim.attempt is not None
+    await backend.runs.fail(Write(attempt=claim.attempt), ErrorInfo(code="agent_error", message="no"))
+    await execute(postgres_url, "UPDATE runyard.runs SET usage = $1::text::jsonb WHERE thread_id = 'bad'", usage)
+    await backend.runs.redrive("bad", "r")
+    claims = {claim.ref: claim for claim in await backend.runs.claim("w", refs)}
+    assert claims[refs[1]].outcome == "claimed"
+    bad = claims[refs[0]]
+    if bad.attempt is not None:
+        [ended] = await backend.runs.complete([Write(attempt=bad.attempt)])
+        assert isinstance(ended, Ended)
+    else:
+        assert bad.outcome == "ended"
 
 
 async def test_attempts_whose_error_cannot_be_decoded(backend: Backend, postgres_url: str) -> None:

@@ -373,8 +373,8 @@ CREATE TABLE runyard.queue_sizes (
 CREATE DOMAIN runyard.feed_type AS text CHECK (VALUE IN ('run.completed', 'run.failed', 'run.cancelled', 'run.dead', 'run.suspended',
     'message.stored', 'thread.forked', 'thread.deleted'));
 
--- The feed. Read in the order of (transaction, position), never past the oldest open transaction. agent, usage: of a run that ended; redriven:
--- it had ended before, and usage is what it used since.
+-- The feed. Read in the order of (transaction, position), never past the oldest open transaction. usage: of a run that ended; agent: of one that had
+-- an attempt. redriven: it had ended before, and usage is what it used since. created_at: later than the transaction had its number.
 CREATE TABLE runyard.outbox (
     tenant      text NOT NULL,
     transaction xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -383,7 +383,7 @@ CREATE TABLE runyard.outbox (
     thread_id   text NOT NULL,
     run_id      text,
     type        runyard.feed_type NOT NULL,
-    created_at  timestamptz NOT NULL DEFAULT now(),
+    created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     agent       text,
     usage       jsonb,
     redriven    boolean NOT NULL DEFAULT false,

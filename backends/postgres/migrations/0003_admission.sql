@@ -165,7 +165,8 @@ BEGIN
         WHERE h.thread_key = t.thread_key AND h.run_id = r.run_id AND h.answered_at IS NULL AND h.closed_at IS NULL;
     END IF;
     INSERT INTO runyard.outbox (tenant, thread_key, thread_id, run_id, type, agent, usage, redriven)
-    VALUES (t.tenant, t.thread_key, t.thread_id, r.run_id, 'run.' || to_status, r.agent,
+    VALUES (t.tenant, t.thread_key, t.thread_id, r.run_id, 'run.' || to_status,
+            CASE WHEN r.fence IS NOT NULL THEN coalesce(r.agent, 'default') END,
             CASE WHEN r.usage_before IS NULL THEN r.usage ELSE runyard.less_usage(r.usage, r.usage_before) END, r.usage_before IS NOT NULL);
     IF r.options->>'webhook' IS NOT NULL THEN
         INSERT INTO runyard.webhook_deliveries (tenant, url, type, thread_id, run_id)
@@ -209,11 +210,20 @@ BEGIN
         FROM (SELECT jsonb_object_keys(a || b) k) keys) END;
 END $$;
 
+-- A number of a usage; what is none, or more than a usage can be, counts nothing, so that a damaged row holds nobody up.
+CREATE FUNCTION runyard.amount(usage jsonb, name text) RETURNS numeric
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    found numeric := CASE WHEN jsonb_typeof(usage->name) = 'number' THEN (usage->>name)::numeric ELSE 0 END;
+BEGIN
+    RETURN CASE WHEN found BETWEEN 0 AND 9223372036854775807 THEN found ELSE 0 END;
+END $$;
+
 CREATE FUNCTION runyard.less_usage(a jsonb, b jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    RETURN (SELECT jsonb_object_agg(k, greatest(0, coalesce((a->>k)::numeric, 0) - coalesce((b->>k)::numeric, 0)))
-            FROM (SELECT jsonb_object_keys(a) k) keys);
+    RETURN (SELECT jsonb_object_agg(k, greatest(0, runyard.amount(a, k) - runyard.amount(b, k)))
+            FROM jsonb_object_keys(CASE WHEN jsonb_typeof(a) = 'object' THEN a ELSE '{}' END) k);
 END $$;
 
 -- The last event of a run that ends outside an attempt. If it waited for a worker, it does so no more.

@@ -1,12 +1,5 @@
 -- Usage: from the feed to totals by tenant, agent and day.
 
--- A number of a usage; what is none counts nothing, so that a damaged row holds nobody up.
-CREATE FUNCTION runyard.amount(usage jsonb, name text) RETURNS numeric
-LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-    RETURN CASE WHEN jsonb_typeof(usage->name) = 'number' THEN (usage->>name)::numeric ELSE 0 END;
-END $$;
-
 -- Add up to `most` entries of the tenant that c names to its totals, after (c.transaction, c.position) and before c.goal. Returns how many
 -- there were; c stands at the last one.
 CREATE FUNCTION runyard.count_entries(INOUT c runyard.usage_counter, most integer, OUT entries integer)
@@ -20,12 +13,13 @@ BEGIN
         ORDER BY x.transaction, x.position LIMIT most),
     total AS (
         INSERT INTO runyard.usage_days AS d (tenant, agent, day, runs, requests, input_tokens, output_tokens, cost, seconds)
-        SELECT c.tenant, coalesce(e.agent, ''), e.day, count(*) FILTER (WHERE NOT e.redriven), sum(runyard.amount(e.usage, 'requests')),
+        SELECT c.tenant, CASE WHEN GROUPING(e.agent) = 1 THEN '' ELSE e.agent END, e.day, count(*) FILTER (WHERE NOT e.redriven), sum(runyard.amount(e.usage, 'requests')),
                sum(runyard.amount(e.usage, 'input_tokens')), sum(runyard.amount(e.usage, 'output_tokens')),
                sum(runyard.amount(e.usage, 'cost')), sum(runyard.amount(e.usage, 'seconds'))
-        FROM (SELECT coalesce(x.agent, 'default') AS agent, (x.created_at AT TIME ZONE 'UTC')::date AS day, x.usage, x.redriven FROM entry x
+        FROM (SELECT nullif(x.agent, '') AS agent, (x.created_at AT TIME ZONE 'UTC')::date AS day, x.usage, x.redriven FROM entry x
               WHERE x.type IN ('run.completed', 'run.failed', 'run.cancelled', 'run.dead')) e
         GROUP BY GROUPING SETS ((e.day), (e.day, e.agent))
+        HAVING GROUPING(e.agent) = 1 OR e.agent IS NOT NULL
         ON CONFLICT (tenant, agent, day) DO UPDATE SET runs = d.runs + excluded.runs, requests = d.requests + excluded.requests,
             input_tokens = d.input_tokens + excluded.input_tokens, output_tokens = d.output_tokens + excluded.output_tokens,
             cost = d.cost + excluded.cost, seconds = d.seconds + excluded.seconds)
@@ -60,12 +54,12 @@ LANGUAGE plpgsql SET enable_seqscan = off SET enable_sort = off SET jit = off SE
 DECLARE
     c runyard.usage_counter;
     got record;
-    began timestamptz := clock_timestamp(); -- before the snapshots of what follows: they see all that was committed by then
+    began timestamptz := clock_timestamp(); -- an entry that is older has a lower transaction number than a goal that is set below
 BEGIN
     SELECT x.* INTO c FROM runyard.usage_counter x FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         IF NOT EXISTS (SELECT 1 FROM runyard.usage_counter) THEN -- else a conflict would wait for who holds the row
-            INSERT INTO runyard.usage_counter (goal_at, goal) VALUES (began, pg_snapshot_xmax(pg_current_snapshot()))
+            INSERT INTO runyard.usage_counter (goal_at, goal) VALUES (began, pg_current_xact_id())
             ON CONFLICT DO NOTHING;
         END IF;
         RETURN;
@@ -85,7 +79,7 @@ BEGIN
     IF c.tenant IS NULL THEN
         c.counted := c.goal;
         c.counted_until := c.goal_at;
-        c.goal := pg_snapshot_xmax(pg_current_snapshot());
+        c.goal := pg_current_xact_id();
         c.goal_at := began;
         c.tenant := ''; c.transaction := c.counted; c.position := 0;
     END IF;
