@@ -499,6 +499,13 @@ class TestAttempts:
         assert await world.runs.run_events(first.ref, f"{10**30}-{10**30}") == []
         assert await world.runs.run_events(RunRef(first.thread_key, "nowhere")) == []
 
+    async def test_an_end_with_the_number_of_a_message_is_proved(self, world: World) -> None:
+        """E2: a reader waits for it."""
+        await world.suspended("r1")
+        run = await world.run("r1")
+        events = await world.runs.run_events(await world.ref("r1"))
+        assert [event.type for event in events if event.id == run.event_id] == ["run.suspended"]
+
     async def test_an_end_that_was_left_behind_is_not_proved(self, world: World) -> None:
         """E2: what the run waits for was answered; it is queued, and has not ended."""
         request_id = await world.suspended("r1")

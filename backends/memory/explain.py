@@ -100,10 +100,9 @@ def events(db: Database, thread: ThreadState, run: RunState, after: str | None, 
     found: list[tuple[str | None, Proof]] = [(e.event_id, e) for e in run.own() if e.event_id]
     found += [(s.event_id, s) for s in asked]
     found += [(e.id, e) for e in (_end(thread, run, asked), queued(thread, run)) if e]
-    if after is not None:
-        found = [(event_id, proof) for event_id, proof in found if place(event_id) > place(after)]
-    found.sort(key=lambda each: place(each[0]))
-    part = within(found[:limit], lambda each: _bytes(each[1]), EVENTS_BYTES)
+    places = {place(each[0]): each for each in found}  # of two that have one number, the later kind counts
+    following = [places[at] for at in sorted(places) if after is None or at > place(after)]
+    part = within(following[:limit], lambda each: _bytes(each[1]), EVENTS_BYTES)
     return [_event(thread, run, event_id, proof) for event_id, proof in part]
 
 

@@ -47,8 +47,8 @@ TOGETHER: Final = 4
 """Parts into which the verbs are divided that are cut in one scenario; neighbours are in different ones."""
 
 READS: Final = {
-    "threads.thread", "threads.thread_key", "threads.messages", "threads.branches", "threads.cut_messages",
-    "runs.run", "runs.run_events", "runs.requests", "runs.context", "runs.ledger",
+    "threads.thread", "threads.thread_key", "threads.messages", "threads.cut_messages",
+    "runs.run", "runs.last_message_id", "runs.run_events", "runs.requests", "runs.context", "runs.ledger",
     "workers.workers", "workers.running", "workers.cancelling", "workers.heads",
     "scheduler.unknown", "events.read",
 }  # fmt: skip

@@ -14,7 +14,7 @@ from backends.embedded import EmbeddedRedis
 from backends.memory.events import MemoryEventLog, place
 from backends.redis import RedisEventLog, RedisServer
 from runner.errors import BackendUnavailableError
-from runner.exchange import RunRef
+from runner.exchange import EVENTS_BYTES, RunRef
 from runner.models import Event, Run
 from runner.ports import Backend
 from runner.states import RunStatus
@@ -292,6 +292,19 @@ async def test_what_a_process_holds_for_its_readers_is_bounded(server: RedisServ
             assert memory.held() < 50_000 + 20 * 10_000 + 200_000  # all of it is 3 MB
         for ref, reader in readers.items():
             assert [e async for e in reader] == said[ref][1:]
+
+
+async def test_a_page_holds_so_many_bytes_whatever_comes_first(log: RedisEventLog) -> None:
+    """E3: large events behind small ones, by whose size the reader expects what follows."""
+    sizes = [10] * 40 + [50_000] * 3 + [10] * 200 + [EVENTS_BYTES] * 3 + [10]
+    said = [event(1, n, text="x" * size) for n, size in enumerate(sizes, 1)]
+    await log.append(1, said)
+    found, after = list[Event](), None
+    while page := await log.read(REF, after, page=True):
+        assert len(page) == 1 or sum(len(str(e.data)) for e in page) <= EVENTS_BYTES
+        found += page
+        after = page[-1].id
+    assert found == said
 
 
 class Told:

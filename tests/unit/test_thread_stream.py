@@ -54,7 +54,7 @@ class Stage:
         return attempt
 
     async def complete(self, attempt: Attempt) -> None:
-        await self.backend.runs.complete([Write(attempt=attempt, first_event=3)])
+        await self.backend.runs.complete([Write(attempt=attempt, first_event=2)])
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ async def test_before_a_higher_fence_the_runs_below_it_are_found(stage: Stage, m
         assert (await anext(stream)).event.type == "run.started"
         beside = await stage.begin("beside", parallel=True)
         await stage.complete(beside)
-        await stage.backend.runs.suspend(Write(attempt=first, first_event=3), [HitlRequest(request_id="q")])
+        await stage.backend.runs.suspend(Write(attempt=first, first_event=2), [HitlRequest(request_id="q")])
         await stage.client.respond("t", 1)
         again = await stage.claim("read")
         assert again.fence > beside.fence

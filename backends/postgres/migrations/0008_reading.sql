@@ -59,7 +59,8 @@ END $$;
 
 -- The events that a run's rows prove, in the order of their ids, after the place `after`: `most` at most, and before the one with which they would
 -- have more than `bytes`, but for the first. An attempt numbers its messages as it appends them, and a later one has a higher fence: they are in
--- the order of seq, and the first after a place is found by halving. asked: what a suspended run waits for. attempt: which one is queued.
+-- the order of seq, and the first after a place is found by halving. Of two that have one number, which only a wrong `first_event` makes, the later
+-- kind counts: a reader waits for the end. asked: what a suspended run waits for. attempt: which one is queued.
 CREATE FUNCTION runyard.run_events(key bigint, id text, after bigint[], most integer, bytes bigint)
 RETURNS TABLE (type text, proved_id text, in_thread text, message runyard.messages, request runyard.requests, why jsonb, asked text[], attempt integer)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -83,21 +84,22 @@ BEGIN
     END LOOP;
     RETURN QUERY
     WITH found AS (
-        (SELECT 'message.completed' AS type, x.event_id, x.seq, NULL AS request_id, 512 + coalesce(octet_length(x.payload), 0) AS size
+        (SELECT 1 AS kind, 'message.completed' AS type, x.event_id, x.seq, NULL AS request_id, 512 + coalesce(octet_length(x.payload), 0) AS size
          FROM runyard.messages x WHERE x.branch_id = r.branch_id AND x.seq >= low AND x.run_id = id AND x.event_id IS NOT NULL
          ORDER BY x.seq LIMIT most)
         UNION ALL
-        SELECT 'hitl.requested', q.event_id, NULL, q.request_id, 512 + octet_length(q.body) + coalesce(octet_length(q.answer), 0)
+        SELECT 2, 'hitl.requested', q.event_id, NULL, q.request_id, 512 + octet_length(q.body) + coalesce(octet_length(q.answer), 0)
         FROM runyard.requests q WHERE q.thread_key = key AND q.run_id = id AND q.event_id IS NOT NULL
         UNION ALL
-        SELECT 'run.' || r.status, r.event_id, NULL, NULL, 512 + coalesce(pg_column_size(r.error), 0)
+        SELECT 3, 'run.' || r.status, r.event_id, NULL, NULL, 512 + coalesce(pg_column_size(r.error), 0)
         WHERE r.event_id IS NOT NULL AND r.status IN ('completed', 'failed', 'cancelled', 'dead', 'suspended')
         UNION ALL
-        SELECT 'run.queued', r.queued_fence || '-1', NULL, NULL, 512 WHERE coalesce(r.fence, 0) < r.queued_fence
+        SELECT 4, 'run.queued', r.queued_fence || '-1', NULL, NULL, 512 WHERE coalesce(r.fence, 0) < r.queued_fence
     ), placed AS (
         SELECT f.*, runyard.event_place(f.event_id) AS place FROM found f
     ), counted AS (
-        SELECT p.*, row_number() OVER w AS n, sum(p.size) OVER w AS total FROM placed p WHERE p.place > after
+        SELECT p.*, row_number() OVER w AS n, sum(p.size) OVER w AS total
+        FROM (SELECT DISTINCT ON (d.place) d.* FROM placed d WHERE d.place > after ORDER BY d.place, d.kind DESC) p
         WINDOW w AS (ORDER BY p.place ROWS UNBOUNDED PRECEDING)
     )
     SELECT c.type, c.event_id, r.thread_id, x, q, CASE WHEN c.event_id = r.event_id THEN r.error END,

@@ -32,14 +32,19 @@ while got < count and size < most do
     return out
   end
   for _, entry in ipairs(entries) do
+    local payload = entry[2][1] == 'e' and entry[2][2] or ''
+    size = size + #entry[1] + #payload
+    if got > 0 and size > most then
+      out[2] = 1
+      return out
+    end
     out[#out + 1] = entry[1]
-    out[#out + 1] = entry[2][1] == 'e' and entry[2][2] or ''
-    size = size + #entry[1] + #out[#out]
+    out[#out + 1] = payload
+    got = got + 1
   end
-  got = got + #entries
   from = '(' .. entries[#entries][1]
-  -- as many as fit by what was seen, so that a page of large events is not read to be thrown away
-  step = math.max(1, math.min(64, math.floor((most - size) * got / math.max(size, 1))))
+  -- as many as fit by what was seen, and few: larger ones may follow, and what does not fit is read to be thrown away
+  step = math.max(1, math.min(16, math.floor((most - size) * got / math.max(size, 1))))
 end
 out[2] = 1
 return out

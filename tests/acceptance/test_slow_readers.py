@@ -1,0 +1,92 @@
+"""Many readers of one long run, most of them slow: the API answers others meanwhile, and holds little for each (A2, E3)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Final
+from urllib.parse import urlsplit
+
+import pytest
+
+from backends.conformance.world import T, World, proved, said
+from tests.fleet import SLACK, Fleet
+
+from .test_attacks import Pulse, memory
+from .test_http_server import api
+
+READERS: Final = int(os.environ.get("RUNYARD_TEST_READERS", "40"))
+MESSAGES: Final = int(os.environ.get("RUNYARD_TEST_MESSAGES", "80"))
+SIZE: Final = 200_000
+TAKEN: Final = 2**15
+"""Bytes that a reader takes at a time."""
+SECONDS: Final = 8.0
+SILENT: Final = 0.1
+"""Seconds for which ``/livez`` may be silent; a machine under load may add SLACK."""
+EACH: Final = 2**20
+"""Bytes that a reader may cost the process."""
+
+
+@asynccontextmanager
+async def slow(url: str) -> AsyncIterator[asyncio.Task[int]]:
+    """A reader of the run's stream that takes little at a time; it returns the bytes that it took."""
+    where = urlsplit(url)
+    taken = 0
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, TAKEN)
+        connection.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(connection, (where.hostname, where.port))
+        await loop.sock_sendall(
+            connection, f"GET /v1/threads/{T}/runs/r/stream HTTP/1.1\r\nHost: {where.netloc}\r\n\r\n".encode()
+        )
+
+        async def read() -> int:
+            nonlocal taken
+            while got := await loop.sock_recv(connection, TAKEN):
+                taken += len(got)
+                await asyncio.sleep(0.25)
+            return taken
+
+        reading = asyncio.create_task(read())
+        try:
+            yield reading
+        finally:
+            reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await reading
+
+
+@pytest.mark.parametrize("stream", ["lost", "kept"])
+@pytest.mark.timeout(180)
+async def test_a2_slow_readers_of_a_long_run_silence_nobody(fleet: Fleet, stream: str) -> None:
+    world = World(fleet.backend, lambda: None)  # type: ignore[arg-type, return-value]
+    attempt = await world.start("r")
+    for n in range(MESSAGES):
+        await world.runs.append(attempt, [said("x" * SIZE)], first_event=3 + n)
+    await world.finish(attempt, said("done"), first_event=3 + MESSAGES)
+    if stream == "kept":
+        for event in await proved(world.runs, attempt.ref):
+            await fleet.backend.events.append(attempt.thread_key, [event])
+    async with (
+        api(fleet, "--auth", "off") as (url, process),
+        AsyncExitStack() as stack,
+    ):
+        pulse = Pulse(url)
+        beating = asyncio.create_task(pulse.run())
+        before = memory(process.pid)
+        began = time.monotonic()
+        for _ in range(READERS):
+            await stack.enter_async_context(slow(url))
+        await asyncio.sleep(SECONDS)
+        beating.cancel()
+        with suppress(asyncio.CancelledError):
+            await beating
+        grown = memory(process.pid) - before
+    print(f"\n{stream}: silent {pulse.longest:.3f} s in {time.monotonic() - began:.0f} s, {grown / 2**20:.0f} MiB more")
+    assert pulse.longest <= SILENT + SLACK
+    assert grown <= READERS * EACH
