@@ -245,9 +245,8 @@ async def test_a_report_of_usage_costs_its_days(full: asyncpg.Connection, analyz
 
 async def test_a_pass_that_counts_usage_costs_what_it_counts(full: asyncpg.Connection) -> None:
     """Whatever waits to be counted, and whoever has a feed."""
-    await full.execute(
-        "INSERT INTO runyard.outbox (tenant, thread_id, type) SELECT 'a' || n, 't', '' FROM generate_series(1, 1000) n"
-    )
+    values = "'a' || n, 't', 'thread.deleted' FROM generate_series(1, 1000) n"
+    await full.execute(f"INSERT INTO runyard.outbox (tenant, thread_id, type) SELECT {values}")
     place = "SELECT transaction::text, position, tenant FROM runyard.usage_counter"
     async with asyncio.timeout(60):
         while not await full.fetchval("SELECT tenant > '' FROM runyard.usage_counter"):  # a transaction elsewhere is open

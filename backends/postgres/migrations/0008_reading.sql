@@ -50,10 +50,11 @@ BEGIN
     RETURN QUERY SELECT m.* FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.seq >= r.first_seq AND m.run_id = id ORDER BY m.seq;
 END $$;
 
--- An event's id, "<fence>-<n>", as what sorts.
+-- An event's id, "<fence>-<n>", as what sorts; NULL for what is none.
 CREATE FUNCTION runyard.event_place(event_id text) RETURNS bigint[]
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
+    IF event_id !~ '^\d{1,18}-\d{1,18}$' THEN RETURN NULL; END IF;
     RETURN ARRAY[split_part(event_id, '-', 1)::bigint, split_part(event_id, '-', 2)::bigint];
 END $$;
 
@@ -85,11 +86,12 @@ BEGIN
     RETURN QUERY
     WITH found AS (
         (SELECT 1 AS kind, 'message.completed' AS type, x.event_id, x.seq, NULL AS request_id, 512 + coalesce(octet_length(x.payload), 0) AS size
-         FROM runyard.messages x WHERE x.branch_id = r.branch_id AND x.seq >= low AND x.run_id = id AND x.event_id IS NOT NULL
-         ORDER BY x.seq LIMIT most)
+         FROM runyard.messages x WHERE x.branch_id = r.branch_id AND x.seq BETWEEN low AND r.last_seq AND x.run_id = id
+           AND x.event_id IS NOT NULL ORDER BY x.seq LIMIT most)
         UNION ALL
-        SELECT 2, 'hitl.requested', q.event_id, NULL, q.request_id, 512 + octet_length(q.body) + coalesce(octet_length(q.answer), 0)
-        FROM runyard.requests q WHERE q.thread_key = key AND q.run_id = id AND q.event_id IS NOT NULL
+        (SELECT 2, 'hitl.requested', h.event_id, NULL, h.request_id, 512 + octet_length(h.body) + coalesce(octet_length(h.answer), 0)
+         FROM runyard.hitl_requests h WHERE h.thread_key = key AND h.run_id = id AND runyard.event_place(h.event_id) > after
+         ORDER BY runyard.event_place(h.event_id) LIMIT most)
         UNION ALL
         SELECT 3, 'run.' || r.status, r.event_id, NULL, NULL, 512 + coalesce(pg_column_size(r.error), 0)
         WHERE r.event_id IS NOT NULL AND r.status IN ('completed', 'failed', 'cancelled', 'dead', 'suspended')
@@ -104,8 +106,9 @@ BEGIN
     )
     SELECT c.type, c.event_id, r.thread_id, x, q, CASE WHEN c.event_id = r.event_id THEN r.error END,
            CASE WHEN c.type = 'run.suspended' THEN ARRAY(
-               SELECT a.request_id FROM placed a
-               WHERE a.request_id IS NOT NULL AND a.place[1] = c.place[1] ORDER BY a.place) END,
+               SELECT h.request_id FROM runyard.hitl_requests h
+               WHERE h.thread_key = key AND h.run_id = id AND (runyard.event_place(h.event_id))[1] = c.place[1]
+               ORDER BY runyard.event_place(h.event_id)) END,
            CASE WHEN c.type = 'run.queued' THEN r.attempt + 1 END
     FROM counted c
     LEFT JOIN runyard.messages x ON x.branch_id = r.branch_id AND x.seq = c.seq
