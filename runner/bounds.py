@@ -48,17 +48,25 @@ MAX_BYTES: Final[Mapping[str, int]] = {
 }
 """Of the text in one value, names of fields included, by the argument or field that the value is."""
 
+OBJECTS: Final = frozenset({"tags", "metadata", "answer_schema", "extra", "config", "payload", "on_deadline", "details"})
+TEXTS: Final = frozenset({"title", "reason"})
+
 _NESTED: Final = (dict, list, tuple)
 _INTEGERS: Final = range(-(2 ** (MAX_BITS - 1)), 2**MAX_BITS)
 
 
 def check_value(value: Any, name: str) -> None:
-    """Raise InvalidInputError if ``value``, which is the field ``name``, holds more than may be stored or sent.
+    """Raise InvalidInputError if ``value``, which is the field ``name``, holds what may not be stored or sent, or more of it.
 
     Its details have the ``field``, the ``most`` that it may have, and ``got`` where the whole was counted.
     """
-    if value:
-        _walk([value], name, MAX_RESULT_VALUES if name == "result" else MAX_VALUES, MAX_BYTES[name])
+    if value is None:
+        return
+    if name in OBJECTS and not isinstance(value, dict):
+        raise InvalidInputError(f"{name} is an object of JSON, got {brief(value)}", field=name)
+    if name in TEXTS and not isinstance(value, str):
+        raise InvalidInputError(f"{name} is text, got {brief(value)}", field=name)
+    _walk([value], name, MAX_RESULT_VALUES if name == "result" else MAX_VALUES, MAX_BYTES[name])
 
 
 def check_content(message: Message) -> None:

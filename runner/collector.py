@@ -20,7 +20,6 @@ RARE: Final = 50_000
 """New objects from which a process that serves looks for garbage among them. Python's own bound is 700."""
 
 _made = 0
-_settled = False
 
 
 def settle() -> None:
@@ -28,11 +27,9 @@ def settle() -> None:
 
     Not of a program that uses runyard beside other things: its collector is its own.
     """
-    global _settled
     gc.collect()
     gc.freeze()
     gc.set_threshold(RARE, *gc.get_threshold()[1:])
-    _settled = True
 
 
 @contextlib.contextmanager
@@ -45,21 +42,19 @@ def held_back(messages: int) -> Iterator[None]:
     try:
         yield
     finally:
-        _keep(messages)
+        _grow_old(messages)
         gc.enable()
 
 
-def _keep(messages: int) -> None:
-    """Have the collector pass over what was just made, until everything is collected."""
+def _grow_old(messages: int) -> None:
+    """Count what was just made as old. Python then forgets what else grew old and would never look at the old again; so that is
+    done here, each time when as much was made as makes it cheap."""
     global _made
-    if gc.get_freeze_count() and not _settled:  # the host has frozen objects of its own, which are not ours to thaw
+    if gc.get_freeze_count():  # nobody may thaw what a process that serves, or a host, has frozen
         return
-    _made += messages
-    due = _made >= MANY
-    if due:
-        _made = 0
-        gc.unfreeze()
-        gc.collect()
     gc.freeze()
-    if not _settled:
-        gc.unfreeze()
+    gc.unfreeze()
+    _made += messages
+    if _made >= MANY:
+        _made = 0
+        gc.collect()

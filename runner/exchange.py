@@ -170,13 +170,8 @@ def _digest(value: Any) -> str:
     return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
 
 
-def _short(fields: Mapping[str, Any]) -> JsonObject:
-    long = {name: _text_digest(value) for name, value in fields.items() if isinstance(value, str) and len(value) >= _LONG}
-    return {**fields, **long}
-
-
 def _text_digest(text: str) -> str:
-    return f"blake2b {hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +232,15 @@ class ForkRequest:
 
 def _words(message: Message) -> JsonObject:
     """What makes two messages the same to whoever sends them."""
-    return {"role": message.role, "content": [_short(part.__dict__) for part in message.content], "metadata": message.metadata}
+    content, texts = [], []
+    for n, part in enumerate(message.content):
+        fields = dict(part.__dict__)
+        for name, value in fields.items():
+            if isinstance(value, str) and len(value) >= _LONG:
+                fields[name] = None
+                texts.append([n, name, _text_digest(value)])
+        content.append(fields)
+    return {"role": message.role, "content": content, "metadata": message.metadata, "texts": texts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -344,7 +344,7 @@ class Execution:
             ended = await patiently(lambda: call(write))
         except (InvalidInputError, MessageTooLargeError) as error:
             reservation.drop()
-            if not (left.messages or left.extra or left.usage or left.requests or write.result):
+            if not (left.messages or left.extra or left.usage or left.requests or write.result is not None):
                 raise
             return await self._fail(error)  # what the agent said would be refused in every attempt
         except BaseException:

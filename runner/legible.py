@@ -35,8 +35,11 @@ def legible_json(text: str) -> str:
 
 
 def brief(value: Any) -> str:
-    """What ``value`` is, for an error that tells of it. Of a large one only the beginning is looked at."""
-    return _BRIEF.repr(value)
+    """What ``value`` is, for an error that tells of it. Of a long text only the beginning is looked at."""
+    try:
+        return _BRIEF.repr(value[:80] if isinstance(value, bytes) else value)
+    except ValueError:  # an integer that Python does not write out
+        return f"a {type(value).__name__}"
 
 
 def _sign(found: re.Match[str]) -> str:

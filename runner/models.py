@@ -15,6 +15,7 @@ from pydantic import (
     Field,
     SerializationInfo,
     TypeAdapter,
+    ValidationError,
     field_serializer,
     model_validator,
 )
@@ -118,7 +119,8 @@ class Usage(_Stored):
 def check_usage(usage: Usage) -> Usage:
     """Return ``usage`` if every store can keep it and add to it, else raise :class:`InvalidInputError`."""
     for name, amount in usage.__dict__.items():
-        if not (isinstance(amount, int | float) and 0 <= amount < 2**63):
+        kinds = (int, float) if name in ("cost", "seconds") else int
+        if not (isinstance(amount, kinds) and 0 <= amount < 2**63):
             raise InvalidInputError(f"usage is made of numbers from 0 to 2**63; {name} is none", field=f"usage.{name}")
     return usage
 
@@ -253,6 +255,20 @@ def check_named_once(messages: Iterable[Message]) -> None:
             )
 
 
+def check_fields(message: Message) -> None:
+    """Raise :class:`InvalidInputError` if ``message`` has become what no message is: pydantic looks at what one is made of, and
+    not at what is assigned, copied over it or constructed."""
+    try:
+        content = [part.__dict__ for part in message.content]
+        _FIELDS.validate_python({**message.__dict__, "content": content})
+    except (ValidationError, AttributeError, TypeError) as error:
+        found = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
+        where = ".".join(map(str, found["loc"])) if found else "content"
+        why = found["msg"] if found else "it is made of parts"
+        raise InvalidInputError(f"{where} of a message cannot be stored: {why}", field="message") from None
+
+
+_FIELDS: Final = TypeAdapter(Message)
 MESSAGES: Final = TypeAdapter(list[Message])
 """Validates many messages in one call, which is several times faster than one by one."""
 

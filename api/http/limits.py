@@ -116,9 +116,10 @@ class Bounds:
                         shape.feed(part)
                         parts.append(part)
                     except ValueError as error:
-                        scope.setdefault("state", {})[OUT_OF_BOUNDS] = error
+                        scope.setdefault("state", {})[OUT_OF_BOUNDS] = str(error)  # an error holds what it came of
                         shape = None
                         parts.clear()
+                        held.release()
         except TimeoutError:
             raise RequestTimeoutError(f"the body did not arrive within {self.settings.body_timeout:g} s") from None
         return b"".join(parts)

@@ -20,7 +20,7 @@ MAX_DIGITS: Final = 100
 """Digits of a number. Readers of JSON convert long ones in more than linear time, or not at all."""
 
 OUT_OF_BOUNDS: Final = "body_out_of_bounds"
-"""In the state of a request: the ValueError that says what is wrong with its body. The body is not kept then."""
+"""In the state of a request: what is wrong with its body, which is not kept then."""
 
 _BEGINNINGS: Final = b",[{"
 """A value comes first, or after one of these."""

@@ -53,7 +53,7 @@ pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
 
 from .abort import TestAbort  # noqa: E402
 from .attempts import TestAttempts  # noqa: E402
-from .bounds import TestBounds, TestNesting  # noqa: E402
+from .bounds import TestBounds, TestNesting, TestWholeMessages  # noqa: E402
 from .checkpointer import TestCheckpointer, TestExternalRuns, TestRequests  # noqa: E402
 from .creation import TestCreation, TestFilters  # noqa: E402
 from .cuts import TestMessageCuts  # noqa: E402
@@ -119,6 +119,7 @@ __all__ = [
     "TestUsage",
     "TestVersions",
     "TestWebhooks",
+    "TestWholeMessages",
     "TestWorkers",
     "TestWriters",
     "World",

@@ -49,6 +49,35 @@ async def refused(field: str, call: Callable[[], Awaitable[object]]) -> None:
     assert error.value.details == {"field": field, "most": MAX_NESTING}
 
 
+class TestWholeMessages:
+    @pytest.mark.parametrize(
+        "made",
+        [
+            {"stop_reason": "length"},
+            {"content": "text"},
+            {"content": [TextPart(text="x").model_copy(update={"text": None})]},
+            {"content": [TextPart(text="x").model_copy(update={"text": b"\xff"})]},
+            {"metadata": ["a"]},
+            {"role": "developer"},
+        ],
+        ids=str,
+    )
+    async def test_what_no_message_is(self, world: World, made: dict[str, Any]) -> None:
+        """R15: a message that became none by assignment or by a copy is refused; nobody could read the thread any more."""
+        message = user("x").model_copy(update=made)
+        attempt = await world.start("r1")
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: world.threads.store_message(T, message),
+            lambda: world.runs.append(attempt, [message]),
+            lambda: world.checkpointer.append(T, [message]),
+        ]
+        for call in calls:
+            with pytest.raises(errors.InvalidInputError) as error:
+                await call()
+            assert error.value.details["field"] == "message"
+        await world.finish(attempt)
+
+
 class TestNesting:
     async def test_as_deep_as_may_be(self, world: World) -> None:
         """What is stored is read, and can be stored again where it came from."""

@@ -9,7 +9,7 @@ from runner.app import DEFAULT_AGENT
 from runner.bounds import MESSAGE_BYTES, check_content, message_size
 from runner.errors import MessageTooLargeError, QueueFullError
 from runner.exchange import Effects
-from runner.models import PRIORITIES, Limit, LimitName, Message, Run, check_message
+from runner.models import PRIORITIES, Limit, LimitName, Message, Run, check_fields, check_message
 from runner.states import RunStatus
 
 from .state import Database, RunState, Slot, ThreadState, job
@@ -51,7 +51,8 @@ def check_size(db: Database, messages: Iterable[Message]) -> None:
     most = MESSAGE_BYTES if most is None else most
     size = 0
     for message in messages:
-        check_content(check_message(message))
+        check_fields(check_message(message))
+        check_content(message)
         size = max(size, message_size(message))
     if size > most:
         raise MessageTooLargeError(

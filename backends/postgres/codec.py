@@ -43,6 +43,7 @@ from runner.models import (
     RunOptions,
     Thread,
     Usage,
+    check_fields,
     check_id,
     check_message,
     check_name,
@@ -121,7 +122,7 @@ def new_message(message: Message, *, by_agent: bool = False) -> NewMessage:
     """A ``runyard.new_message``. ``by_agent``: an attempt or a checkpointer appends it; of a caller's, what only an agent may
     say is left out (semantics: M5). Raises InvalidInputError for what no message is, or cannot be stored; its bytes are counted
     there."""
-    check_message(message)
+    check_fields(check_message(message))
     check_content(message)
     body: dict[str, Any] = {"content": [_without_none(part.__dict__) for part in message.content]}
     if message.stop_reason is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from api.http.reading import MAX_DIGITS, MOST_VALUES, Shape
 from runner.bounds import MAX_NESTING, MAX_VALUES, check_content, check_value, message_size
 from runner.errors import InvalidInputError
+from runner.legible import brief
 from runner.models import Message, ToolResultPart
 
 CIRCLE: list[Any] = []
@@ -32,10 +34,10 @@ def test_every_level_is_counted() -> None:
     for _ in range(MAX_NESTING - 2):
         chain = [chain]
     many = [chain] * (MAX_VALUES // (MAX_NESTING - 1))
-    check_value(many, "extra")
+    check_value(many, "answer")
     with pytest.raises(InvalidInputError) as error:
-        check_value([*many, *many], "extra")
-    assert error.value.details == {"field": "extra", "most": MAX_VALUES}
+        check_value([*many, *many], "answer")
+    assert error.value.details == {"field": "answer", "most": MAX_VALUES}
 
 
 def test_bytes_are_those_of_utf8() -> None:
@@ -47,7 +49,7 @@ def test_bytes_are_those_of_utf8() -> None:
 
 
 def test_integers_have_64_bits_and_floats_are_finite() -> None:
-    check_value([-(2**63), 2**64 - 1, True, -1.7e308, 5e-324], "extra")
+    check_value([-(2**63), 2**64 - 1, True, -1.7e308, 5e-324], "answer")
     for number in (-(2**63) - 1, 2**64, math.inf, -math.inf, math.nan):
         with pytest.raises(InvalidInputError):
             check_value({"k": [number]}, "extra")
@@ -91,6 +93,26 @@ def test_what_json_cannot_say_is_refused(value: Any) -> None:
         check_value({"k": value}, "extra")
     with pytest.raises(InvalidInputError, match="JSON"):
         check_content(Message.tool(ToolResultPart(call_id="c", content=[value])))
+
+
+@pytest.mark.parametrize("value", [set(), frozenset(), b"", Decimal(0), timedelta(0), range(0)])
+def test_what_is_empty_is_looked_at_too(value: Any) -> None:
+    """None of these is null, and no store could keep it."""
+    with pytest.raises(InvalidInputError):
+        check_value(value, "result")
+
+
+@pytest.mark.parametrize(("name", "value"), [("metadata", ["a"]), ("extra", []), ("config", "x"), ("tags", []), ("title", b"")])
+def test_objects_are_objects(name: str, value: Any) -> None:
+    with pytest.raises(InvalidInputError, match=name):
+        check_value(value, name)
+
+
+@pytest.mark.parametrize(
+    "value", [10**5000, b"x" * 10**7, "x" * 10**7, ["x" * 10**7] * 1000], ids=["int", "bytes", "text", "list"]
+)
+def test_errors_are_brief(value: Any) -> None:
+    assert len(brief(value)) < 1000
 
 
 @pytest.mark.parametrize("piece", [PIECE, 101, 7, 1])

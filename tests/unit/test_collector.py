@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 
 import pytest
 
-from runner.collector import LONG, MANY, held_back
+from runner.collector import LONG, MANY, held_back, settle
 
 
 class Cycle:
@@ -15,7 +16,18 @@ class Cycle:
         self.me = self
 
 
-@pytest.mark.parametrize(("messages", "loads"), [(3, 20_000), (LONG, 3 * MANY // LONG)])
+@pytest.fixture(params=["a program", "a process that serves"])
+def process(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = gc.get_threshold()
+    if request.param == "a process that serves":
+        settle()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("process")
+@pytest.mark.parametrize(("messages", "loads"), [(3, 40_000), (LONG, 3 * MANY // LONG)])
 def test_garbage_between_two_loads_is_found(messages: int, loads: int) -> None:
     """Whether threads are short or long: cycles of a worker that only loads are gone without anybody's asking."""
     left = []

@@ -39,12 +39,12 @@ class Body(Request):
         try:
             return read(await self.body())
         except ValueError as error:
-            raise _unreadable(error) from None
+            raise _unreadable(str(error)) from None
 
 
-def _unreadable(error: ValueError) -> Refusal:
-    at = {"location": "body", "pointer": "", "message": str(error)}
-    return Refusal(InvalidRequestError(f"the body is no JSON that can be read: {error}", errors=[at]))
+def _unreadable(why: str) -> Refusal:
+    at = {"location": "body", "pointer": "", "message": why}
+    return Refusal(InvalidRequestError(f"the body is no JSON that can be read: {why}", errors=[at]))
 
 
 class Route(APIRoute):
