@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,6 +20,7 @@ from pydantic import (
     field_serializer,
     model_validator,
 )
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from .bounds import check_value
 from .errors import InvalidInputError
@@ -509,11 +511,30 @@ def check_requests(*requests: HitlRequest) -> None:
 class Event(_Model):
     """One event of a run's stream. ``id`` is ``"<fence>-<n>"``; a ``gap`` has none. ``type`` is one of EVENT_TYPES."""
 
+    __slots__ = ("_json",)
+
     id: str | None
     type: str
     thread_id: str
     run_id: str
     data: JsonObject = Field(default_factory=dict)
+
+    def share(self) -> None:
+        """Several readers hold this event: :meth:`to_json` keeps what it made, as long as they do."""
+        object.__setattr__(self, "_json", b"")
+
+    def to_json(self) -> bytes:
+        """The event as JSON; also of text that is no valid Unicode, which agents may have sent."""
+        kept: bytes | None = getattr(self, "_json", None)
+        if kept:
+            return kept
+        try:
+            made = self.model_dump_json().encode()
+        except (PydanticSerializationError, UnicodeEncodeError):  # a lone surrogate, which only an escape can show
+            made = json.dumps(to_jsonable_python(self.__dict__)).encode()
+        if kept is not None:
+            object.__setattr__(self, "_json", made)
+        return made
 
 
 LimitName = Literal[

@@ -36,7 +36,7 @@ MOST: Final = 500
 UNREAD: Final = 100
 """Events of all runs together that wait for a slow reader; beyond that its runs are not read on."""
 UNREAD_TEXT: Final = 2**18
-"""Characters of text in them, as well; one event may have more."""
+"""Characters of text in them, as well; one event may have more. Each counts twice: an event may hold its JSON beside."""
 
 
 class ThreadEvent(NamedTuple):
@@ -103,7 +103,7 @@ class Unread:
         self._room = asyncio.Event()
 
     async def put(self, event: Event | None) -> None:
-        text = _text(event.data) if event is not None else 0
+        text = 2 * _text(event.data) if event is not None else 0
         while self._text and self._text + text > UNREAD_TEXT:
             self._room.clear()
             await self._room.wait()

@@ -7,14 +7,12 @@ stream only: what is read for it is bounded, and after a while its connection is
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
 import structlog
-from pydantic_core import PydanticSerializationError, to_jsonable_python
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -26,6 +24,8 @@ STALLED: Final = 60.0
 """Seconds for which the opening, or a comment, may wait for a reader that takes nothing."""
 TURN: Final = 2**13
 """Bytes that a stream sends at most before others have their turn: hundreds of streams may have something to send at once."""
+PIECE: Final = 2**16
+"""Bytes that are handed over at once: a large event is held once, and not for each connection that is slow to take it."""
 COMMENT: Final = b": \n\n"
 RETRY: Final = b"retry: 1000\n\n"
 HEADERS: Final = {"X-Accel-Buffering": "no"}
@@ -39,10 +39,18 @@ class Entry(NamedTuple):
     id: str | None
     event: Event
 
-    def frame(self) -> bytes:
-        """As the stream carries it."""
+    def frame(self) -> Iterator[bytes]:
+        """As the stream carries it, piece by piece."""
         head = f"id: {self.id}\n" if self.id is not None else ""
-        return f"{head}event: {self.event.type}\ndata: ".encode() + _json(self.event) + b"\n\n"
+        head = f"{head}event: {self.event.type}\ndata: "
+        data = self.event.to_json()
+        if len(data) <= PIECE:
+            yield head.encode() + data + b"\n\n"
+            return
+        yield head.encode()
+        for at in range(0, len(data), PIECE):
+            yield data[at : at + PIECE]
+        yield b"\n\n"
 
 
 class Streams:
@@ -113,6 +121,7 @@ class EventStream(Response):
         self.entries, self.seat, self.on_left = entries, seat, on_left
         self.opening = RETRY if place is None else f"id: {place}\n".encode() + RETRY
         self.sent_at = 0.0
+        self.framing = asyncio.Lock()  # no comment comes between the pieces of an event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope.get("state", {}).get("head"):  # a stream has no end, and its reader would have nothing of it
@@ -159,7 +168,7 @@ class EventStream(Response):
                         return
                     asked = loop.time()
                 elif now - self.sent_at >= heartbeat:
-                    async with asyncio.timeout(STALLED):
+                    async with asyncio.timeout(STALLED), self.framing:
                         await self._send(send, COMMENT)
                 else:
                     left = min(asked, self.sent_at) + heartbeat - now
@@ -174,12 +183,13 @@ class EventStream(Response):
         sent = 0
         try:
             async for entry in self.entries:
-                frame = entry.frame()
-                await self._send(send, frame)
+                async with self.framing:
+                    for piece in entry.frame():
+                        await self._send(send, piece)
+                        if (sent := sent + len(piece)) >= TURN:
+                            sent = 0
+                            await asyncio.sleep(0)
                 metrics.STREAM_EVENTS.inc()
-                if (sent := sent + len(frame)) >= TURN:
-                    sent = 0
-                    await asyncio.sleep(0)
                 if entry.event.type in STREAM_ENDS and self.on_left is not None:
                     self.on_left = None  # what the reader could cancel by leaving is over
         except RunyardError as error:
@@ -210,10 +220,3 @@ def _leave(end: asyncio.Future[bool]) -> None:
 def _expire(end: asyncio.Future[bool]) -> None:
     if not end.done():
         end.set_result(False)
-
-
-def _json(event: Event) -> bytes:
-    try:
-        return event.model_dump_json().encode()
-    except (PydanticSerializationError, UnicodeEncodeError):  # a lone surrogate, which only an escape can show
-        return json.dumps(to_jsonable_python(event.__dict__)).encode()

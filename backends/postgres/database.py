@@ -123,11 +123,12 @@ class Database:
     """A pool of connections and the statements to send.
 
     ``command_timeout`` (seconds) bounds every call, so that a hung server shows as BackendUnavailableError. ``page_bytes``:
-    of one page of a list at most, but for a single entry.
+    of one page of a list at most, but for a single entry. ``decoding``: held by who decodes a run's events: readers that all
+    come at once do so one after the other, and between them others have their turn.
     """
 
     def __init__(self, pool: asyncpg.Pool, page_bytes: int = PAGE_BYTES) -> None:
-        self.pool, self.page_bytes = pool, page_bytes
+        self.pool, self.page_bytes, self.decoding = pool, page_bytes, asyncio.Lock()
 
     @classmethod
     async def connect(

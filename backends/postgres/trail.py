@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import time
+from typing import Final
 
 from runner.exchange import EVENTS, EVENTS_BYTES, RunRef, queued_event
-from runner.models import Event, JsonObject, Message
+from runner.models import Event, JsonObject
 
-from . import codec, history
+from . import codec
 from .database import Database
+
+TURN: Final = 0.003
+"""Seconds for which events are decoded before others have their turn; one that takes longer is not cut."""
 
 
 class RunTrail:
@@ -20,17 +25,23 @@ class RunTrail:
     async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = EVENTS) -> list[Event]:
         """Messages, requests, the last event, and that the run is queued until an attempt begins; in the order of their ids."""
         rows = await self.db.rows("run_events", ref.thread_key, ref.run_id, _place(after), limit, EVENTS_BYTES)
-        stored = await history.messages([row for row in rows if row["id"] is not None], thread_key=ref.thread_key)
-        messages = iter(stored)
-        return [_event(ref, row, messages) for row in rows]
+        found: list[Event] = []
+        async with self.db.decoding:
+            began = time.monotonic()
+            for row in rows:
+                if time.monotonic() - began > TURN:
+                    await asyncio.sleep(0)
+                    began = time.monotonic()
+                found.append(_event(ref, row))
+        return found
 
 
-def _event(ref: RunRef, row: codec.Row, messages: Iterator[Message]) -> Event:
+def _event(ref: RunRef, row: codec.Row) -> Event:
     match row["type"]:
         case "run.queued":
             return queued_event(row["in_thread"], ref.run_id, _place(row["proved_id"])[0], row["attempt"])
         case "message.completed":
-            message = next(messages)
+            [message] = codec.messages([row], thread_key=ref.thread_key)
             data: JsonObject = {"message_id": message.id, "message": message.model_dump(mode="json")}
         case "hitl.requested":
             data = {"request": codec.request(row).model_dump(mode="json")}
@@ -40,7 +51,10 @@ def _event(ref: RunRef, row: codec.Row, messages: Iterator[Message]) -> Event:
                 data["error"] = error
             if row["asked"] is not None:
                 data["request_ids"] = row["asked"]
-    return Event(id=row["proved_id"], type=row["type"], thread_id=row["in_thread"], run_id=ref.run_id, data=data)
+    # Not validated: every field is made here, and a message may be of many values.
+    return Event.model_construct(
+        id=row["proved_id"], type=row["type"], thread_id=row["in_thread"], run_id=ref.run_id, data=data
+    )
 
 
 def _place(event_id: str | None) -> list[int]:

@@ -6,6 +6,7 @@ says ``gap`` where it cannot (semantics: E1).
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from runner.exchange import EVENTS, EVENTS_BYTES, RunRef
 from runner.models import STREAM_ENDS, Event
 
 from .connection import Call, RedisServer, script
+from .hub import Published
 from .jobs import packb, unpackb
 from .keys import events_suffix
 
@@ -175,10 +177,17 @@ def _a_stream() -> Iterator[None]:
         raise BackendUnavailableError(f"a run's events cannot be read ({error.message}); delete what stands there") from error
 
 
-def _decoded(message: bytes, ref: RunRef) -> tuple[EventId, Event] | None:
-    """The event in a message of the channel of ``ref``; None if the append script did not write it."""
-    text, _, payload = message.partition(b" ")
-    return _event(text, payload, ref)
+def _decoded(message: Published, ref: RunRef) -> tuple[EventId, Event] | None:
+    """The event in a message of the channel of ``ref``, one for all who read it at the time; None if the append script did not
+    write it."""
+    known: Event | None = message.made() if message.made is not None else None
+    if known is not None and known.id is not None and (id_ := EventId.parse(known.id)) is not None:
+        return id_, known
+    text, _, payload = message.data.partition(b" ")
+    if (found := _event(text, payload, ref)) is not None:
+        found[1].share()
+        message.made = weakref.ref(found[1])
+    return found
 
 
 def _event(text: bytes, payload: bytes | None, ref: RunRef) -> tuple[EventId, Event] | None:

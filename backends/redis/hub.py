@@ -8,10 +8,11 @@ read again. The next subscription connects anew.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
@@ -30,6 +31,20 @@ ALWAYS = 32 * 2**10
 """Bytes that a subscription may hold whatever the others do: who is quick does not pay for who is slow."""
 
 
+class Published:
+    """A message as all subscriptions of its channel hold it. ``made`` leads to what one of them made of it, while anybody has
+    that in hand: the others need not make it again."""
+
+    __slots__ = ("data", "made")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.made: weakref.ref[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
 class Unread:
     """Bytes that the subscriptions of a process hold."""
 
@@ -46,7 +61,7 @@ class Subscription:
 
     def __init__(self, limit: int, silence: float | None = None, unread: Unread | None = None) -> None:
         self._limit = limit
-        self._messages: deque[bytes] = deque()
+        self._messages: deque[Published] = deque()
         self._size = 0
         self._unread = unread if unread is not None else Unread()
         self._ready = asyncio.Event()
@@ -58,7 +73,7 @@ class Subscription:
         self._heard_at = self._loop.time()
         self._timer = None if silence is None else self._loop.call_later(silence, self._listen)
 
-    async def get(self) -> bytes | None:
+    async def get(self) -> Published | None:
         """The next message. None: some were dropped, since more than ``limit``, or too many bytes, were unread.
 
         Raises TimeoutError each time there was none for ``silence`` seconds; BackendUnavailableError once the connection was
@@ -80,7 +95,7 @@ class Subscription:
         self._settle()
         return message
 
-    def put(self, message: bytes) -> None:
+    def put(self, message: Published) -> None:
         self._heard_at = self._loop.time()
         self._silent = False
         if self._dropped:  # the subscriber will read elsewhere what came until it hears of that
@@ -212,8 +227,9 @@ class _Link:
         kind, name = reply[0], reply[1]
         if kind == b"message":
             if channel := self._channels.get(name):
+                message = Published(reply[2])
                 for subscription in channel.subscriptions:
-                    subscription.put(reply[2])
+                    subscription.put(message)
         elif kind == b"subscribe":
             confirmed = self._unconfirmed[name].popleft()
             if not self._unconfirmed[name]:

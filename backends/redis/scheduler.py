@@ -145,7 +145,7 @@ class RedisScheduler:
         async with self._server.subscribe(self._keys.cancel_channel, limit=10_000) as channel:
             while True:
                 message = await channel.get()
-                for thread_key, run_id in unpackb(message) if message is not None else ():
+                for thread_key, run_id in unpackb(message.data) if message is not None else ():
                     yield RunRef(thread_key, run_id)
 
     async def _deliveries(self, shard: int, worker_id: str, reply: list[Any]) -> list[Delivery]:

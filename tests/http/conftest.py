@@ -63,8 +63,8 @@ def every_event_is_documented(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     frame = Entry.frame
     sent: list[bytes] = []
 
-    def overheard(entry: Entry) -> bytes:
-        sent.append(frame(entry).partition(b"data: ")[2])
+    def overheard(entry: Entry) -> Iterator[bytes]:
+        sent.append(b"".join(frame(entry)).partition(b"data: ")[2])
         return frame(entry)
 
     monkeypatch.setattr(Entry, "frame", overheard)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import nullcontext
 from typing import Any
 
 import httpx
@@ -238,6 +239,26 @@ async def test_who_takes_nothing_has_left(app: FastAPI, monkeypatch: pytest.Monk
     with pytest.raises(TimeoutError):
         await sse.EventStream(silence(), seat, on_left=cancel)({"type": "http"}, reader.receive, reader.send)
     assert cancelled.is_set()
+
+
+async def test_no_comment_comes_within_an_event() -> None:
+    """E3: a large event goes out piece by piece, and its reader may take its time for each."""
+    large = Event(id="1-1", type="message.delta", thread_id="t", run_id="r", data={"text": "x" * (3 * sse.PIECE)})
+    sent: list[bytes] = []
+
+    async def one() -> AsyncGenerator[Entry]:
+        yield Entry("1-1", large)
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+        await asyncio.sleep(0.01 if len(sent[-1]) == sse.PIECE else 0)  # longer than the heartbeat
+
+    seat = sse.Seat(sse.Streams(0.002, 10), nullcontext(), lambda: asyncio.sleep(0, True))
+    await sse.EventStream(one(), seat)({"type": "http"}, Reader().receive, send)
+    assert max(map(len, sent)) == sse.PIECE
+    events = b"".join(sent).replace(sse.COMMENT, b"").removeprefix(sse.RETRY)
+    assert events == b"id: 1-1\nevent: message.delta\ndata: " + large.to_json() + b"\n\n"
+    assert b"".join(sent).count(large.to_json()) == 1
 
 
 async def test_a_stream_with_much_to_say_lets_others_have_their_turn(app: FastAPI) -> None:

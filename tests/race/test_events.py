@@ -2,7 +2,9 @@
 
 import asyncio
 import gc
+import json
 import tracemalloc
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime
@@ -292,6 +294,25 @@ async def test_what_a_process_holds_for_its_readers_is_bounded(server: RedisServ
             assert memory.held() < 50_000 + 20 * 10_000 + 200_000  # all of it is 3 MB
         for ref, reader in readers.items():
             assert [e async for e in reader] == said[ref][1:]
+
+
+async def test_readers_of_a_stream_decode_and_encode_an_event_once(log: RedisEventLog) -> None:
+    """E3: what several have in hand is there once, and gone when the last of them goes on."""
+    async with AsyncExitStack() as stack:
+        readers = [await stack.enter_async_context(aclosing(log.follow(REF))) for _ in range(3)]
+        await log.append(1, [event(1, 1)])
+        assert ids([await anext(reader) for reader in readers]) == ["1-1"] * 3
+        large = event(1, 2, text="x" * 100_000 + "\ud800")
+        await log.append(1, [large])
+        seen = [await anext(reader) for reader in readers]
+        assert seen == [large] * 3 and {id(each) for each in seen} == {id(seen[0])}
+        assert seen[0].to_json() is seen[1].to_json() and json.loads(seen[2].to_json()) == large.__dict__
+        assert seen[0].model_copy(update={"id": None}).to_json() != seen[0].to_json()
+        gone = weakref.ref(seen.pop())
+        seen.clear()
+        await log.append(1, [event(1, 3)])
+        assert ids([await anext(reader) for reader in readers]) == ["1-3"] * 3
+        assert gone() is None
 
 
 async def test_a_page_holds_so_many_bytes_whatever_comes_first(log: RedisEventLog) -> None:
