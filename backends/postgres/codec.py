@@ -87,7 +87,7 @@ def to_json(value: Any) -> str:
         text.encode()
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"value cannot be stored as JSON: {error}") from error
-    if "\\u0000" in text:
+    if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):  # a backslash that is text is written as two
         raise InvalidInputError("JSON values must not contain NUL characters")
     return text
 
