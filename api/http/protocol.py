@@ -29,8 +29,8 @@ LINGER = 2.0
 lost with it (RFC 9112, 9.6)."""
 SPARE: Final = 64
 """Connections beyond the bound that are told so; those beyond these are cut."""
-CHUNK: Final = 16
-"""Bytes around each chunk that do not count: its size in digits, and two ends of lines."""
+END: Final = 2
+"""Bytes of the end of a line: one stands behind the size of a chunk, another behind the chunk."""
 HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]+)(:[0-9]{0,5})?")
 """A host and a port, without what RFC 9110 (4.2.4) wants refused: a user's name before them."""
 
@@ -54,8 +54,9 @@ class Protocol(HttpToolsProtocol):
         self._trailing = 0  # bytes of headers behind the body
         self._in_body = False
         self._within = False  # the bytes that came last belong to one body
-        self._carried = 0  # of those, the ones that it is made of
-        self._around = 0  # bytes around the chunks of the body
+        self._carried = 0  # of those, the ones that it is made of, and those that its chunks need around them
+        self._chunk = 0  # bytes of the chunk that came last
+        self._around = 0  # bytes around the chunks of the body that these do not need
         self._state = ""
         self._timer: asyncio.TimerHandle | None = None
         self._refusal: RunyardError | None = None  # nothing more is read; said once the answers under way are complete
@@ -93,7 +94,7 @@ class Protocol(HttpToolsProtocol):
         if self._fruitless > self._most_bytes:
             self._refuse(self._too_large())
         if self._within:
-            self._around += len(data) - self._carried
+            self._around = max(self._around + len(data) - self._carried, 0)
             if self._around > self._most_bytes:
                 most = self._most_bytes
                 self._refuse(HeadersTooLargeError(f"there are more than {most} bytes around the body's chunks", most=most))
@@ -133,11 +134,16 @@ class Protocol(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
-        self._carried += CHUNK
+        self._carried += END
+        self._chunk = 0
+
+    def on_chunk_complete(self) -> None:
+        self._carried += len(f"{self._chunk:x}") + END
 
     def on_body(self, body: bytes) -> None:
         self._progress = True
         self._carried += len(body)
+        self._chunk += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
