@@ -151,14 +151,18 @@ class EventStream:
         self._closed = True
 
     def take(self) -> list[Event]:
-        """Remove and return the events up to the first one whose write is not known yet."""
+        """Remove and return the events up to the first one whose write is not known yet, without those that cannot be made."""
         self.taken_at = time.monotonic()
         ready = []
         while self._slots and (event := self._slots[0].event) is not None:
             slot = self._slots.popleft()
-            if slot.key is not None:
-                event.data[slot.key[1]] = "".join(slot.text)
-            ready.append(event)
+            try:
+                if slot.key is not None:
+                    event.data[slot.key[1]] = "".join(slot.text)
+            except Exception:
+                _dropped(1)
+            else:
+                ready.append(event)
         return ready
 
     def changed(self, *, urgent: bool = False) -> None:
@@ -262,10 +266,7 @@ class EventWriter:
             for half in halves:
                 await self._write(half)
             if not halves:
-                import structlog  # not at the top: agents import this module, and few ever get here
-
-                log = structlog.get_logger("runyard.events")
-                log.exception("events dropped", events=sum(len(events) for _, events in batch))
+                _dropped(sum(len(events) for _, events in batch))
 
     async def _append(self, batch: Batch) -> None:
         if hasattr(self._log, "append_many"):
@@ -280,6 +281,13 @@ class EventWriter:
                 isinstance(answer, BaseException) and not isinstance(answer, RunyardError)
             ):
                 raise answer
+
+
+def _dropped(events: int) -> None:
+    """Log the error at hand."""
+    import structlog  # not at the top: agents import this module, and few ever get here
+
+    structlog.get_logger("runyard.events").exception("events dropped", events=events)
 
 
 def _halves(batch: Batch) -> list[Batch]:

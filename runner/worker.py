@@ -148,8 +148,9 @@ class Worker:
         self.intake.stop()
 
     async def run(self) -> None:
-        """Serve until :meth:`stop`, or until it has drained."""
+        """Serve until :meth:`stop`, or until it has drained. Raises what ended its intake or its event writer before that."""
         writing = asyncio.create_task(self.writer.run(), name="EventWriter.run")
+        writing.add_done_callback(self._on_written)
         metrics.SLOTS.inc(self.slots.size)
         try:
             await self._register()
@@ -160,8 +161,9 @@ class Worker:
                 try:
                     await _first(asyncio.wait((taking,)), self._stop.wait())
                     await asyncio.gather(_announce("drain", self.backend.workers.drain(self.worker_id)), self._drain(taking))
-                    if taking.done():
-                        taking.result()
+                    for task in (taking, writing):
+                        if task.done():
+                            task.result()
                 finally:
                     await _cancelled(taking)
             await _announce("leave", self._leave())
@@ -211,6 +213,13 @@ class Worker:
         birth = asyncio.create_task(self._register())
         self._births.add(birth)
         birth.add_done_callback(self._births.discard)
+
+    def _on_written(self, writing: asyncio.Task[None]) -> None:
+        """Nobody hears of this worker's runs any more. Let others have them."""
+        if not writing.cancelled() and (error := writing.exception()) is not None:
+            log.error("the event writer ended", worker_id=self.worker_id, exc_info=error)
+            if not self._stop.is_set():  # a second call would end the grace time
+                self.stop()
 
     def _on_standing(self, standing: Standing) -> None:
         """What was asked of this worker changed."""

@@ -10,6 +10,7 @@ from ..bounds import check_value
 from ..errors import CancelRequestedError, InvalidInputError, RunyardError, StaleFenceError
 from ..eventdata import check_event_data
 from ..eventwriter import EventStream
+from ..legible import brief
 from ..models import HitlRequest, JsonObject, Message, Run, Usage, check_message, new_id
 from .accounts import Accounts
 from .journal import Journal
@@ -95,13 +96,19 @@ class Transcript:
             self._stream.emit(type, delta)
 
     async def stream_text(self, text: str) -> None:
-        """Send a piece of the assistant message being made. The first piece emits ``message.started`` with the message's id."""
+        """Send a piece of the assistant message being made. The first piece emits ``message.started`` with the message's id.
+
+        Raises InvalidInputError for what is not text: leave out chunks that have None in its place.
+        """
         self.stream_part(text)
 
     def stream_part(self, piece: str, what: DeltaField = "text", call: tuple[str, str] = ("", "")) -> None:
         """Send a piece of the assistant message being made: of its ``text``, of the model's ``thinking``, or of the
-        ``arguments`` of a tool ``call``, given by its id and name."""
+        ``arguments`` of a tool ``call``, given by its id and name. Raises InvalidInputError for a piece that is not text."""
         self._check()
+        if not isinstance(piece, str):
+            words = f"a piece of a message is text, got {brief(piece)}; leave out chunks of a model that have none"
+            raise InvalidInputError(words, field=what)
         if self._open_message is None:
             self._open_message = new_id()
             self._stream.emit("message.started", {"message_id": self._open_message, "role": "assistant"})

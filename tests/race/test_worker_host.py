@@ -16,7 +16,7 @@ from runner.agents.scripted import scripted
 from runner.app import App
 from runner.client import Client
 from runner.errors import BackendUnavailableError, WorkerDeadError
-from runner.exchange import Claim, Delivery, Effects, Job, Retention, RunRef, WorkerInfo
+from runner.exchange import Claim, Delivery, Effects, Job, OutsideEvent, Retention, RunRef, WorkerInfo
 from runner.intake import LOOK
 from runner.models import Message
 from runner.ports import Backend
@@ -196,6 +196,31 @@ async def test_sigterm_finishes_what_fits_and_hands_over_the_rest(backend: Backe
     assert (run.status, run.error_count, run.crash_count) == (RunStatus.QUEUED, 0, 0)
     assert await backend.workers.workers() == []
     assert len(await backend.scheduler.claim("w", ["default"], 10)) == 1
+
+
+async def test_a_worker_whose_event_writer_ended_stops_and_says_why(
+    backend: Backend, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E1: its runs would go on, and nobody would hear of them."""
+    hung, defect = asyncio.Event(), ValueError("a defect")
+
+    async def agent(ctx: RunContext) -> None:
+        hung.set()
+        await asyncio.Event().wait()
+
+    worker = Worker(App({"agent": agent}), backend, grace=0)
+    serving = asyncio.create_task(worker.run())
+    handle = await client.enqueue("t", "hi")
+    await asyncio.wait_for(hung.wait(), 5)
+
+    def broken(at_once: bool) -> None:
+        raise defect
+
+    monkeypatch.setattr(worker.writer, "_collect", broken)
+    worker.writer.outside([OutsideEvent(RunRef(1, "r"), "t", "9-1", "run.cancelled")])
+    with pytest.raises(ValueError, match="a defect"):
+        await asyncio.wait_for(serving, 10)
+    assert (await handle.run()).status is RunStatus.QUEUED
 
 
 async def test_a_stopping_worker_takes_nothing_more(backend: Backend, client: Client) -> None:

@@ -155,6 +155,21 @@ async def test_message_completed_follows_its_commit(lab: Lab) -> None:
     assert [event.id for event in events] == [f"{fence}-{n}" for n in range(1, 7)]
 
 
+@pytest.mark.parametrize("piece", [None, b"x", 5, ["x"]], ids=repr)
+async def test_a_piece_that_is_not_text_is_refused(lab: Lab, piece: object) -> None:
+    """A2, E1: the last chunk of a provider may have None where the text was. Nothing is sent of it."""
+
+    async def agent(ctx: RunContext) -> None:
+        with pytest.raises(InvalidInputError, match="leave out") as caught:
+            await ctx.stream_text(piece)  # type: ignore[arg-type]
+        assert caught.value.details["field"] == "text"
+        with pytest.raises(InvalidInputError, match="leave out"):
+            ctx.stream_part(piece, "arguments", ("c1", "refund"))  # type: ignore[arg-type]
+
+    assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    assert [event.type for event in await lab.events()] == ["run.started", "message.completed", "run.completed"]
+
+
 async def test_a_step_is_done_once_for_the_run(lab: Lab) -> None:
     calls = []
 

@@ -189,6 +189,19 @@ async def test_an_event_that_cannot_be_encoded_is_dropped_alone() -> None:
     assert sorted(ids(log), key=str) == ["7-1", "7-3", "8-1", "8-2"]
 
 
+async def test_pieces_that_make_no_text_are_dropped_alone() -> None:
+    """E1: their number says that they are missing; the other events of their run, and other runs, do not notice."""
+    log = Log()
+    async with writing(log) as writer:
+        odd, fine = EventStream(writer, ATTEMPT, "t"), EventStream(writer, Attempt(2, "r", 8), "t")
+        odd.emit("run.started")
+        odd.delta("m", b"a")  # type: ignore[arg-type]
+        odd.emit("run.completed")
+        fine.emit("run.started")
+        fine.delta("n", "a")
+    assert sorted(ids(log), key=str) == ["7-1", "7-3", "8-1", "8-2"]
+
+
 async def test_events_outside_an_attempt_keep_their_ids() -> None:
     log = Log()
     async with writing(log) as writer:
