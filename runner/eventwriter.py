@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from .bounds import MAX_BYTES
 from .errors import BackendUnavailableError, RunyardError
 from .exchange import Attempt, OutsideEvent, RunRef
 from .models import Event, JsonObject
@@ -30,6 +31,9 @@ BACKOFF: Final = 0.5
 KEEP: Final = 20_000
 """Events that a worker holds while the event log is unreachable; beyond it they are dropped, and readers are told by their
 numbers."""
+
+LENGTH: Final = MAX_BYTES["delta"] // 4
+"""Characters of text in one delta: UTF-8 takes four bytes for one at most."""
 
 UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
 """What a log raises for an event that it has no form for, such as one with a number of more than 64 bits."""
@@ -49,6 +53,7 @@ class _Slot:
     event: Event | None = None
     key: tuple[str, str, str] | None = None
     text: list[str] = field(default_factory=list)
+    length: int = 0
 
 
 @dataclass(slots=True)
@@ -114,19 +119,23 @@ class EventStream:
 
     def delta(self, message_id: str, text: str, what: str = "text", call: tuple[str, str] = ("", "")) -> None:
         """Add a piece of a message: ``what`` it is (``text``, ``thinking``, or ``arguments`` of the tool ``call``, its id and
-        name). What was not written yet of the same grows instead of becoming another event."""
+        name). What was not written yet of the same grows instead of becoming another event, up to LENGTH characters."""
         if self.spoke_at is None:
             self.spoke_at = time.monotonic()
         key = (message_id, what, call[0])
-        if self._slots and self._slots[-1].key == key:
-            self._slots[-1].text.append(text)
+        if self._slots and (last := self._slots[-1]).key == key and last.length + len(text) <= LENGTH:
+            last.text.append(text)
+            last.length += len(text)
             return
-        slot = self._add()
-        data: JsonObject = {"message_id": message_id}
-        if call[0]:
-            data["tool_call"] = {"id": call[0], "name": call[1]}
-        slot.event, slot.key = self.event(slot.n, "message.delta", data), key
-        slot.text.append(text)
+        for start in range(0, len(text) or 1, LENGTH):
+            slot = self._add()
+            data: JsonObject = {"message_id": message_id}
+            if call[0]:
+                data["tool_call"] = {"id": call[0], "name": call[1]}
+            piece = text[start : start + LENGTH]
+            slot.event, slot.key = self.event(slot.n, "message.delta", data), key
+            slot.text.append(piece)
+            slot.length = len(piece)
         self.changed()
 
     def reserve(self, count: int) -> Reservation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from copy import deepcopy
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from ..bounds import check_value
@@ -93,7 +94,7 @@ class Transcript:
         else:
             check_value(delta, "delta")
             check_event_data(type, delta)
-            self._stream.emit(type, delta)
+            self._stream.emit(type, deepcopy(delta))  # the agent may go on with its own
 
     async def stream_text(self, text: str) -> None:
         """Send a piece of the assistant message being made. The first piece emits ``message.started`` with the message's id.

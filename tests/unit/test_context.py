@@ -170,6 +170,21 @@ async def test_a_piece_that_is_not_text_is_refused(lab: Lab, piece: object) -> N
     assert [event.type for event in await lab.events()] == ["run.started", "message.completed", "run.completed"]
 
 
+async def test_what_is_sent_is_what_was_checked(lab: Lab) -> None:
+    """A2: the dict stays the agent's, and it may go on with it."""
+
+    async def agent(ctx: RunContext) -> None:
+        progress: JsonObject = {"n": 0, "of": {"files": [1]}}
+        for n in (1, 2):
+            progress["n"] = n
+            await ctx.emit(progress)
+        progress["of"]["files"].append(b"x")  # type: ignore[index,call-overload,union-attr,arg-type]
+
+    await lab.attempt(agent)
+    sent = [event.data for event in await lab.events() if event.type == "message.delta"]
+    assert sent == [{"n": 1, "of": {"files": [1]}}, {"n": 2, "of": {"files": [1]}}]
+
+
 async def test_a_step_is_done_once_for_the_run(lab: Lab) -> None:
     calls = []
 

@@ -4,7 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+import pytest
+
 from backends.redis.jobs import packb
+from runner.bounds import MAX_BYTES
 from runner.errors import BackendUnavailableError
 from runner.eventwriter import EventStream, EventWriter
 from runner.exchange import Attempt, OutsideEvent, RunRef
@@ -123,6 +126,29 @@ async def test_deltas_of_one_message_are_coalesced_within_a_tick() -> None:
             await asyncio.sleep(0)
         stream.delta("n", "e")
     assert [event.data["text"] for event in log.events] == ["a", "bcd", "e"]
+
+
+@pytest.mark.parametrize("pieces", [["é" * 2_500_000], ["é" * 1000] * 2_500], ids=["one piece", "many pieces"])
+async def test_a_delta_holds_no_more_than_an_event_may(pieces: list[str]) -> None:
+    """A2: text of any length is sent, in as many deltas as it takes."""
+    log = Log()
+    async with writing(log, tick=60) as writer:
+        stream = EventStream(writer, ATTEMPT, "t")
+        for piece in pieces:
+            stream.delta("m", piece)
+        stream.delta("m", "")
+    texts = [str(event.data["text"]) for event in log.events]
+    assert len(texts) < 25 and "".join(texts) == "".join(pieces)
+    assert all(len(text.encode()) <= MAX_BYTES["delta"] for text in texts)
+    assert ids(log) == [f"7-{n}" for n in range(1, len(texts) + 1)]
+
+
+async def test_an_empty_piece_is_sent() -> None:
+    """It tells of a tool call without arguments."""
+    log = Log()
+    async with writing(log) as writer:
+        EventStream(writer, ATTEMPT, "t").delta("m", "", "arguments", ("c1", "refund"))
+    assert [event.data["arguments"] for event in log.events] == [""]
 
 
 async def test_what_is_said_after_a_pause_does_not_wait_for_the_turn_of_others() -> None:
