@@ -342,10 +342,10 @@ class RetryPolicy(_Model):
     # One schema for what goes in and what comes out: generators of clients take two of one title for one another.
     model_config = ConfigDict(json_schema_mode_override="validation")
 
-    initial: float = Field(1.0, ge=0)
-    factor: float = Field(2.0, ge=1, le=1000)
-    maximum: float = Field(60.0, ge=0)
-    jitter: float = Field(0.2, ge=0, le=1)
+    initial: float = Field(1.0, ge=0, allow_inf_nan=False)
+    factor: float = Field(2.0, ge=1, le=1000, allow_inf_nan=False)
+    maximum: float = Field(60.0, ge=0, allow_inf_nan=False)
+    jitter: float = Field(0.2, ge=0, le=1, allow_inf_nan=False)
     errors: dict[str, RetryPolicy | None] = Field(default_factory=dict)
 
     def of(self, error: BaseException) -> RetryPolicy | None:
@@ -359,13 +359,13 @@ class RunOptions(_Model):
     error. ``expires_in``: seconds, from when it is due, in which its first attempt has to start. ``webhook``: the URL that is
     told of its end."""
 
-    timeout: float | None = Field(None, gt=0)
+    timeout: float | None = Field(None, gt=0, allow_inf_nan=False)
     max_attempts: int = Field(1, ge=1, le=1000)
     retry: RetryPolicy = Field(default_factory=RetryPolicy)
     multitask_strategy: MultitaskStrategy = "enqueue"
     parallel: bool = False
     webhook: str | None = None
-    expires_in: float | None = Field(None, gt=0, le=MAX_EXPIRY)
+    expires_in: float | None = Field(None, gt=0, le=MAX_EXPIRY, allow_inf_nan=False)
 
     @field_serializer("webhook", when_used="json-unless-none")
     def _hide(self, url: str, info: SerializationInfo) -> str:
@@ -486,7 +486,7 @@ class HitlRequest(_Model):
     payload: JsonObject = Field(default_factory=dict)
     answer_schema: JsonObject | None = None
     deadline_at: datetime | None = None
-    timeout: float | None = Field(None, ge=0)
+    timeout: float | None = Field(None, ge=0, allow_inf_nan=False)
     on_deadline: JsonObject | None = None
     thread_id: str | None = None
     run_id: str | None = None

@@ -163,8 +163,8 @@ async def test_the_backoff_of_many_runs_is_spread(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("policy", "asked"),
     [
-        (RetryPolicy(initial=1e18, maximum=math.inf), None),
-        (RetryPolicy(factor=1000, maximum=math.inf), None),
+        (RetryPolicy(initial=1e18, maximum=1e308), None),
+        (RetryPolicy(factor=1000, maximum=1e308), None),
         (RetryPolicy(), math.nan),
         (RetryPolicy(), math.inf),
     ],
@@ -220,7 +220,7 @@ async def test_a_timeout_ends_the_attempt(lab: Lab) -> None:
     assert seen["cancelled"] is True
 
 
-@pytest.mark.parametrize("timeout", [math.inf, 1e300, 1e12])
+@pytest.mark.parametrize("timeout", [1e300, 1e12])
 async def test_a_timeout_beyond_all_dates_bounds_nothing(lab: Lab, timeout: float) -> None:
     """R11."""
     await lab.accept(options=RunOptions(timeout=timeout))

@@ -2,12 +2,14 @@
 
 import uuid
 from datetime import UTC, datetime
+from math import inf, nan
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from runner import models
 from runner.errors import InvalidInputError
 from runner.models import (
     MESSAGES,
@@ -27,6 +29,14 @@ from runner.models import (
     open_tool_calls,
 )
 from runner.states import RunStatus
+
+FLOATS = [
+    (model, name)
+    for model in vars(models).values()
+    if isinstance(model, type) and issubclass(model, BaseModel) and model is not Usage  # check_usage refuses them
+    for name, field in model.model_fields.items()
+    if field.annotation in (float, float | None)
+]
 
 
 def call(*ids: str) -> Message:
@@ -54,6 +64,14 @@ def test_bad_ids(bad: object) -> None:
     with pytest.raises(InvalidInputError) as caught:
         check_id(bad, "thread_id")  # type: ignore[arg-type]
     assert caught.value.details["field"] == "thread_id"
+
+
+@pytest.mark.parametrize("number", [inf, -inf, nan])
+@pytest.mark.parametrize(("model", "name"), FLOATS)
+def test_a_number_that_json_cannot_say_is_refused(model: type[BaseModel], name: str, number: float) -> None:
+    """A2: what is stored can be read back."""
+    with pytest.raises(ValidationError, match="finite number"):
+        model(**{name: number})
 
 
 def test_a_string_is_one_text_part() -> None:
