@@ -10,18 +10,25 @@ from typing import Final, TypeAlias
 
 from starlette.requests import HTTPConnection
 
-from runner.errors import UnauthenticatedError
+from runner.errors import BackendUnavailableError, ForbiddenError, UnauthenticatedError
 
 from .principal import Principal
 from .rates import Buckets
 
 Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[Principal | None]]
-"""A host's own scheme: who asks, or None if that cannot be told (401). Raises ForbiddenError to refuse."""
+"""A host's own scheme: who asks, or None if that cannot be told (401). Raises ForbiddenError to refuse, and
+BackendUnavailableError if nobody can tell now; any other error counts as a failure of who asks."""
 
 PASSED: Final = 10_000
 """Callers of a host's own scheme that are remembered at most."""
-SHOWN: Final = ("authorization", "cookie", "x-api-key")
-"""Headers by which a caller who passed is known again."""
+SHOWN: Final = frozenset({b"authorization", b"cookie", b"x-api-key"})
+"""Headers by which a caller who passed is known again; who shows none of them, by all that do not vary."""
+VARYING: Final = frozenset(
+    b"accept accept-encoding baggage cache-control connection content-encoding content-length content-type expect "
+    b"idempotency-key if-match if-none-match last-event-id pragma priority range referer sentry-trace traceparent tracestate "
+    b"transfer-encoding x-amzn-trace-id x-cloud-trace-context x-correlation-id x-request-id".split()
+)
+"""Headers that differ from one request of a caller to the next, and do not say who asks."""
 
 
 class Failures:
@@ -30,10 +37,19 @@ class Failures:
     def __init__(self, rate: float, burst: int) -> None:
         self._buckets = Buckets(rate, burst)
 
+    def check(self, request: HTTPConnection) -> None:
+        """Raises RateLimitedError if there were too many from where ``request`` came."""
+        address = address_of(request)
+        self._buckets.check(address, _too_many(address))
+
+    def add(self, request: HTTPConnection) -> None:
+        """Count one that happened, however many there were."""
+        self._buckets.owe(address_of(request))
+
     def count(self, request: HTTPConnection) -> str:
         """Count one; the address it came from. Raises RateLimitedError."""
         address = address_of(request)
-        self._buckets.take(address, f"keys, tokens or logins that are not valid from {address or 'one address'}")
+        self._buckets.take(address, _too_many(address))
         return address
 
     def give_back(self, address: str) -> None:
@@ -49,24 +65,20 @@ class OwnScheme:
         self._passed: OrderedDict[bytes, None] = OrderedDict()
 
     async def admit(self, request: HTTPConnection) -> Principal:
-        """Who asks. Counts as a failure until that is known: calls that come at once are bounded too. Raises
-        UnauthenticatedError, RateLimitedError."""
+        """Who asks. A failure counts once it happened: valid callers behind one proxy may be many at once. Of guesses that come
+        at once each is owed. Raises UnauthenticatedError, RateLimitedError."""
         shown = _shown(request)
-        address = self._failures.count(request) if shown not in self._passed else None
-        failed = False
+        if shown not in self._passed:
+            self._failures.check(request)
         try:
             found = await self._asked(request)
-        except UnauthenticatedError:
-            failed = True
-            self._passed.pop(shown, None)
-            if address is None:
-                self._failures.count(request)
+        except (ForbiddenError, BackendUnavailableError):
             raise
-        finally:
-            if address is not None and not failed:
-                self._failures.give_back(address)
-        if shown:
-            self._keep(shown)
+        except Exception:
+            self._passed.pop(shown, None)
+            self._failures.add(request)
+            raise
+        self._keep(shown)
         return found
 
     async def _asked(self, request: HTTPConnection) -> Principal:
@@ -83,9 +95,14 @@ class OwnScheme:
 
 
 def _shown(request: HTTPConnection) -> bytes:
-    """A digest of what says who asks; empty if that is in none of the usual headers."""
-    found = [value for name in SHOWN for value in (name, *request.headers.getlist(name))]
-    return hashlib.sha256("\0".join(found).encode()).digest() if len(found) > len(SHOWN) else b""
+    """A digest of the headers that say who asks. The query cannot: this API refuses parameters that it does not have."""
+    headers = sorted((bytes(name), bytes(value)) for name, value in request.scope["headers"])
+    found = [each for each in headers if each[0] in SHOWN] or [each for each in headers if each[0] not in VARYING]
+    return hashlib.sha256(repr(found).encode()).digest()
+
+
+def _too_many(address: str) -> str:
+    return f"keys, tokens or logins that are not valid from {address or 'one address'}"
 
 
 def address_of(request: HTTPConnection) -> str:

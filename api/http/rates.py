@@ -29,12 +29,21 @@ class Buckets:
         level, since = self._levels.get(name, (float(self.burst), 0.0))
         return min(level + (time.monotonic() - since) * self.rate, float(self.burst))
 
+    def check(self, name: str, what: str) -> None:
+        """Raises RateLimitedError if none may be taken; it says ``what`` there is too much of."""
+        left = self.level(name)
+        if left < 1:
+            self._set(name, left)
+            raise RateLimitedError(f"more than {self.rate:g} {what} per second; wait", retry_after=(1 - left) / self.rate)
+
     def take(self, name: str, what: str) -> None:
         """Take one. Raises RateLimitedError, which says ``what`` there is too much of."""
-        left = self.level(name)
-        self._set(name, left - 1 if left >= 1 else left)
-        if left < 1:
-            raise RateLimitedError(f"more than {self.rate:g} {what} per second; wait", retry_after=(1 - left) / self.rate)
+        self.check(name, what)
+        self.owe(name)
+
+    def owe(self, name: str) -> None:
+        """Take one, also if there is none left."""
+        self._set(name, self.level(name) - 1)
 
     def give_back(self, name: str) -> None:
         """One that was taken did not count."""

@@ -218,13 +218,14 @@ class Sessions:
         self.asked = 0
         self.scopes: frozenset[Scope] = frozenset({"read"})
         self.error: Exception | None = None
+        self.header = "authorization"
 
     async def __call__(self, request: HTTPConnection) -> Principal | None:
         self.asked += 1
         await asyncio.sleep(0.01)
         if self.error is not None:
             raise self.error
-        shown = request.headers.get("authorization", "")
+        shown = request.headers.get(self.header, "")
         return Principal("", self.scopes, shown) if shown in self.open else None
 
 
@@ -240,16 +241,28 @@ class TestOwnScheme:
         return asgi_app(client, auth=sessions, settings=settings)
 
     async def test_a_flood_is_refused_without_asking(self, place: Any, sessions: Sessions) -> None:
-        """Also of those that come at once. Another address is not concerned, nor is who passed before from this one."""
+        """Another address is not concerned, nor is who passed before from this one."""
         one, other = await place("10.0.0.1"), await place("10.0.0.2")
         assert await one.ask("alice") == 200
         sessions.open.add("Bearer late")
         sessions.asked = 0
-        statuses = await asyncio.gather(*(one.ask(f"guess {n}") for n in range(5 * BURST)))
-        assert sorted(statuses) == [401] * BURST + [429] * 4 * BURST and sessions.asked == BURST
+        assert [await one.ask(f"guess {n}") for n in range(3 * BURST)] == [401] * BURST + [429] * 2 * BURST
+        assert sessions.asked == BURST
         assert (await one.ask("alice"), await one.ask("late")) == (200, 429)
         assert "10.0.0.1" in one.last.json()["detail"] and int(one.last.headers["retry-after"]) > 1
         assert await other.ask("late") == 200
+
+    async def test_guesses_that_come_at_once_are_owed(self, place: Any, settings: ApiSettings) -> None:
+        """Each counts, so that as many take as long as if they had come one by one."""
+        one = await place("10.0.0.1")
+        assert set(await asyncio.gather(*(one.ask(f"guess {n}") for n in range(5 * BURST)))) == {401}
+        assert await one.ask("guess") == 429
+        assert int(one.last.headers["retry-after"]) > (4 * BURST) / settings.failures_per_second
+
+    async def test_valid_callers_who_come_at_once_are_no_failures(self, place: Any, sessions: Sessions) -> None:
+        one = await place("10.0.0.1")
+        sessions.open = {f"Bearer {n}" for n in range(5 * BURST)}
+        assert set(await asyncio.gather(*(one.ask(n) for n in range(5 * BURST)))) == {200}
 
     async def test_who_passed_before_is_asked_again(self, place: Any, sessions: Sessions) -> None:
         """A session that was closed is refused, and counts like any other from then on."""
@@ -258,9 +271,23 @@ class TestOwnScheme:
         for n in range(2 * BURST):
             await one.ask(f"guess {n}")
         sessions.open.clear()
-        assert [await one.ask("alice") for _ in range(3)] == [429] * 3
+        assert [await one.ask("alice") for _ in range(3)] == [401, 429, 429]
         sessions.asked = 0
         assert await one.ask("alice") == 429 and sessions.asked == 0
+
+    async def test_who_passed_is_known_by_any_header(self, place: Any, sessions: Sessions) -> None:
+        """Where a proxy says who asks: not by those that differ from one request to the next."""
+        sessions.header = "x-forwarded-user"
+        one = await place("10.0.0.1")
+
+        async def ask(user: str, path: str = "/v1/threads", **more: str) -> int:
+            headers = {"X-Forwarded-User": user} | {name.replace("_", "-"): value for name, value in more.items()}
+            return (await one.http.get(path, headers=headers)).status_code
+
+        assert await ask("Bearer alice", traceparent="a", x_request_id="1") == 200
+        assert [await ask(f"guess {n}") for n in range(BURST + 1)] == [401] * BURST + [429]
+        assert await ask("Bearer alice", "/v1/threads?limit=3", traceparent="b", accept="text/html") == 200
+        assert (await one.http.get("/v1/threads")).status_code == 429
 
     async def test_what_is_no_failure_does_not_count(self, place: Any, sessions: Sessions) -> None:
         """Neither who is known and refused, nor a host that cannot say who asks."""
@@ -270,6 +297,14 @@ class TestOwnScheme:
             assert {await one.ask("alice") for _ in range(2 * BURST)} == {status}
         sessions.error = UnauthenticatedError("expired")
         assert [await one.ask("alice") for _ in range(BURST + 1)] == [401] * BURST + [429]
+
+    async def test_an_error_of_the_hosts_library_is_a_failure(self, place: Any, sessions: Sessions, app: FastAPI) -> None:
+        """Else whoever sends what it cannot read guesses for ever."""
+        sessions.error = ValueError("bad signature")
+        transport = httpx.ASGITransport(app=app, client=("10.0.0.1", 1), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://api") as http:
+            one = Place(http)
+            assert [await one.ask(f"guess {n}") for n in range(BURST + 1)] == [500] * BURST + [429]
 
     async def test_who_has_no_name_answers_by_the_id(self, place: Any, sessions: Sessions, client: Client) -> None:
         """A1: who answered is what the server knows of the caller, never what the caller says."""
