@@ -402,18 +402,6 @@ def step(row: Row) -> Step:
     return Step(row["step_key"], row["done"], result, row["fence"])
 
 
-def attempt(row: Row) -> AttemptInfo:
-    """An attempt from its row."""
-    return AttemptInfo(
-        fence=row["fence"],
-        worker_id=row["worker_id"],
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-        outcome=row["outcome"],
-        error=error_info(row["error"]),
-    )
-
-
 @_named("thread")
 def thread(row: Row) -> Thread:
     """A thread from its row."""
