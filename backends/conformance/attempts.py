@@ -499,6 +499,13 @@ class TestAttempts:
         assert await world.runs.run_events(first.ref, f"{10**30}-{10**30}") == []
         assert await world.runs.run_events(RunRef(first.thread_key, "nowhere")) == []
 
+    async def test_nothing_is_proved_of_a_deleted_thread(self, world: World) -> None:
+        """E4: whoever reads a run while its thread is deleted finds no more."""
+        await world.suspended("r1")
+        ref = await world.ref("r1")
+        await world.threads.delete_thread(T, cancel=True)
+        assert await world.runs.run_events(ref) == []
+
     async def test_an_end_with_the_number_of_a_message_is_proved(self, world: World) -> None:
         """E2: a reader waits for it."""
         await world.suspended("r1")
