@@ -1,4 +1,4 @@
-# `make` lists the targets. Each sets up what it needs; all that is assumed is make and a Python >= 3.11.
+# `make` lists the targets. Each target installs its dependencies; only make and a Python >= 3.11 are required.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -9,14 +9,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-# The first interpreter that is new enough, one that can make environments before one that cannot; `make PYTHON=…` chooses
-# another. A name that only looks right (a pyenv shim of a version that is not active) fails the question and is passed over.
+# PYTHON is the first interpreter that is new enough; those that can make environments come first. `make PYTHON=…`
+# chooses another. An interpreter that cannot be started (a pyenv shim of a version that is not active) is skipped.
 PYTHONS := python3 python3.13 python3.12 python3.11 python3.14 $(wildcard $(HOME)/.pyenv/versions/3.1[1-4].*/bin/python3)
 PYTHON ?= $(shell for need in sys,venv,ensurepip sys; do for name in $(PYTHONS); do \
 	"$$name" -c "import $$need; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))" >/dev/null 2>&1 \
 	&& { echo "$$name"; exit; }; done; done)
 
-# Wheels only, unless the caller decides otherwise: a compiler is not part of a bare machine.
+# Install wheels only, unless the caller decides otherwise, because a machine may lack a compiler.
 export PIP_ONLY_BINARY ?= :all:
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -63,11 +63,15 @@ unit: $(STAMP) ## Run the tests that need no server
 	$(BIN)/python -m pytest tests/unit $(ARGS)
 
 .PHONY: chaos
-chaos: $(STAMP) ## Kill, pause, cut and empty everything for DURATION seconds, then check every promise
+chaos: $(STAMP) ## Kill, pause and disconnect processes and servers for DURATION seconds, then check every promise
 	$(BIN)/python -m tests.chaos --duration $(DURATION) --seed $(SEED)
 
+.PHONY: schema
+schema: $(STAMP) ## Write schema.sql, the page that shows what all migrations and functions amount to
+	$(BIN)/python -m tests.support.schema_page
+
 .PHONY: mutants
-mutants: $(STAMP) ## Remove one guard after the other and see that a test, or chaos, notices (ARGS: words of names)
+mutants: $(STAMP) ## Remove one guard after the other and check that a test, or chaos, fails (ARGS: words of names)
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 .PHONY: lint
@@ -78,7 +82,7 @@ lint: $(STAMP) ## Check style, types and the direction of imports
 	$(BIN)/lint-imports
 
 .PHONY: format
-format: $(STAMP) ## Format the code and mend what can be mended
+format: $(STAMP) ## Format the code and apply automatic fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -87,7 +91,7 @@ demo: $(STAMP) ## Start servers and workers and show what runyard does, in half 
 	$(BIN)/runyard demo
 
 .PHONY: bench
-bench: $(BENCH_STAMP) ## Measure against peers, in an environment of its own
+bench: $(BENCH_STAMP) ## Measure runyard and its peers, in a separate environment
 	$(BENCH_VENV)/bin/python -m benchmarks $(ARGS)
 
 .PHONY: clean

@@ -1,6 +1,6 @@
-"""``python -m benchmarks [--only NAME]… [--quick]``: runs the scenarios, prints tables, writes JSON.
+"""Run the scenarios, print tables and write JSON: ``python -m benchmarks [--only NAME]… [--quick]``.
 
-Servers are private ones of this run, unless RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL name others.
+The servers are private ones of this run, unless RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL name others.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import time
 import uvloop
 from rich.console import Console
 
-from backends.embedded import Servers, servers
 from benchmarks import environment, harness, report
 from benchmarks.lab import open_lab
+from runyard_backends.embedded import Servers, servers
 
 SCENARIOS = (
     "pickup",
@@ -34,7 +34,7 @@ SCENARIOS = (
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="runyard and its peers, side by side")
     parser.add_argument("--only", action="append", choices=SCENARIOS, metavar="NAME", help=", ".join(SCENARIOS))
-    parser.add_argument("--quick", action="store_true", help="one short round each: whether it runs, not how fast")
+    parser.add_argument("--quick", action="store_true", help="one short round each, to see that it runs")
     return parser.parse_args()
 
 

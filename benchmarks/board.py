@@ -1,9 +1,8 @@
 """Time stamps shared by the benchmark and a worker process.
 
-A job's body must say when it began without disturbing what is measured: no log line, no reply
-through Redis. So both processes map one file of 64-bit slots; the body of job ``n`` writes
-``time.monotonic_ns()`` to slot ``n``. CLOCK_MONOTONIC has one origin for all processes of a
-machine, so the benchmark may subtract its own readings.
+A job's body must report its start without disturbing the measurement, so it neither logs nor answers through Redis. Instead
+both processes map one file of 64-bit slots, and the body of job ``n`` writes ``time.monotonic_ns()`` to slot ``n``.
+CLOCK_MONOTONIC has one origin for all processes of a machine, so the benchmark can subtract its own readings.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from pathlib import Path
 
 ENVIRONMENT = "RUNYARD_BENCH_BOARD"
 READY = 0
-"""The slot in which a worker may say that it is up."""
+"""The slot that a worker stamps when it has started."""
 POLL = 0.001
-"""How often, in seconds, the benchmark looks at the board."""
+"""Seconds between two reads of the board by the benchmark."""
 
 
 class Board:
@@ -34,19 +33,19 @@ class Board:
         return self._slots[slot]
 
     async def wait(self, slots: range) -> None:
-        """Returns when every one of ``slots`` is stamped; the caller bounds it in time."""
+        """Return when all of ``slots`` are stamped; the caller limits the time."""
         for slot in slots:
             while not self._slots[slot]:  # noqa: ASYNC110 -- the stamp comes from another process
                 await asyncio.sleep(POLL)
 
 
 def stamp(slot: int) -> None:
-    """Called in a worker: records that the body of job ``slot`` runs now."""
+    """Record, in a worker, that the body of job ``slot`` runs now."""
     _worker_slots()[slot] = time.monotonic_ns()
 
 
 def stamped(slot: int) -> int:
-    """Called in a worker: the time stamp in ``slot``, 0 if there is none yet."""
+    """Return, in a worker, the time stamp in ``slot``, or 0 if there is none yet."""
     return _worker_slots()[slot]
 
 

@@ -1,4 +1,4 @@
-"""The conditions a figure was measured under."""
+"""The conditions under which a figure was measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = ("runyard", "arq", "saq", "dbos", "cubeloop", "redis", "asyncpg", "ps
 
 
 async def describe(lab: Lab) -> dict[str, str]:
-    """Name → value, as printed above the results and stored with them."""
+    """Return name → value, printed above the results and stored with them."""
     return {
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()} {platform.release()}",
         "load average": " ".join(f"{load:.2f}" for load in os.getloadavg()),

@@ -1,4 +1,4 @@
-"""The conversation that every store is filled with: short prompts, answers of a paragraph."""
+"""The conversation with which every store is filled: short prompts, and answers of one paragraph."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ ANSWER = (
 
 
 def prompt(number: int) -> str:
-    """The text of user message ``number``."""
+    """Return the text of user message ``number``."""
     return f"{number}: {PROMPT}"
 
 
 def answer(number: int) -> str:
-    """The text of assistant message ``number``, about 280 characters."""
+    """Return the text of assistant message ``number``, about 280 characters."""
     return f"{number}: {ANSWER}"
 
 
 def run_id(number: int) -> str:
-    """The id of run ``number`` of a thread."""
+    """Return the id of run ``number`` of a thread."""
     return f"run-{number}"

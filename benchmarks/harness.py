@@ -1,4 +1,4 @@
-"""Runs a scenario: contestants take turns, round by round, within a bound of time."""
+"""Run a scenario: contestants take turns, round by round, within a time limit."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from benchmarks.lab import Lab
 from benchmarks.ports import Facts
 
 TURN_LIMIT = 60.0
-"""Seconds after which one turn of one contestant is given up."""
+"""Seconds after which one turn of one contestant is aborted."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What one turn measured: values in the scenario's unit, and facts beside them."""
+    """The result of one turn: values in the scenario's unit, and further figures."""
 
     values: Sequence[float]
     facts: Facts = field(default_factory=dict)
 
 
 Measure = Callable[[str], Awaitable[Sample | None]]
-"""One turn: from the name of a case to its sample, or None where the case has no meaning."""
+"""A function for one turn: it takes the name of a case and returns its sample, or None if the case does not apply."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """One column of a scenario. ``open`` prepares, untimed, what all its turns share."""
+    """One column of a scenario. ``open`` prepares, untimed, the resources that all its turns share."""
 
     name: str
     open: Callable[[Lab], AbstractAsyncContextManager[Measure]]
@@ -40,7 +40,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One question, asked of every contestant; ``seconds`` bounds it once every one had a turn."""
+    """One question, measured for every contestant. ``seconds`` limits the time once every contestant has had a turn."""
 
     name: str
     title: str
@@ -72,7 +72,7 @@ class Record:
             self.facts[name] = before + value if name.endswith("_total") else max(before, value)
 
     def fail(self, error: BaseException) -> None:
-        """Keeps the failure, so that one contestant cannot spoil the run of the others."""
+        """Store the failure, so that one contestant cannot end the run of the others."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         self.error = f"{type(error).__name__}: {error}"
@@ -80,14 +80,14 @@ class Record:
 
 
 Outcome = Mapping[str, Mapping[str, Record]]
-"""case → contestant → record; a contestant without a part in a case is absent."""
+"""Case → contestant → record. A contestant to which a case does not apply is absent."""
 
 
 async def run(scenario: Scenario, lab: Lab) -> Outcome:
-    """Opens every contestant, then lets them take turns: A B C, A B C, …
+    """Open every contestant, then let them take turns: A B C, A B C, …
 
-    Turns of a round lie close together, so that drift of the machine meets all contestants alike.
-    No round begins after ``scenario.seconds``.
+    The turns of a round are close together in time, so that drift of the machine affects all contestants equally. No round
+    begins after ``scenario.seconds``.
     """
     cases = scenario.quick_cases or scenario.cases if lab.quick else scenario.cases
     records = {case: {one.name: Record() for one in scenario.contestants} for case in cases}

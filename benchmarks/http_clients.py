@@ -1,7 +1,7 @@
-"""Clients of the HTTP API that cost next to nothing: what they used of a small machine, the API would not have.
+"""Cheap clients of the HTTP API. They share a small machine with the API, so CPU time that they used would be missing there.
 
-``python -m benchmarks.http_clients read|prompt HOST PORT KEY ORDER``: one process, one event loop, a parser in C. ``ORDER``
-holds the arguments of :func:`read` or :func:`prompt` as JSON, and so is the answer, on the last line of what it prints.
+``python -m benchmarks.http_clients read|prompt HOST PORT KEY ORDER`` is one process with one event loop and a parser in C.
+``ORDER`` holds the arguments of :func:`read` or :func:`prompt` as JSON. The last line of the output is the result as JSON.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from benchmarks.board import stamp, stamped
 from benchmarks.http_side import PAUSE
 
 AT_ONCE = 64
-"""Streams that are opened, and read once more in the end, at the same time."""
+"""Streams that are opened at the same time, and at the end read once more at the same time."""
 AGAIN = (429, 503)
-"""What the API answers where the same request is to be sent again."""
+"""Statuses of the API after which the same request is sent again."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection, one request after the other. ``on_body`` takes the bodies of answers as they come."""
+    """A connection that sends one request after the other. ``on_body`` gets each piece of an answer's body as it arrives."""
 
     def __init__(self, on_body: Callable[[bytes], object]) -> None:
         self.on_body = on_body
@@ -43,7 +43,8 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     async def ask(self, request: bytes) -> int:
-        """The status of the answer, once all of it has come. Raises ConnectionError if the connection ends before."""
+        """Send a request and return the status once the whole answer has arrived. Raises ConnectionError if the connection ends
+        before."""
         if self._transport.is_closing():
             raise ConnectionResetError("the API closed the connection")
         self._parser = httptools.HttpResponseParser(self)
@@ -53,7 +54,7 @@ class Connection(asyncio.Protocol):
         return await self._answer
 
     def cut(self) -> None:
-        """Leave without a word. What is on its way is lost."""
+        """Drop the connection without closing it in order; data in flight is lost."""
         self.on_body = len
         self._transport.abort()
 
@@ -74,7 +75,7 @@ class Connection(asyncio.Protocol):
 
 @dataclass(frozen=True)
 class Api:
-    """Where the API is, and a key to it."""
+    """The address of the API, and a key."""
 
     host: str
     port: int
@@ -86,7 +87,7 @@ class Api:
         return connection
 
     def request(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> bytes:
-        """A request as it goes over the wire."""
+        """Encode a request."""
         every = {"Host": self.host, "Authorization": f"Bearer {self.key}", **headers}
         lines = "".join(f"{name}: {value}\r\n" for name, value in every.items())
         return f"{method} {quote(path)} HTTP/1.1\r\n{lines}\r\n".encode() + body
@@ -94,7 +95,8 @@ class Api:
 
 @dataclass
 class Reader:
-    """One reader of the stream of a thread's run, and what it has seen. ``tokens``: when each was made, and when it came."""
+    """A reader of the stream of a thread's run, with the events that it has received. ``tokens``: the time when each token was
+    made, and when it arrived."""
 
     api: Api
     thread: str
@@ -108,7 +110,7 @@ class Reader:
     begun: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def read(self) -> None:
-        """To the end of the run, over as many connections as it takes."""
+        """Read to the end of the run, over as many connections as necessary."""
         while not self.ended:
             self.connection = await self.api.connect(self._body())
             last = {"Last-Event-ID": "{}-{}".format(*self.ids[-1])} if self.ids else {}
@@ -120,7 +122,7 @@ class Reader:
             self.returns += not self.ended
 
     def leave(self) -> None:
-        """Cut the connection; :meth:`read` comes back."""
+        """Cut the connection; :meth:`read` reconnects."""
         if self.connection is not None:
             self.connection.cut()
 
@@ -152,8 +154,8 @@ class Reader:
 
 
 async def read(api: Api, *, prefix: str, count: int, tokens: int, quiet: float, cuts: int, start: int) -> dict[str, Any]:
-    """Open the streams of all runs, and say ``open``; at a word stamp the slot ``start``, read to the end, and say ``over``; at
-    a word read everything once more, from the beginning, to judge what was seen.
+    """Open the streams of all runs and print ``open``. After a line of input, stamp the slot ``start``, read to the end, and
+    print ``over``. After another line, read all streams once more from the beginning to check the received events.
 
     ``quiet``: seconds after which readers are cut off, each of them ``cuts`` times until the runs end.
     """
@@ -211,7 +213,7 @@ async def _told(word: str) -> None:
 
 @dataclass
 class Prompter:
-    """Sends prompts, each on a thread of its own, until they are accepted. ``answered``: how often with which status."""
+    """Send prompts, each on its own thread, until they are accepted. ``answered``: the number of answers by status."""
 
     api: Api
     accepted: list[str] = field(default_factory=list)
@@ -219,7 +221,7 @@ class Prompter:
     idle: deque[Connection] = field(default_factory=deque)
 
     async def prompt(self, thread: str, text: str) -> None:
-        """Accepted under this id, or told why not. A connection that breaks says neither, so the prompt is sent again."""
+        """Send a prompt until it is accepted or refused under its id. After a broken connection it is sent again."""
         body = json.dumps({"message": text, "run_id": "run", "agent": "answers"}).encode()
         headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
         request = self.api.request("POST", f"/v1/threads/{thread}/runs", headers, body)
@@ -241,8 +243,8 @@ class Prompter:
 
 
 async def prompt(api: Api, *, prefix: str, count: int, text: str, rate: float | None, clients: int) -> dict[str, Any]:
-    """One prompt per thread: ``rate`` per second, whatever becomes of those before, each timed from when it was due; or without
-    a rate by so many clients, each of which sends its next one when the last one was accepted."""
+    """Send one prompt per thread. With a rate, send ``rate`` per second regardless of earlier ones, and time each from when it
+    was due. Without a rate, use ``clients`` clients, each of which sends its next prompt when the last one was accepted."""
     prompter, ms, threads = Prompter(api), [], [f"{prefix}-{n}" for n in range(count)]
     begin = time.monotonic() + 0.1
 

@@ -1,4 +1,4 @@
-"""A worker whose runs speak at a steady pace: ``python -m benchmarks.http_side POSTGRES REDIS SLOTS``."""
+"""Run a worker whose runs stream tokens at a steady rate: ``python -m benchmarks.http_side POSTGRES REDIS SLOTS``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import functools
 import sys
 import time
 
-from backends.redis.arq_worker import run_worker
 from benchmarks.board import stamped
 from benchmarks.process import exit_with_parent
-from runner import App, Message, RunContext
-from runner.settings import Settings
+from runyard import App, Message, RunContext
+from runyard.support.settings import Settings
+from runyard_api.worker.process import run_worker
 
 PAUSE = 0.5
 """Seconds between two tokens of a run."""
@@ -21,9 +21,10 @@ app = App(version="bench")
 
 @app.agent
 async def speaks(ctx: RunContext) -> None:
-    """Says so many tokens, each with the time of its making.
+    """Stream a number of tokens, each with the time at which it was made.
 
-    Input: the slot of the board that is stamped when the runs may begin, after how many seconds to do so, how many tokens.
+    Input: the slot of the board that is stamped when the runs may begin, the seconds to wait after that, and the number of
+    tokens.
     """
     assert ctx.input is not None
     start, late, tokens = ctx.input.text.split()
@@ -43,7 +44,7 @@ async def answers(ctx: RunContext) -> None:
 
 @functools.cache
 def _stamped(slot: int) -> asyncio.Task[int]:
-    """One task looks at the board for all runs."""
+    """Watch the board in one task for all runs."""
 
     async def look() -> int:
         while not (at := stamped(slot)):  # noqa: ASYNC110 -- the stamp comes from another process

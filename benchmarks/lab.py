@@ -1,4 +1,4 @@
-"""The servers a benchmark runs against and what it may leave on them: databases it drops at the end."""
+"""The servers of a benchmark, and the databases that it creates on them and drops at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N = TypeVar("N", int, float)
 
 @dataclass
 class Lab:
-    """Private servers, a scratch directory, and how long to measure."""
+    """Private servers, a scratch directory, and the duration of measurements."""
 
     postgres_url: str
     redis_url: str
@@ -30,7 +30,7 @@ class Lab:
     _databases: dict[str, str] = field(default_factory=dict)
 
     async def database(self, name: str) -> str:
-        """The URL of the database ``name``, created on first use."""
+        """Return the URL of the database ``name``, which is created on first use."""
         if name not in self._databases:
             database = f"bench_{self.token}_{name}"
             connection = await asyncpg.connect(self.postgres_url)
@@ -42,7 +42,7 @@ class Lab:
         return urlunsplit(urlsplit(self.postgres_url)._replace(path=f"/{self._databases[name]}"))
 
     async def drop_databases(self) -> None:
-        """Drops what ``database`` created."""
+        """Drop the databases that :meth:`database` created."""
         connection = await asyncpg.connect(self.postgres_url)
         try:
             for database in self._databases.values():
@@ -51,17 +51,17 @@ class Lab:
             await connection.close()
 
     def board(self, slots: int) -> Board:
-        """A fresh board of ``slots`` slots."""
+        """Make a board of ``slots`` slots."""
         return Board(self.scratch / f"{secrets.token_hex(4)}.board", slots)
 
     def scaled(self, full: N, quick: N) -> N:
-        """``full``, or ``quick`` in a quick run."""
+        """Return ``full``, or ``quick`` in a quick run."""
         return quick if self.quick else full
 
 
 @asynccontextmanager
 async def open_lab(postgres_url: str, redis_url: str, *, quick: bool) -> AsyncIterator[Lab]:
-    """A lab on these servers; its databases and files are gone afterwards."""
+    """Open a lab on these servers. Its databases and files are deleted afterwards."""
     with tempfile.TemporaryDirectory(prefix="runyard-bench-") as scratch:
         lab = Lab(postgres_url, redis_url, Path(scratch), quick=quick)
         try:

@@ -1,6 +1,6 @@
-"""What a contestant offers to the scenarios.
+"""The interface between contestants and scenarios.
 
-A scenario knows only these protocols, so every contestant does the same work under the same clock.
+A scenario uses only these protocols, so every contestant does the same work under the same clock.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from benchmarks.board import Board
 from benchmarks.lab import Lab
 
 Facts = Mapping[str, float]
-"""Figures reported beside the samples. Over rounds, names in ``_total`` add up; others keep the largest."""
+"""Figures reported with the samples. Over rounds, names that end in ``_total`` are added up; of others the largest is kept."""
 
 
 class Queue(Protocol):
-    """A queue served by one worker process whose job bodies stamp the board."""
+    """A queue served by one worker process, whose job bodies stamp the board."""
 
     async def enqueue(self, slot: int, key: str) -> None:
-        """Returns when the job is accepted. Its body does ``board.stamp(slot)``.
+        """Enqueue a job whose body calls ``board.stamp(slot)``; return when it is accepted.
 
-        Jobs of one ``key`` run one after another where the contestant has such a notion.
+        Jobs of one ``key`` run one after another if the contestant supports that.
         """
         ...
 
     async def settle(self, keys: Mapping[str, int]) -> Facts:
-        """Returns when the jobs of all ``keys`` (key → number of jobs) are finished for good.
+        """Return when the jobs of all ``keys`` (key → number of jobs) are finished for good.
 
-        Called once all bodies have begun. A durable contestant waits here until its store says so.
+        Called once all bodies have begun. A durable contestant waits until its store confirms the end.
         """
         ...
 
@@ -38,46 +38,46 @@ class Store(Protocol):
     """A store of threads, messages and runs, without a queue."""
 
     async def build(self, thread_id: str, messages: int, *, depth: int = 0) -> str:
-        """Makes a thread with ``messages`` messages in completed runs of two; returns the last run's id.
+        """Make a thread with ``messages`` messages in completed runs of two; return the last run's id.
 
-        Content comes from ``benchmarks.fixtures``. ``depth`` is the number of ancestor threads that
-        the messages are spread over. Not timed.
+        The content comes from ``benchmarks.fixtures``. ``depth`` is the number of ancestor threads over which the messages are
+        spread. Not timed.
         """
         ...
 
     async def fork(self, source: str, new: str, *, after_run_id: str) -> None:
-        """Makes thread ``new`` from the snapshot of ``source`` after the run."""
+        """Make thread ``new`` from the snapshot of ``source`` after the run."""
         ...
 
     async def load(self, thread_id: str) -> int:
-        """Loads the whole thread as typed messages; returns their number."""
+        """Load the whole thread as typed messages; return their number."""
         ...
 
     async def run(self, thread_id: str, run_id: str) -> None:
-        """claim, load, append a user message, append an assistant message, complete."""
+        """Claim, load, append a user message, append an assistant message, complete."""
         ...
 
     async def row_bytes(self, thread_id: str) -> int:
-        """The size of the rows that belong to this thread alone, in bytes."""
+        """Return the size in bytes of the rows that belong to this thread alone."""
         ...
 
 
 class RunyardQueue(Queue, Protocol):
-    """What only runyard is asked to do."""
+    """The operations that only runyard has."""
 
     async def ask(self, slot: int, key: str) -> None:
-        """Enqueues a run that stamps ``slot``, asks for an approval, and once answered stamps ``slot + 1``.
+        """Enqueue a run that stamps ``slot``, asks for an approval, and stamps ``slot + 1`` once it is answered.
 
         Returns when the run is suspended.
         """
         ...
 
     async def answer(self, slot: int, key: str) -> None:
-        """Responds to the request of the run that ``ask`` enqueued with this ``slot``."""
+        """Respond to the request of the run that ``ask`` enqueued with this ``slot``."""
         ...
 
     async def enqueue_in_transaction(self, slot: int, key: str) -> int:
-        """Enqueues inside an open transaction; returns ``time.monotonic_ns()`` read just before COMMIT."""
+        """Enqueue inside an open transaction; return ``time.monotonic_ns()`` read just before COMMIT."""
         ...
 
 
@@ -85,12 +85,12 @@ class RunyardSide(Protocol):
     """The module ``benchmarks.runyard_side``."""
 
     MAIN_CONNECTION: str
-    """The Redis client name of a worker's main connection, the one its job loop uses."""
+    """The Redis client name of a worker's main connection, which its job loop uses."""
 
     def queue(self, lab: Lab, board: Board, *, slots: int) -> AbstractAsyncContextManager[RunyardQueue]:
-        """Migrates a database, starts one worker process with ``slots`` slots, connects a client."""
+        """Migrate a database, start one worker process with ``slots`` slots, and connect a client."""
         ...
 
     def store(self, lab: Lab) -> AbstractAsyncContextManager[Store]:
-        """Migrates a database and connects."""
+        """Migrate a database and connect."""
         ...

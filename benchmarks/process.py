@@ -1,4 +1,4 @@
-"""Worker processes of the contestants: started, watched, stopped."""
+"""Start, watch and stop the contestants' worker processes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class WorkerExited(RuntimeError):
 
 @asynccontextmanager
 async def worker_process(command: list[str], board: Board, *, environment: dict[str, str] | None = None) -> AsyncIterator[None]:
-    """Runs ``python -m *command`` until the block ends.
+    """Run ``python -m *command`` until the block ends.
 
-    The worker finds the board through its environment. If it exits early the block is cancelled and
-    WorkerExited, with the end of the worker's output, takes its place.
+    The worker finds the board through its environment. If it exits early, the block is cancelled, and WorkerExited is raised
+    with the end of the worker's output.
     """
     log = board.path.with_suffix(".log")
     with log.open("wb") as output:
@@ -69,7 +69,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 def exit_with_parent() -> None:
-    """Called in a worker: ends it when the benchmark is gone, even after a kill -9."""
+    """End this worker when the benchmark is gone, even after a kill -9."""
 
     def watch() -> None:
         # The benchmark holds the other end of this pipe and never writes to it.

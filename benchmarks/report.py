@@ -1,4 +1,4 @@
-"""Results as tables for people and as JSON for comparison over time."""
+"""Print results as tables, and write them as JSON for comparison over time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def as_json(scenario: Scenario, outcome: Outcome) -> Json:
-    """A scenario's results: per case and contestant the summary, the ratio to runyard, every sample."""
+    """Return a scenario's results: per case and contestant the summary, the ratio to runyard, and every sample."""
     return {
         "name": scenario.name,
         "title": scenario.title,
@@ -47,7 +47,7 @@ def _contestant(record: Record, runyard: Record | None) -> Json:
 
 
 def write_json(environment: Mapping[str, str], scenarios: list[Json], *, quick: bool) -> Path:
-    """Writes ``results/<UTC time>.json``; returns its path."""
+    """Write ``results/<UTC time>.json`` and return its path."""
     RESULTS.mkdir(exist_ok=True)
     now = datetime.now(UTC)
     path = RESULTS / f"{now:%Y%m%dT%H%M%SZ}.json"
@@ -64,7 +64,7 @@ def print_environment(console: Console, environment: Mapping[str, str]) -> None:
 
 
 def print_scenario(console: Console, result: Json) -> None:
-    """One table; ``runyard/this`` is the median over rounds of the ratio of medians."""
+    """Print one table; ``runyard/this`` is the median over rounds of the ratio of medians."""
     table = Table(title=f"{result['title']} ({result['unit']}, {result['better']} is better)", title_justify="left")
     table.add_column("case")
     table.add_column("contestant")

@@ -1,6 +1,6 @@
-"""Where runyard enters: the contestants of ``benchmarks.runyard_side``, if that module is there.
+"""Load runyard's contestants from ``benchmarks.runyard_side``, if that module exists.
 
-A checkout of the peers alone still runs; a broken ``runyard_side`` fails loudly.
+A checkout with the peers alone still runs. An error in ``runyard_side`` is raised.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SIDE = "benchmarks.runyard_side"
 
 
 def side() -> RunyardSide | None:
-    """The module that drives runyard through its public client, or None where there is none."""
+    """Return the module that drives runyard through its public client, or None if it does not exist."""
     if importlib.util.find_spec(SIDE) is None:
         return None
     return cast(RunyardSide, importlib.import_module(SIDE))
 
 
 def queues() -> list[QueueContestant]:
-    """runyard as a queue contestant: one or none."""
+    """Return runyard as a queue contestant, in a list of one or none."""
     module = side()
     if module is None:
         return []

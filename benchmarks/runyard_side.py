@@ -14,25 +14,25 @@ from contextlib import asynccontextmanager
 import asyncpg
 from prometheus_client.parser import text_string_to_metric_families
 
-from backends.postgres.backend import connect
-from backends.postgres.codec import new_message
-from backends.postgres.migrate import migrate
-from backends.redis.arq_worker import MAIN_CONNECTION, run_worker
 from benchmarks import fixtures
 from benchmarks.board import Board, stamp
 from benchmarks.lab import Lab
 from benchmarks.ports import Facts
 from benchmarks.process import exit_with_parent, worker_process
-from runner import App, Client, Message, RunContext
-from runner.exchange import Cut, ForkRequest
-from runner.models import ToolCallPart
-from runner.ports import Backend
-from runner.settings import Settings
+from runyard import App, Client, Message, RunContext
+from runyard.models import ToolCallPart
+from runyard.ports.commands import Cut, ForkRequest
+from runyard.ports.stores import Backend
+from runyard.support.settings import Settings
+from runyard_api.worker.process import MAIN_CONNECTION, run_worker
+from runyard_backends.postgres.backend import connect
+from runyard_backends.postgres.codec import new_message
+from runyard_backends.postgres.migrate import migrate
 
 __all__ = ["MAIN_CONNECTION", "queue", "store"]
 
 LOOK = 0.02
-"""How often, in seconds, the benchmark asks Postgres whether the runs are finished."""
+"""Seconds between two checks in Postgres whether the runs are finished."""
 
 PROGRESS = """
 SELECT thread_id, count(*) FILTER (WHERE status = 'completed') AS completed
@@ -89,7 +89,7 @@ async def asks(ctx: RunContext) -> None:
 
 
 class RunyardQueue:
-    """Threads are prefixed, so that a turn never meets the runs of another."""
+    """runyard as a queue. Threads have a prefix, so that a turn never uses the runs of another."""
 
     def __init__(self, client: Client, database: asyncpg.Pool, prefix: str, metrics: str) -> None:
         self._client, self._database, self._prefix, self._metrics = client, database, prefix, metrics
@@ -140,7 +140,7 @@ def _metric(url: str, name: str) -> float:
 
 @asynccontextmanager
 async def queue(lab: Lab, board: Board, *, slots: int) -> AsyncIterator[RunyardQueue]:
-    """A worker process with ``slots`` slots, and a client."""
+    """Start a worker process with ``slots`` slots, and connect a client."""
     url = await lab.database("runyard")
     await migrate(url)
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -154,7 +154,7 @@ async def queue(lab: Lab, board: Board, *, slots: int) -> AsyncIterator[RunyardQ
 
 
 class RunyardStore:
-    """The checkpointer's calls; only the untimed fixture goes to the tables directly."""
+    """The checkpointer's calls; only the untimed fixture accesses the tables directly."""
 
     def __init__(self, backend: Backend, url: str) -> None:
         self._backend, self._url = backend, url
@@ -231,7 +231,7 @@ def _rows(branch: int, seq: int, first: int, last: int) -> Iterator[tuple[object
 
 @asynccontextmanager
 async def store(lab: Lab) -> AsyncIterator[RunyardStore]:
-    """A store on a database of its own."""
+    """Open a store on its own database."""
     url = await lab.database("runyard_store")
     await migrate(url)
     backend = await connect(url)

@@ -1,4 +1,4 @@
-"""Order statistics of samples, and the ratio of two contestants that cancels machine drift."""
+"""Order statistics of samples, and a ratio of two contestants that is independent of drift of the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile: the smallest value that is >= ``share`` (0..1] of all values."""
+    """Return the nearest-rank percentile: the smallest value that is >= ``share`` (0..1] of all values."""
     if not values:
         raise ValueError("a percentile needs at least one value")
     rank = max(1, math.ceil(share * len(values)))
@@ -18,7 +18,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True)
 class Summary:
-    """What is printed of a contestant's samples, in the scenario's unit."""
+    """The printed summary of a contestant's samples, in the scenario's unit."""
 
     count: int
     p50: float
@@ -38,10 +38,10 @@ class Summary:
 
 
 def paired_ratio(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> float:
-    """The median over rounds of ``median(ours) / median(theirs)``.
+    """Return the median over rounds of ``median(ours) / median(theirs)``.
 
-    Only medians of the same round are divided. Contestants of a round run within seconds of each
-    other, so a machine that slows down half-way moves both sides and leaves the ratio alone.
+    Only medians of the same round are divided. The contestants of a round run within seconds of each other, so a machine that
+    becomes slower affects both sides and leaves the ratio unchanged.
     """
     ratios = [
         statistics.median(mine) / statistics.median(other) for mine, other in zip(ours, theirs, strict=False) if mine and other

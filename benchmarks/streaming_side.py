@@ -1,7 +1,7 @@
-"""A model that streams at the speed of a provider, driven three ways: by runyard, by pydantic-ai, by nobody.
+"""A model that streams at the speed of a provider, driven in three ways: by runyard, by pydantic-ai, and directly.
 
-``python -m benchmarks.streaming_side alone|model RUNS`` drives it here and prints seconds per run and of CPU as JSON;
-``… worker POSTGRES REDIS SLOTS PORT`` is a worker of runyard's.
+``python -m benchmarks.streaming_side alone|model RUNS`` drives it in this process and prints the seconds per run and of CPU as
+JSON. ``… worker POSTGRES REDIS SLOTS PORT`` starts a worker of runyard.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PER_SECOND = 20
 
 
 async def answer(messages: Any = None, info: Any = None) -> AsyncIterator[str]:
-    """A paced answer; what is late is made up for, as a provider does."""
+    """Stream an answer at a fixed rate; late tokens follow at once, as from a provider."""
     begin = time.monotonic()
     for n in range(TOKENS):
         await asyncio.sleep(begin + (n + 1) / PER_SECOND - time.monotonic())
@@ -32,7 +32,7 @@ agent: Agent[None, str] = Agent(FunctionModel(stream_function=answer))
 
 
 async def by_pydantic_ai() -> None:
-    """As one who shows a stream drives an agent."""
+    """Drive the agent like a program that shows its stream."""
     async with agent.iter("go") as run:
         async for node in run:
             if Agent.is_model_request_node(node):
@@ -47,7 +47,7 @@ async def by_nobody() -> None:
 
 
 async def drive(once: Callable[[], Awaitable[None]], runs: int) -> dict[str, Any]:
-    """Drive so many runs at once; the first one, which loads what is loaded late, is not counted."""
+    """Drive ``runs`` runs at once. A first one, which loads modules, is not counted."""
 
     async def timed() -> float:
         begin = time.monotonic()
@@ -61,11 +61,11 @@ async def drive(once: Callable[[], Awaitable[None]], runs: int) -> dict[str, Any
 
 
 def work(url: str, redis_url: str, slots: str, port: str) -> None:
-    """A worker that serves the agent."""
-    from backends.redis.arq_worker import run_worker
+    """Run a worker that serves the agent."""
     from benchmarks.process import exit_with_parent
-    from runner import App
-    from runner.settings import Settings
+    from runyard import App
+    from runyard.support.settings import Settings
+    from runyard_api.worker.process import run_worker
 
     exit_with_parent()
     settings = Settings(postgres_url=url, redis_url=redis_url, slots=int(slots), metrics_port=int(port), log_level="warning")

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import settings
 from redis.asyncio import Redis
 
-from backends.embedded import EmbeddedPostgres, EmbeddedRedis
-from backends.embedded.servers import POSTGRES_VARIABLE, REDIS_VARIABLE
-from runner.client import Client
-from runner.logging import plain_tracebacks
-from tests.fleet import Fleet
+from runyard import Client
+from runyard.support.logging import plain_tracebacks
+from runyard_backends.embedded import EmbeddedPostgres, EmbeddedRedis
+from runyard_backends.embedded.servers import POSTGRES_VARIABLE, REDIS_VARIABLE
+from tests.support.fleet import Fleet
 
 if TYPE_CHECKING:
-    from tests.providers.server import Providers
+    from tests.support.providers.server import Providers
 
 # No deadline: a machine under load must not fail a property that holds.
 settings.register_profile("ci", deadline=None, print_blob=True)
@@ -31,6 +31,8 @@ settings.register_profile("quick", deadline=None, max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 plain_tracebacks()
+
+pytest.register_assert_rewrite("tests.support.suites", "tests.stateful.scheduler_machine")
 
 # A script that starts the suite in the background has Ctrl-C ignored, and programs under test would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -91,7 +93,7 @@ def databases(request: pytest.FixtureRequest) -> Databases:
 @pytest.fixture(scope="session")
 def migrated_template(databases: Databases) -> Iterator[str]:
     """The name of a database with the current schema, to copy from."""
-    from backends.postgres.migrate import migrate
+    from runyard_backends.postgres.migrate import migrate
 
     async def make() -> str:
         url = await databases.create()
@@ -149,7 +151,7 @@ async def fleet(postgres_url: str, redis_url: str) -> AsyncIterator[Fleet]:
 @pytest.fixture
 def providers(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Providers]":
     """Model providers for one test; the SDKs of this process and of processes it starts find them by the environment."""
-    from tests.providers.server import Providers  # the SDKs take seconds to import
+    from tests.support.providers.server import Providers
 
     with Providers().serving() as running:
         for name, value in running.environment.items():
@@ -158,9 +160,8 @@ def providers(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Providers]":
 
 
 def folder_of(path: Path) -> str | None:
-    """The folder directly under tests/ that holds `path`."""
-    parts = path.relative_to(TESTS).parts if path.is_relative_to(TESTS) else ()
-    return parts[0] if len(parts) > 1 else None
+    """The folder under tests/ that holds `path`."""
+    return path.parent.relative_to(TESTS).as_posix() if path.parent.is_relative_to(TESTS) and path.parent != TESTS else None
 
 
 class EveryFolderRuns:

@@ -64,7 +64,7 @@ def _dbos(
 
 
 def cubeloop_store(lab: Lab) -> AbstractAsyncContextManager[Store]:
-    """cubeloop's Postgres checkpointer."""
+    """Start cubeloop's Postgres checkpointer."""
     from benchmarks.peers import cubeloop_peer
 
     return cubeloop_peer.connect(lab)

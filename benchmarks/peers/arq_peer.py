@@ -1,6 +1,6 @@
-"""arq with its stock worker: a no-op job, nothing durable.
+"""arq with its stock worker: a no-op job without durable data.
 
-Settings are arq's own but for ``poll_delay`` and ``max_jobs``; results are kept, as by default.
+Settings are arq's defaults except ``poll_delay`` and ``max_jobs``; results are kept, as by default.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ArqQueue:
 
 @asynccontextmanager
 async def start(lab: Lab, board: Board, *, poll: float, slots: int) -> AsyncIterator[ArqQueue]:
-    """One worker that reads the queue every ``poll`` seconds."""
+    """Start one worker that reads the queue every ``poll`` seconds."""
     queue = f"bench:arq:{board.path.stem}"
     command = [__name__, lab.redis_url, queue, str(poll), str(slots)]
     async with worker_process(command, board):

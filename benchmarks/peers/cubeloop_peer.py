@@ -30,7 +30,7 @@ SELECT (SELECT coalesce(sum(pg_column_size(m.*)), 0) FROM cubepi_messages m WHER
 
 
 class CubeloopStore:
-    """The checkpointer's own calls; only the untimed fixture goes to its tables directly."""
+    """The checkpointer's own calls; only the untimed fixture accesses its tables directly."""
 
     def __init__(self, checkpointer: PostgresCheckpointer, url: str) -> None:
         self._checkpointer = checkpointer
@@ -83,7 +83,7 @@ class CubeloopStore:
 
 @asynccontextmanager
 async def connect(lab: Lab) -> AsyncIterator[CubeloopStore]:
-    """A store on a database of its own, made by the DDL that a host's migration would run."""
+    """Open a store on its own database, made by the DDL that a host's migration would run."""
     url = await lab.database("cubeloop")
     connection = await asyncpg.connect(url)
     try:

@@ -1,10 +1,10 @@
 """DBOS queued workflows on Postgres.
 
-``noop`` has no steps and is durable at enqueue and at its end; ``turn`` stores a user and an assistant
-message besides, each the recorded result of a step.
+``noop`` has no steps and is durable at enqueue and at its end. ``turn`` also stores a user and an assistant message, each as
+the recorded result of a step.
 
-The executor listens to one queue. ``ordered`` makes the queue partitioned with one workflow per
-partition at a time, which DBOS then dequeues in batches over the partitions.
+The executor listens to one queue. ``ordered`` makes the queue partitioned, with one workflow per partition at a time; DBOS then
+dequeues in batches over the partitions.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DbosQueue:
 
 @asynccontextmanager
 async def start(lab: Lab, board: Board, *, poll: float, workflow: str, ordered: bool, slots: int) -> AsyncIterator[DbosQueue]:
-    """One executor that reads the queue every ``poll`` seconds and runs ``workflow`` for each job."""
+    """Start one executor that reads the queue every ``poll`` seconds and runs ``workflow`` for each job."""
     url = await lab.database("dbos")
     queue = f"bench-{board.path.stem}"
     command = [__name__, url, queue, str(poll), str(slots), "ordered" if ordered else "any"]

@@ -1,7 +1,7 @@
-"""SAQ glued to Postgres by hand: the least that makes a run durable, and nothing of order, forks, takeover or retries.
+"""SAQ combined with Postgres by hand: the minimum that makes a run durable, without order, forks, takeover or retries.
 
-One commit before the job is enqueued (the run and the user's message), one before its body (the claim), one after it (the
-assistant's message and the end).
+It commits once before the job is enqueued (the run and the user's message), once before the job's body (the claim), and once
+after it (the assistant's message and the end).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ INSERT INTO messages (thread, run, role, content) VALUES ($2, $1, 'assistant', $
 """
 UNFINISHED = "SELECT count(*) FROM runs WHERE thread = ANY ($1) AND status <> 'completed'"
 LOOK = 0.02
-"""How often, in seconds, Postgres is asked whether the runs are completed."""
+"""Seconds between two checks in Postgres whether the runs are completed."""
 
 
 class GluedQueue:
@@ -61,7 +61,7 @@ class GluedQueue:
 
 @asynccontextmanager
 async def start(lab: Lab, board: Board, *, slots: int) -> AsyncIterator[GluedQueue]:
-    """One worker with ``slots`` jobs at once."""
+    """Start one worker that runs ``slots`` jobs at once."""
     name, url = f"bench-glued-{board.path.stem}", await lab.database("glued")
     async with asyncpg.create_pool(url, min_size=1) as database:
         await database.execute(SCHEMA)

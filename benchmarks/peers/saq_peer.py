@@ -1,4 +1,4 @@
-"""SAQ on Redis: a no-op job, nothing durable. Settings are SAQ's own but for ``concurrency``."""
+"""SAQ on Redis: a no-op job without durable data. Settings are SAQ's defaults except ``concurrency``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SaqQueue:
 
 @asynccontextmanager
 async def start(lab: Lab, board: Board, *, slots: int) -> AsyncIterator[SaqQueue]:
-    """One worker with ``slots`` jobs at once."""
+    """Start one worker that runs ``slots`` jobs at once."""
     name = f"bench-{board.path.stem}"
     async with worker_process([__name__, lab.redis_url, name, str(slots)], board):
         queue = Queue.from_url(lab.redis_url, name=name)

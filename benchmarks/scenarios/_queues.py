@@ -1,4 +1,4 @@
-"""What the queue scenarios share: the contestants, a started queue, its first jobs."""
+"""The common part of the queue scenarios: the contestants, and the start of a queue with its first jobs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from benchmarks.lab import Lab
 from benchmarks.ports import Queue, RunyardQueue
 
 WARM_UP = range(1, 4)
-"""The jobs that are run, untimed, before a turn: connections, prepared statements, caches."""
+"""The jobs that run untimed before a turn, to warm up connections, prepared statements and caches."""
 FIRST = WARM_UP.stop
 """The first slot of a turn's own jobs."""
 START_LIMIT = 40.0
-"""Seconds within which a worker must have done its first jobs."""
+"""Seconds within which a worker must have executed its first jobs."""
 
 
 class Started(NamedTuple):
-    """A queue that has done its first jobs."""
+    """A queue that has executed its first jobs."""
 
     queue: Queue
     board: Board
@@ -31,12 +31,12 @@ class Started(NamedTuple):
 Turn = Callable[[Lab, peers.QueueContestant, str], Awaitable[Sample | None]]
 """One turn of a queue contestant in a case."""
 RunyardTurn = Callable[[Lab, RunyardQueue, Board], Awaitable[Sample]]
-"""One turn of what only runyard does, on a queue that is warm."""
+"""One turn of an operation that only runyard has, on a warm queue."""
 
 
 @asynccontextmanager
 async def started(lab: Lab, contestant: peers.QueueContestant, slots: int) -> AsyncIterator[Started]:
-    """Starts the contestant's worker with a board for ``slots`` jobs and warms it up."""
+    """Start the contestant's worker with a board for ``slots`` jobs and warm it up."""
     board = lab.board(FIRST + slots)
     async with contestant.open(lab, board) as queue:
         await _warm_up(queue, board)
@@ -44,9 +44,9 @@ async def started(lab: Lab, contestant: peers.QueueContestant, slots: int) -> As
 
 
 def contestants(turn: Turn, queues: Sequence[peers.QueueContestant]) -> list[Contestant]:
-    """Makes ``turn`` the measure of runyard, where it is there, and of every queue given.
+    """Make ``turn`` the measure of every given queue, and of runyard if it is available.
 
-    A worker lives for one turn: nobody is measured beside another's idle worker.
+    A worker lives for one turn, so no contestant is measured beside the idle worker of another.
     """
 
     def contestant(queue: peers.QueueContestant) -> Contestant:
@@ -59,7 +59,8 @@ def contestants(turn: Turn, queues: Sequence[peers.QueueContestant]) -> list[Con
 
 
 def runyard_alone(turn: RunyardTurn, slots: int) -> list[Contestant]:
-    """Makes ``turn`` the measure of runyard, with a board for ``slots`` jobs; no contestant without it."""
+    """Make ``turn`` the measure of runyard, with a board for ``slots`` jobs; return no contestant if runyard is not
+    available."""
     side = runyard.side()
     if side is None:
         return []

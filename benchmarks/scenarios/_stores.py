@@ -1,4 +1,4 @@
-"""What the store scenarios share: the contestants, and a clock for one call."""
+"""The common part of the store scenarios: the contestants, and the timing of one call."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmarks.ports import Store
 
 OpenStore = Callable[[Lab], AbstractAsyncContextManager[Store]]
 Measured = Callable[[Lab, Store], Measure]
-"""Given a store, how one turn on it is measured; closures may keep fixtures between turns."""
+"""A function that takes a store and returns the measure of one turn; closures may keep fixtures between turns."""
 
 
 def contestants(measured: Measured) -> list[Contestant]:
-    """runyard, where it is there, and cubeloop's checkpointer."""
+    """Return cubeloop's checkpointer, and runyard if it is available."""
     side = runyard.side()
     ours = [contestant(runyard.NAME, side.store, measured)] if side else []
     return [*ours, contestant("cubeloop", peers.cubeloop_store, measured)]
@@ -33,7 +33,7 @@ def contestant(name: str, open_store: OpenStore, measured: Measured) -> Contesta
 
 
 async def milliseconds(call: Awaitable[object]) -> float:
-    """How long awaiting ``call`` takes."""
+    """Return the milliseconds that awaiting ``call`` takes."""
     begin = time.perf_counter()
     await call
     return (time.perf_counter() - begin) * 1000

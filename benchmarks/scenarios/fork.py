@@ -1,8 +1,7 @@
 """Forking a thread after its last run, at four lengths.
 
-Measured: the store's fork call, each into a new thread, one at a time. The source has completed runs
-of two messages; the first fork of a source is not counted. Beside: the bytes of the rows that the
-new thread needs.
+Measured: the store's fork call, each into a new thread, one at a time. The source has completed runs of two messages. The first
+fork of a source is not counted. Also reported: the bytes of the rows that the new thread needs.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from benchmarks.scenarios._stores import contestants, milliseconds
 
 CASES = {"100 messages": 100, "1,000 messages": 1_000, "10,000 messages": 10_000, "100,000 messages": 100_000}
 SAMPLES = 60
-"""At most this many per turn …"""
+"""Maximal number of forks per turn."""
 SECONDS = 2.0
-"""… and, after the first, no more than fit into this time."""
+"""Seconds after which a turn ends; it has at least one sample."""
 
 
 def measured(lab: Lab, store: Store) -> Measure:

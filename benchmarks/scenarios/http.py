@@ -1,17 +1,19 @@
-"""The HTTP API under load: one process of ``runyard api``, one worker, and clients in a process of their own.
+"""The HTTP API under load: one process of ``runyard api``, one worker, and clients in their own process.
 
-``tokens``: 1,000 readers of 1,000 runs, each of which says two tokens a second. Measured: from the making of a token in the
-worker to its arrival at the reader, for 6 s. Then, for 26 s, each reader is cut off three times, at random, and comes back with
-``Last-Event-ID``: ``p50_returning`` and ``p99_returning`` are of the tokens made meanwhile, also of those that were made while
-their reader was away. When all is over each stream is read once more from its beginning: ``missed_total`` are events that the
-reader has not seen, ``repeated_total`` those that it saw again or out of order, and ``garbled_total`` readers that put together
-another text. ``kb_per_idle_stream`` is what the API process grew by while the streams were opened and nobody spoke,
-``cpu_us_per_event`` what it used from then on, returns included.
+``tokens``: 1,000 readers of 1,000 runs, each of which streams two tokens a second. Measured for 6 s: the time from the making
+of a token in the worker to its arrival at the reader. Then, for 26 s, each reader is cut off three times, at random, and
+reconnects with ``Last-Event-ID``. ``p50_returning`` and ``p99_returning`` are percentiles over all tokens of these 26 s,
+including tokens that were made while their reader was disconnected.
 
-``accept``: 100 prompts a second, each on a new thread. Measured: from the moment a prompt is due to the end of its answer.
+At the end each stream is read once more from its beginning. ``missed_total``: events that the reader has not received.
+``repeated_total``: events that it received twice or out of order. ``garbled_total``: readers whose text differs.
+``kb_per_idle_stream``: growth of the API process while the streams were opened and no run streamed. ``cpu_us_per_event``: CPU
+time of the API process from then on, including reconnections.
 
-``accept, 64 clients``: each client sends its next prompt when the last one was accepted. ``lost_total``: prompts that were
-accepted and whose runs do not complete; ``again_total``: sent again after a 429, a 503, or a broken connection.
+``accept``: 100 prompts a second, each on a new thread. Measured: the time from when a prompt is due to the end of its answer.
+
+``accept, 64 clients``: each client sends its next prompt when the last one was accepted. ``lost_total``: accepted prompts whose
+runs do not complete. ``again_total``: prompts that were sent again after a 429, a 503, or a broken connection.
 
 The clients share a key, and the number of its requests per second is not limited.
 """
@@ -31,8 +33,6 @@ from typing import Any
 import asyncpg
 from prometheus_client.parser import text_string_to_metric_families
 
-from backends.embedded.process import free_port
-from backends.postgres.migrate import migrate
 from benchmarks import fixtures
 from benchmarks.board import ENVIRONMENT, Board
 from benchmarks.harness import Contestant, Measure, Sample, Scenario
@@ -41,29 +41,31 @@ from benchmarks.lab import Lab
 from benchmarks.process import worker_process
 from benchmarks.runyard import NAME
 from benchmarks.stats import Summary
-from runner import Client
-from runner.keys import SCOPES
+from runyard import Client
+from runyard.domain.api_keys import SCOPES
+from runyard_backends.embedded.process import free_port
+from runyard_backends.postgres.migrate import migrate
 
 SIDE, CLIENTS = "benchmarks.http_side", "benchmarks.http_clients"
 READERS = 1000
 QUIET, UNREST = 6.0, 26.0
-"""Seconds for which the runs speak: first nobody leaves, then everybody so often."""
+"""Seconds for which the runs stream: first without interruption, then while readers are cut off."""
 CUTS = 3
 WARM_UP = 20
-"""Streams, and prompts, that are read and sent before anything is measured."""
+"""Number of streams that are read, and of prompts that are sent, before the measurement."""
 RATE, PROMPTS = 100.0, 600
 SENDERS, SENT = 64, 5000
 UNLIMITED = {"RUNYARD_API_REQUESTS_PER_SECOND": "1e6", "RUNYARD_API_BURST": "1000000", "RUNYARD_API_TOKEN_SECRET": "b" * 32}
 COMPLETED = "SELECT thread_id FROM runyard.runs WHERE starts_with(thread_id, $1) AND run_id = 'run' AND status = 'completed'"
 LOOK = 0.1
-"""How often, in seconds, Postgres is asked whether the runs are completed, and the API whether it is ready."""
+"""Seconds between two checks in Postgres whether the runs are completed, and of the API whether it is ready."""
 PATIENCE = 20.0
-"""Seconds that accepted runs have to complete."""
+"""Seconds within which accepted runs must complete."""
 
 
 @dataclass
 class Deployment:
-    """An API process, a worker, and ways to look at them."""
+    """An API process, a worker, and access to their figures."""
 
     client: Client
     database: asyncpg.Pool
@@ -73,7 +75,7 @@ class Deployment:
 
     @asynccontextmanager
     async def ordered(self, what: str, **order: Any) -> AsyncIterator[asyncio.subprocess.Process]:
-        """A process of clients."""
+        """Start a process of clients."""
         arguments = ("-m", CLIENTS, what, "127.0.0.1", str(self.port), self.key, json.dumps(order))
         pipe = asyncio.subprocess.PIPE
         environment = {**os.environ, ENVIRONMENT: str(self.board.path)}
@@ -89,7 +91,7 @@ class Deployment:
                 await process.wait()
 
     async def figures(self) -> dict[str, float]:
-        """What the API process says of itself."""
+        """Read the metrics of the API process."""
         return await asyncio.to_thread(self._figures)
 
     def _figures(self) -> dict[str, float]:
@@ -108,7 +110,7 @@ class Deployment:
                 await asyncio.sleep(LOOK)
 
     async def completed(self, prefix: str, wanted: set[str]) -> int:
-        """How many of the threads ``wanted`` have a completed run, after a while for those that have not."""
+        """Count the threads of ``wanted`` that have a completed run, after waiting some time for the others."""
         for _ in range(round(PATIENCE / LOOK)):
             found = {row["thread_id"] for row in await self.database.fetch(COMPLETED, prefix)}
             if wanted <= found:
@@ -118,7 +120,7 @@ class Deployment:
 
 
 async def said(process: asyncio.subprocess.Process) -> Any:
-    """The next line that the clients print."""
+    """Return the next line that the clients print, decoded."""
     assert process.stdout is not None
     line = await process.stdout.readline()
     if not line.endswith(b"\n"):
@@ -133,7 +135,7 @@ def go_on(process: asyncio.subprocess.Process) -> None:
 
 @asynccontextmanager
 async def deployed(lab: Lab, slots: int) -> AsyncIterator[Deployment]:
-    """An API process and a worker that are warm."""
+    """Start an API process and a worker, and warm them up."""
     url = await lab.database("http")
     await migrate(url)
     board, port = lab.board(2), free_port()
@@ -142,7 +144,7 @@ async def deployed(lab: Lab, slots: int) -> AsyncIterator[Deployment]:
         Client.connect(url, redis=lab.redis_url) as client,
         asyncpg.create_pool(url, min_size=1, max_size=2) as database,
         worker_process([SIDE, url, lab.redis_url, str(slots)], board),
-        worker_process(["api.cli", "api", "--port", str(port)], lab.board(1), environment=servers),
+        worker_process(["runyard_api.cli", "api", "--port", str(port)], lab.board(1), environment=servers),
     ):
         _, key = await client.create_key("bench", scopes=SCOPES)
         deployment = Deployment(client, database, board, port, key)

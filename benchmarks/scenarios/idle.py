@@ -1,8 +1,8 @@
-"""What an idle worker sends to Redis.
+"""Commands that an idle worker sends to Redis.
 
-Measured with MONITOR: commands per second from all connections to the benchmark's Redis database
-while one worker waits for jobs and nobody enqueues; and, for runyard, those of the worker's main
-connection, which its liveness thread does not use. Commands inside a script do not count.
+Measured with MONITOR: commands per second from all connections to the benchmark's Redis database while one worker waits for
+jobs and none is enqueued. For runyard also those of the worker's main connection, which its heartbeat thread does not use.
+Commands inside a script do not count.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def turn(lab: Lab, contestant: peers.QueueContestant, case: str) -> Sample
 
 
 async def _commands(redis: Redis, seconds: float) -> Counter[str]:
-    """Client address → commands sent within ``seconds``."""
+    """Return client address → number of commands sent within ``seconds``."""
     database = str(redis.connection_pool.connection_kwargs.get("db") or 0)
     commands: Counter[str] = Counter()
     async with redis.monitor() as monitor:

@@ -1,8 +1,7 @@
 """Pick-up latency on an idle queue.
 
-Measured: from the call that enqueues to the first statement of the job's body in the worker process.
-The next job is enqueued only after the last one ran and a random pause, which spreads the
-samples evenly over the phases of a poller.
+Measured: the time from the call that enqueues to the first statement of the job's body in the worker process. The next job is
+enqueued after the last one has run and a random pause, which spreads the samples evenly over the phases of a poller.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from benchmarks.lab import Lab
 from benchmarks.scenarios._queues import FIRST, contestants, started
 
 SAMPLES = 300
-"""At most this many per turn …"""
+"""Maximal number of samples per turn."""
 SECONDS = 8.0
-"""… and no more than fit into this time."""
+"""Seconds after which a turn ends."""
 
 
 async def turn(lab: Lab, contestant: peers.QueueContestant, _case: str) -> Sample:

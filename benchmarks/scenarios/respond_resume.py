@@ -1,7 +1,7 @@
-"""From the human's answer to the run executing again; runyard alone has the notion.
+"""From the human's answer to the resumed run; only runyard has this operation.
 
-Measured: from the call that responds to the first statement after the answered question, in the
-worker process. The run is suspended and holds no worker when the answer is given.
+Measured: the time from the call that responds to the first statement after the answered question, in the worker process. The
+run is suspended and holds no worker when the answer is given.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the store costs a run: claim, load, two appends, complete, without a queue.
+"""The cost of a run in the store: claim, load, two appends, complete, without a queue.
 
-Measured: runs per second over 200 threads, one caller and then ten. Every message is durable; the
-threads grow by two messages with each run.
+Measured: runs per second over 200 threads, with one caller and then with ten. Every message is durable. The threads grow by two
+messages with each run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.scenarios._stores import contestants
 CASES = {"1 caller": 1, "10 callers": 10}
 THREADS = 200
 RUNS = 1_000
-"""Per turn."""
+"""Runs per turn."""
 
 
 def measured(lab: Lab, store: Store) -> Measure:

@@ -1,9 +1,9 @@
-"""What it costs to stream an agent's answers durably: one run, and a hundred at once, of 20 tokens a second each.
+"""The cost of streaming an agent's answers durably: one run, and a hundred at once, of 20 tokens a second each.
 
-Measured: from the start of a run to its end, for an answer that takes its model 5 s. runyard runs them in one worker process;
-pydantic-ai drives the same agent in one process without storing anything; the model alone is only listened to.
-``cpu_us_per_token`` beside them is the CPU of that process, for all that it does for these runs: what runyard adds is the first
-less the second, what pydantic-ai adds is the second less the third.
+Measured: the time from the start of a run to its end, for an answer that takes its model 5 s. runyard runs the agents in one
+worker process. pydantic-ai drives the same agent in one process without storing anything. The model alone is only iterated.
+``cpu_us_per_token`` is the CPU time of that process per token: runyard adds the difference of the first and the second figure,
+pydantic-ai that of the second and the third.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from backends.postgres.migrate import migrate
 from benchmarks.harness import Contestant, Measure, Sample, Scenario
 from benchmarks.lab import Lab
 from benchmarks.process import worker_process
 from benchmarks.runyard import NAME
 from benchmarks.streaming_side import TOKENS
-from runner import Client
-from runner.models import Run
+from runyard import Client
+from runyard.models import Run
+from runyard_backends.postgres.migrate import migrate
 
 CASES = {"1 run": 1, "100 runs": 100}
 SIDE = "benchmarks.streaming_side"
@@ -56,7 +56,7 @@ async def by_runyard(lab: Lab) -> AsyncIterator[Measure]:
 
 
 def elsewhere(what: str) -> Any:
-    """The agent, or its model, in a process of its own."""
+    """Run the agent, or its model, in a separate process."""
 
     @asynccontextmanager
     async def opened(_lab: Lab) -> AsyncIterator[Measure]:

@@ -1,15 +1,15 @@
 """Jobs per second through one worker process.
 
-Measured: a batch enqueued as fast as one producer process can (16 calls in flight), from the first
-call to the moment when the last job is finished for good; the producer's and the worker's work both
-count. Beside: the pace of the producer.
+Measured: the time for a batch that one producer process enqueues as fast as it can (16 calls in flight), from the first call to
+the moment when the last job is finished for good. It includes the producer's and the worker's work. Also reported: the rate of
+the producer.
 
-runyard accepts, claims, stores a user and an assistant message and completes; DBOS runs a durable
-workflow without steps, and one that stores the two messages as steps; arq and SAQ run a no-op that
-leaves nothing durable; SAQ glued to Postgres stores both messages and the run's states, by hand.
+runyard accepts, claims, stores a user and an assistant message, and completes. DBOS runs a durable workflow without steps, and
+another one that stores the two messages as steps. arq and SAQ run a no-op that stores nothing durable. SAQ glued to Postgres
+stores both messages and the run's states by hand.
 
-The keys are threads in runyard and partitions in DBOS: 200 of them, then 5, on which nearly all
-runs queue behind one another. Queues without a notion of order take part in the first case only.
+The keys are threads in runyard and partitions in DBOS: 200 of them, then 5, on which nearly all runs queue behind one another.
+Queues without an order per key take part in the first case only.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def turn(lab: Lab, contestant: peers.QueueContestant, case: str) -> Sample
 
 
 async def _enqueue_all(queue: Queue, keys: dict[int, str]) -> None:
-    """Enqueues every slot under its key, IN_FLIGHT calls at a time, in order."""
+    """Enqueue every slot under its key, IN_FLIGHT calls at a time, in order."""
     remaining = iter(keys.items())
 
     async def produce(items: Iterator[tuple[int, str]]) -> None:

@@ -1,7 +1,7 @@
-"""From the commit of a host's transaction to the run executing; runyard alone has the notion.
+"""From the commit of a host's transaction to the start of the run; only runyard has this operation.
 
-Measured: from the moment before COMMIT is sent to the first statement of the run in the worker
-process. The enqueue itself happens earlier in the transaction and is not counted.
+Measured: the time from just before COMMIT is sent to the first statement of the run in the worker process. The enqueue itself
+happens earlier in the transaction and is not counted.
 """
 
 from __future__ import annotations

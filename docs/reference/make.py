@@ -1,4 +1,4 @@
-"""Write the generated parts of this folder: ``python docs/reference/make.py``; ``--check`` fails if one is out of date."""
+"""Write the generated parts of this folder. With ``--check``, fail if one is out of date instead."""
 
 from __future__ import annotations
 
@@ -10,35 +10,40 @@ from typing import Any
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from api.cli import exits
-from api.http.app import asgi_app
-from api.http.document import operations
-from api.http.problems import EVERYWHERE, MEDIA_TYPE
-from backends.memory import MemoryBackend, MemoryWorld
-from runner import metrics
-from runner.errors import BY_CODE
-from runner.models import EVENT_TYPES
+from runyard.errors import BY_CODE
+from runyard.models import EVENT_TYPES
+from runyard.support import metrics
+from runyard_api.cli import exit_codes
+from runyard_api.http.app import asgi_app
+from runyard_api.http.document import operations
+from runyard_api.http.problems import EVERYWHERE, MEDIA_TYPE
+from runyard_backends.memory import MemoryBackend, MemoryWorld
 
 HERE = Path(__file__).parent
+RULE = re.compile(r"\b[A-Z]\d{1,2}\b")
+"""A rule of rules.md, as an error's docstring cites it."""
 
 EVENTS = {
-    "run.queued": "it was accepted or redriven, and waits for a worker; `attempt`",
+    "run.queued": "the run was accepted or redriven, and waits for a worker; `attempt`",
     "run.started": "the first attempt began; `attempt`",
-    "run.suspended": "it waits for a human; `status`, `request_ids`",
+    "run.suspended": "the run waits for a human; `status`, `request_ids`",
     "run.resumed": "an attempt began after an answer; `attempt`, `message_id`",
-    "run.completed": "its messages count from here on; `status`",
-    "run.failed": "it ended without counting; `status`, `error`",
-    "run.cancelled": "it was cancelled; `status`",
-    "run.dead": "it took down its workers too often; `status`, `error`",
-    "run.rewound": "an attempt began after a crash or an error: drop uncompleted text; `attempt`, `message_id` (last stored)",
-    "message.started": "a message is being made; `message_id`, `role`",
-    "message.delta": "a piece of it; `message_id` and `text`, `thinking`, or `arguments` of a `tool_call` (`id`, `name`)",
+    "run.completed": "the run completed, and its messages are now part of the conversation; `status`",
+    "run.failed": "the run failed; `status`, `error`",
+    "run.cancelled": "the run was cancelled; `status`",
+    "run.dead": "the run crashed its workers too often; `status`, `error`",
+    "run.rewound": (
+        "an attempt began after a crash or an error: drop uncompleted text; "
+        "`attempt`, `message_id` (last stored), `takeover` (true: the worker of the attempt before died)"
+    ),
+    "message.started": "a message has begun; `message_id`, `role`",
+    "message.delta": "part of a message; `message_id` and `text`, `thinking`, or `arguments` of a `tool_call` (`id`, `name`)",
     "message.completed": "a message is stored; `message_id`, `message`",
     "tool.started": "a tool is called; `call_id`, `name`, `arguments`",
     "tool.completed": "a tool returned; `call_id`, `name`, `is_error`",
     "hitl.requested": "a question or approval is stored; `request`",
-    "hitl.answered": "an attempt took up an answer; `request_id`, `answer`",
-    "gap": "events were lost here; what is stored follows",
+    "hitl.answered": "an attempt received an answer; `request_id`, `answer`",
+    "gap": "events were lost here; stored events follow",
 }
 
 
@@ -48,18 +53,20 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
 
 
 def parts() -> dict[str, tuple[str, str]]:
-    """File → marker and text."""
-    codes = table(("code", "name", "meaning"), ((int(code), code.name.lower(), what) for code, what in exits.MEANING.items()))
+    """Map each file to its marker and the generated text."""
+    codes = table(
+        ("code", "name", "meaning"), ((int(code), code.name.lower(), what) for code, what in exit_codes.MEANING.items())
+    )
     types = table(("type", "meaning and `data`"), ((f"`{name}`", EVENTS[name]) for name in EVENT_TYPES))
     tree = table(
-        ("code", "class", "HTTP", "exit", "when"),
+        ("code", "class", "HTTP", "exit", "meaning"),
         (
             (
                 f"`{code}`",
                 f"`{cls.__name__}`",
                 cls.http_status,
-                int(exits.of_error(cls(""))),
-                (cls.__doc__ or "").splitlines()[0].replace("``", "`"),
+                int(exit_codes.of_error(cls(""))),
+                linked((cls.__doc__ or "").splitlines()[0].replace("``", "`")),
             )
             for code, cls in sorted(BY_CODE.items())
         ),
@@ -85,7 +92,7 @@ def parts() -> dict[str, tuple[str, str]]:
 
 
 def routes() -> str:
-    """Every route of the HTTP API, from its OpenAPI document."""
+    """List every route of the HTTP API, from its OpenAPI document."""
     made = asgi_app(MemoryBackend(MemoryWorld(), ""), auth="off").openapi()
     usual = {cls.code for cls in EVERYWHERE}
     rows = []
@@ -96,21 +103,27 @@ def routes() -> str:
         what = " ".join(described["description"].split())
         shown = ", ".join(f"`{code}`" for code in codes)
         rows.append((f"`{method.upper()} {path}`", f"`{described['operationId']}`", scope, what, shown))
-    return table(("route", "operation", "scope", "what it does", "refuses with"), rows)
+    return table(("route", "operation", "scope", "effect", "error codes"), rows)
 
 
 def refusals(made: dict[str, Any], described: dict[str, Any]) -> Iterator[str]:
-    """The codes with which an operation may refuse."""
+    """Yield the error codes of an operation."""
     for answer in described["responses"].values():
         if name := answer.get("$ref", "").rpartition("/")[2]:
             answer = made["components"]["responses"][name]
         yield from answer.get("content", {}).get(MEDIA_TYPE, {}).get("examples", {})
 
 
+def linked(text: str) -> str:
+    """Return ``text`` with each rule that it cites as a link to that rule."""
+    return RULE.sub(lambda found: f"[{found.group()}](rules.md#{found.group().lower()})", text)
+
+
 def render(name: str, marker: str, text: str) -> str:
-    """The file with the table after its marker replaced."""
-    current = (HERE / name).read_text(encoding="utf-8")
-    return re.sub(rf"<!-- {marker} -->\n*(\|.*\n)*", lambda _: f"<!-- {marker} -->\n\n{text}\n", current)
+    """Return the file with the table after its marker replaced, and one empty line between the table and the text after it."""
+    before, found, after = (HERE / name).read_text(encoding="utf-8").partition(f"<!-- {marker} -->\n")
+    rest = re.sub(r"\A\n*(\|.*\n)*\n*", "", after)
+    return f"{before}{found}\n{text}\n" + (f"\n{rest}" if rest else "")
 
 
 def main() -> int:

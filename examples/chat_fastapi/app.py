@@ -4,8 +4,8 @@ import random
 
 from pydantic_ai import Agent
 
-from runner import App, default_model
-from runner.testing import ModelRequested, ScriptedModel, call
+from runyard import App, default_model
+from runyard.testing import ModelRequested, ScriptedModel, call
 
 STORIES = [
     "Once a lighthouse fell in love with the morning. Every night it wrote her letters of light, and every day she answered "
@@ -17,7 +17,7 @@ STORIES = [
 
 
 def script(request: ModelRequested):
-    """What the model says as long as no key of a provider is set."""
+    """Play the model as long as no provider's key is set."""
     if "roll" in request.results:
         return f"It is a {request.results['roll']}. Shall the story go on with that?"
     if "roll" in request.prompt.lower() or "dice" in request.prompt.lower():

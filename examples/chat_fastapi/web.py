@@ -1,4 +1,5 @@
-"""A chat: prompts are enqueued in the backend's own transaction, answers stream to the browser, any answer can be branched.
+"""A chat: prompts are enqueued in the backend's own transaction, answers stream to the browser, and each answer can be
+branched.
 
 runyard dev app:app -- uvicorn web:web --port 8080
 """
@@ -15,7 +16,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 
-from runner import Client, RunyardError, new_id
+from runyard import Client, RunyardError, new_id
 
 POSTGRES, REDIS = os.environ["RUNYARD_POSTGRES_URL"], os.environ["RUNYARD_REDIS_URL"]
 TABLE = """
@@ -36,7 +37,7 @@ web = FastAPI(lifespan=lifespan)
 
 
 class Prompt(BaseModel):
-    """``run_id`` comes from the browser, so that a request which it repeats after a timeout is the same run."""
+    """A prompt. ``run_id`` comes from the browser, so that a request which it repeats after a timeout is the same run."""
 
     text: str = Field(min_length=1, max_length=4000)
     run_id: str = Field(default_factory=new_id)
@@ -44,7 +45,7 @@ class Prompt(BaseModel):
 
 @web.post("/chats/{chat}/prompts", status_code=202)
 async def prompt(chat: str, prompt: Prompt) -> dict[str, str]:
-    """The chat and the run come into being together, or neither does."""
+    """Create the chat and the run in one transaction: both exist or neither."""
     async with web.state.pool.acquire() as connection, connection.transaction():
         await connection.execute("INSERT INTO chats (id, title) VALUES ($1, $2) ON CONFLICT DO NOTHING", chat, prompt.text[:60])
         await web.state.client.enqueue(chat, prompt.text, prompt.run_id, connection=connection)
@@ -53,14 +54,15 @@ async def prompt(chat: str, prompt: Prompt) -> dict[str, str]:
 
 @web.get("/chats/{chat}/runs/{run}/events", response_class=EventSourceResponse)
 async def events(chat: str, run: str, last_event_id: Annotated[str | None, Header()] = None) -> AsyncIterator[ServerSentEvent]:
-    """Live until the run stops. A browser that was cut off says where it was, and misses nothing."""
+    """Stream the events until the run stops. A browser that reconnects sends the last id that it received, and misses
+    nothing."""
     async for event in web.state.client.stream(chat, run, last_event_id):
         yield ServerSentEvent(event=event.type, id=event.id, data=event.data)
 
 
 @web.post("/chats/{chat}/runs/{run}/branch", status_code=202)
 async def branch(chat: str, run: str, prompt: Prompt) -> dict[str, str]:
-    """Go on from an answer in a chat of its own. No message is copied, whatever the length of the conversation."""
+    """Continue from an answer in a separate chat. No message is copied, however long the conversation is."""
     new = f"branch-{prompt.run_id}"
     await web.state.client.fork(chat, new, after_run_id=run, message=prompt.text, run_id=prompt.run_id)
     await web.state.pool.execute(
@@ -76,7 +78,7 @@ async def chats() -> list[dict[str, str | None]]:
 
 @web.get("/chats/{chat}")
 async def chat(chat: str) -> dict[str, object]:
-    """The conversation, and the run that is under way, if one is."""
+    """Return the conversation, and the current run if there is one."""
     messages = (await web.state.client.messages(chat)).items
     newest = (await web.state.client.runs(chat, limit=1)).items
     shown = [
@@ -88,7 +90,7 @@ async def chat(chat: str) -> dict[str, object]:
 
 @web.exception_handler(RunyardError)
 async def refused(request: Request, error: RunyardError) -> JSONResponse:
-    """Each error of runyard knows its HTTP status."""
+    """Answer with the HTTP status of the error."""
     return JSONResponse(error.to_dict(), error.http_status)
 
 

@@ -2,8 +2,8 @@
 
 from pydantic_ai import Agent
 
-from runner import App, default_model
-from runner.testing import ScriptedModel
+from runyard import App, default_model
+from runyard.testing import ScriptedModel
 
 agent = Agent(
     default_model() or ScriptedModel(lambda request: f"Thank you! {request.prompt} It leaves our workshop on Monday."),

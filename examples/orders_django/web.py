@@ -20,7 +20,7 @@ from django.shortcuts import get_object_or_404
 from django.urls import path
 from django.views.decorators.http import require_GET, require_POST
 
-from runner import Client
+from runyard import Client
 
 POSTGRES, REDIS = os.environ["RUNYARD_POSTGRES_URL"], os.environ["RUNYARD_REDIS_URL"]
 url = urlsplit(POSTGRES)
@@ -52,28 +52,28 @@ class Order(models.Model):
 
 @cache
 def client():
-    """One for the process: it keeps its connections, and may be used from every thread."""
+    """Return the client of this process. It keeps its connections, and every thread may use it."""
     return Client.sync(POSTGRES, redis=REDIS)
 
 
 @require_POST
 @transaction.atomic
 def place(request: HttpRequest) -> JsonResponse:
-    """No order without its confirmation, and no confirmation of an order that was rolled back."""
+    """Store an order with its confirmation in one transaction: both exist or neither."""
     order = Order.objects.create(item=request.POST["item"])
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT runyard.accept(%s, %s, run_id => %s)",
             [f"order-{order.pk}", f"Order {order.pk}: {order.item}.", f"confirm-{order.pk}"],
         )
-    if "fail" in request.POST:  # for those who want to see it rolled back
+    if "fail" in request.POST:  # to see the rollback
         raise ValueError("the payment was declined")
     return JsonResponse({"order": order.pk}, status=201)
 
 
 @require_GET
 def order(request: HttpRequest, pk: int) -> JsonResponse:
-    """The order, with what the agent wrote so far."""
+    """Return the order, with the text that the agent has written so far."""
     order = get_object_or_404(Order, pk=pk)
     handle = client().handle(f"order-{pk}", f"confirm-{pk}")
     try:

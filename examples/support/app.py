@@ -10,16 +10,16 @@ import os
 import httpx
 from pydantic_ai import Agent, ModelRetry
 
-from runner import App, current_step, default_model
-from runner.testing import ModelRequested, ScriptedModel, call
+from runyard import App, current_step, default_model
+from runyard.testing import ModelRequested, ScriptedModel, call
 
 ORDERS = {"A-7": {"item": "a cup", "cents": 1290}, "B-2": {"item": "a bicycle", "cents": 64900}}
-PAYMENTS_URL = os.environ.get("PAYMENTS_URL")  # your payment service; without one, refunds are only talked about
+PAYMENTS_URL = os.environ.get("PAYMENTS_URL")  # your payment service; without one, no money is paid
 payments = httpx.AsyncClient(base_url=PAYMENTS_URL) if PAYMENTS_URL else None
 
 
 def script(request: ModelRequested):
-    """What the model says as long as no key of a provider is set."""
+    """Play the model as long as no provider's key is set."""
     order = next((name for name in ORDERS if name in request.prompt), None)
     if order is None:
         return "Which order is it about? Please give me its number."
@@ -38,7 +38,7 @@ agent = Agent(
 
 @agent.tool_plain
 def look_up(order: str) -> dict[str, str | int]:
-    """What was ordered, and for how much."""
+    """Look up the item and the price of an order."""
     if order not in ORDERS:
         raise ModelRetry(f"There is no order {order!r}.")
     return ORDERS[order]

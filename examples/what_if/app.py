@@ -4,8 +4,8 @@ import re
 
 from pydantic_ai import Agent
 
-from runner import App, RunContext, default_model
-from runner.testing import ModelRequested, ScriptedModel
+from runyard import App, RunContext, default_model
+from runyard.testing import ModelRequested, ScriptedModel
 
 PLANS = {
     "three days": "Day one the old town, day two the museums, day three the sea.",
@@ -16,7 +16,7 @@ PLANS = {
 
 
 def script(request: ModelRequested) -> str:
-    """What the model says as long as no key of a provider is set."""
+    """Play the model as long as no provider's key is set."""
     return next((plan for words, plan in PLANS.items() if words in request.prompt), "Tell me more about it.")
 
 
@@ -29,7 +29,7 @@ app = App(agents={"planner": planner}, version="1")
 
 @app.agent
 async def cheapest(ctx: RunContext) -> None:
-    """The judge: it sees the candidates that succeeded and names the number of one."""
+    """Judge the candidates that succeeded: return the number of the cheapest one."""
     ctx.result = min(ctx.input.metadata["candidates"], key=lambda candidate: price(candidate["text"]))["number"]
 
 

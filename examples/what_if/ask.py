@@ -7,7 +7,7 @@ import asyncio
 import os
 from uuid import uuid4
 
-from runner import Client
+from runyard import Client
 
 
 async def main() -> None:

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runner.checkpointer import MemoryCheckpointer, PostgresCheckpointer
-from runner.ports import Checkpointer
-from tests.checkpointers import Documented
+from runyard.checkpointer import MemoryCheckpointer, PostgresCheckpointer
+from runyard.ports.stores import Checkpointer
+from tests.support.checkpointers import Documented
 
 
 @pytest.fixture(params=["memory", "postgres", "documented"])

@@ -1,4 +1,4 @@
-"""An Agent alone in its process, over every kind of checkpointer (semantics: R1, R4, R5, R7 to R9, R13)."""
+"""An Agent alone in its process, over every kind of checkpointer (R1, R4, R5, R7 to R9, R13)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pydantic_ai import RunContext as ToolContext
 from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.usage import UsageLimits
 
-from runner import Agent, Budget, Event, Message, RunContext, ToolCallPart
-from runner.checkpointer import MemoryCheckpointer
-from runner.errors import (
+from runyard import Agent, Budget, Event, Message, RunContext, ToolCallPart
+from runyard.checkpointer import MemoryCheckpointer
+from runyard.errors import (
     AgentCancelledError,
     BackendUnavailableError,
     BudgetExceededError,
@@ -24,9 +24,9 @@ from runner.errors import (
     RunNotClaimedError,
     ThreadBusyError,
 )
-from runner.ports import Checkpointer
-from tests.checkpointers import Watched
-from tests.scripted_models import answering, calling, echo
+from runyard.ports.stores import Checkpointer
+from tests.support.checkpointers import Watched
+from tests.support.scripted_models import answering, calling, echo
 
 T = "t"
 
@@ -90,7 +90,7 @@ async def test_r8_r13_a_claim_that_is_refused_leaves_no_active_run(cp: Checkpoin
     assert await texts(cp) == ["a", "a!"]
 
 
-async def test_one_prompt_at_a_time(cp: Checkpointer) -> None:
+async def test_agent_with_a_prompt_under_way_refuses_another(cp: Checkpointer) -> None:
     """R3: in one process an agent refuses what would interleave."""
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -330,10 +330,10 @@ async def test_extra_and_steps(cp: Checkpointer) -> None:
     assert {key: value for key, value in data.extra.items() if key != "runyard"} == {"kept": True, "n": 1}
 
 
-def test_what_cannot_be_built() -> None:
+def test_agent_with_contradictory_arguments_is_refused() -> None:
     from pydantic_ai import Agent as Engine
 
-    from runner.hitl import CheckpointedChannel, InMemoryChannel, ask_user_tool
+    from runyard.hitl import CheckpointedChannel, InMemoryChannel, ask_user_tool
 
     cp = MemoryCheckpointer()
     with pytest.raises(InvalidInputError, match="engine"):
@@ -344,7 +344,7 @@ def test_what_cannot_be_built() -> None:
         Agent(echo(), channel=CheckpointedChannel(checkpointer=cp, thread_id="a", run_id="r"), checkpointer=cp, thread_id="b")
 
 
-async def test_an_engine_as_it_is(cp: Checkpointer) -> None:
+async def test_agent_of_pydantic_ai_is_taken_as_it_is(cp: Checkpointer) -> None:
     """A pydantic-ai agent of the user's own, with an output that is no text."""
     from pydantic import BaseModel
     from pydantic_ai import Agent as Engine

@@ -1,4 +1,4 @@
-"""Humans and an Agent alone in its process, over every kind of checkpointer (semantics: H1 to H11, R4, I6)."""
+"""Humans and an Agent alone in its process, over every kind of checkpointer (H1 to H11, R4, I6)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ToolReturnPart
 
-from runner import Agent, Client, Event, Message, current_run, current_step
-from runner.checkpointer import MemoryCheckpointer
-from runner.errors import (
+from runyard import Agent, Client, Event, Message, current_run, current_step
+from runyard.checkpointer import MemoryCheckpointer
+from runyard.errors import (
     BackendUnavailableError,
     HitlAlreadyAnsweredError,
     HitlAmbiguousError,
@@ -26,7 +26,7 @@ from runner.errors import (
     InvalidInputError,
     ThreadBusyError,
 )
-from runner.hitl import (
+from runyard.hitl import (
     ApprovalPolicyMiddleware,
     Approve,
     AskUser,
@@ -36,12 +36,12 @@ from runner.hitl import (
     InMemoryChannel,
     ask_user_tool,
 )
-from runner.models import HitlRequest, JsonObject, JsonValue, ToolCallPart
-from runner.ports import Checkpointer
+from runyard.models import HitlRequest, JsonObject, JsonValue, ToolCallPart
+from runyard.ports.stores import Checkpointer
 from tests.acceptance.test_agent import texts
-from tests.checkpointers import Watched
-from tests.fleet import until
-from tests.scripted_models import answering, calling, echo
+from tests.support.checkpointers import Watched
+from tests.support.fleet import until
+from tests.support.scripted_models import answering, calling, echo
 
 T, R = "t", "r"
 COLOR: JsonObject = {"questions": [{"question": "color?", "options": [{"label": "red"}, {"label": "blue"}], "other": False}]}
@@ -281,7 +281,7 @@ async def test_h5_in_another_process(postgres_url: str) -> None:
     """H5, H6: a process asks and is gone; another one answers."""
     program = """
 import asyncio
-from runner.checkpointer import PostgresCheckpointer
+from runyard.checkpointer import PostgresCheckpointer
 from tests.acceptance.test_agent_hitl import Till, agent_of, refunding
 async def main(url, what):
     till = Till()
@@ -349,7 +349,7 @@ async def recover(cp: Checkpointer, till: Till, thread_id: str) -> None:
 
 
 async def completed(cp: Checkpointer, thread_id: str) -> bool:
-    from runner.errors import RunNotCompletedError
+    from runyard.errors import RunNotCompletedError
 
     try:
         await cp.snapshot(thread_id, after_run_id=R)
@@ -466,7 +466,7 @@ async def test_h9_ask_user(cp: Checkpointer, answer: Any, is_error: bool, shown:
 
 async def test_h10_the_inbox_has_what_an_agent_asked_and_answers_it(postgres_url: str) -> None:
     """H10: beside the workers' questions; the answer is applied once, and the agent goes on with it."""
-    from runner.checkpointer import PostgresCheckpointer
+    from runyard.checkpointer import PostgresCheckpointer
 
     till = Till()
     async with PostgresCheckpointer(postgres_url) as cp, Client.connect(postgres_url) as client:

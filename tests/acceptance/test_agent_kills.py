@@ -1,4 +1,4 @@
-"""An agent on pydantic-ai whose process is killed at each step (semantics: R9)."""
+"""An agent on pydantic-ai whose process is killed at each step (R9)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.support import NOTES, notes
-from tests.acceptance.ten_steps import CALLS
-from tests.fleet import Fleet, until
+from tests.support.agents.customer_support import NOTES, notes
+from tests.support.agents.ten_steps import CALLS
+from tests.support.fleet import Fleet, until
 
-APP = "tests.acceptance.ten_steps:app"
+APP = "tests.support.agents.ten_steps:app"
 KILLS = ["runs.append.before=crash", *["runs.append.after=crash"] * (2 * CALLS)]
 """Where each worker is killed with -9: the first one with an answer of the model that is not committed, the others after the
 one commit that each of them makes, of an answer or of a tool's result."""

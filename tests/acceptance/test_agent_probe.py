@@ -12,12 +12,12 @@ from pydantic_ai import Tool
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.toolsets import ApprovalRequiredToolset, ExternalToolset, FunctionToolset
 
-from runner import Agent, App, Budget, current_run
-from runner.errors import HitlNotAllowedError, RunNotCompletedError
-from runner.hitl import ApprovalPolicyMiddleware, InMemoryChannel, ask_user_tool
-from runner.ports import Checkpointer
-from tests.checkpointers import Watched
-from tests.scripted_models import answering, calling, echo
+from runyard import Agent, App, Budget, current_run
+from runyard.errors import HitlNotAllowedError, RunNotCompletedError
+from runyard.hitl import ApprovalPolicyMiddleware, InMemoryChannel, ask_user_tool
+from runyard.ports.stores import Checkpointer
+from tests.support.checkpointers import Watched
+from tests.support.scripted_models import answering, calling, echo
 
 T, R = "t", "r"
 

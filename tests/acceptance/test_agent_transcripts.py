@@ -1,4 +1,4 @@
-"""I7 for an Agent alone in its process: whatever stopped it, every provider takes what is left (semantics: R7, R9, H8)."""
+"""I7 for an Agent alone in its process: whatever stopped it, every provider takes what is left (R7, R9, H8)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from runner import Agent, Event, Message
-from runner.errors import AgentCancelledError
-from runner.ports import Checkpointer
-from tests.acceptance.desk import READERS, clerk, model, send_as_it_is
-from tests.providers.conversation import MODELS
-from tests.providers.server import Providers
+from runyard import Agent, Event, Message
+from runyard.errors import AgentCancelledError
+from runyard.ports.stores import Checkpointer
+from tests.support.agents.desk import READERS, clerk, model, send_as_it_is
+from tests.support.providers.conversation import MODELS
+from tests.support.providers.server import Providers
 
 
 def agent(protocol: str, cp: Checkpointer, thread_id: str) -> Agent:

@@ -1,4 +1,4 @@
-"""The same Agent as a worker's: its channel and run id are the run's own (semantics: H2, H3, H5, H8, H9, F9)."""
+"""The same Agent as a worker's: its channel and run id are the run's own (H2, H3, H5, H8, H9, F9)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from backends.redis.arq_worker import serve
-from runner import Agent, App, Client, RunHandle, RunStatus, registry
-from runner.checkpointer import MemoryCheckpointer
-from runner.errors import HitlInvalidAnswerError, HitlNotAllowedError
-from runner.hitl import ApprovalPolicyMiddleware, AskUser, CheckpointedChannel, Deny, ask_user_tool
-from runner.models import HitlRequest
+from runyard import Agent, App, Client, RunHandle, RunStatus
+from runyard.checkpointer import MemoryCheckpointer
+from runyard.errors import HitlInvalidAnswerError, HitlNotAllowedError
+from runyard.hitl import ApprovalPolicyMiddleware, AskUser, CheckpointedChannel, Deny, ask_user_tool
+from runyard.models import HitlRequest
+from runyard.support import backend_registry
+from runyard_api.worker.process import serve
 from tests.acceptance.test_agent_hitl import COLOR, Till, amount_of
-from tests.fleet import until
-from tests.scripted_models import calling
+from tests.support.fleet import until
+from tests.support.scripted_models import calling
 
 BOUND = 30.0
 """Seconds that any one run may take on a busy machine."""
@@ -57,7 +58,7 @@ async def shop(postgres_url: str, redis_url: str) -> AsyncIterator[Shop]:
         "hasty": Agent(model, tools=[ask_user_tool(timeout=0.5), till.refund], middleware=[hasty]),
     }
     async with AsyncExitStack() as stack:
-        backend = await registry.connect(postgres_url, redis=redis_url)
+        backend = await backend_registry.connect(postgres_url, redis=redis_url)
         stack.push_async_callback(backend.close)
         await stack.enter_async_context(serve(App(agents=agents), backend))
         yield Shop(await stack.enter_async_context(Client.connect(postgres_url, redis=redis_url)), till)

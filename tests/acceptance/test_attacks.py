@@ -1,4 +1,4 @@
-"""One tenant sends what is expensive to take; another one's runs begin as before, and no process falls silent (semantics: A2).
+"""One tenant sends what is expensive to take; another one's runs begin as before, and no process falls silent (A2).
 
 ``RUNYARD_TEST_ATTACKS=20`` goes through the attacks so many times.
 """
@@ -18,13 +18,12 @@ from typing import Final, TypeAlias
 import httpx
 import pytest
 
-from runner.client import Client
-from runner.keys import Scope
-from runner.states import ENDED
-from tests.fleet import SLACK, Fleet, until
+from runyard import Client
+from runyard.domain.api_keys import Scope
+from runyard.domain.states import ENDED
+from tests.acceptance.test_http_server import api
 from tests.http import shapes
-
-from .test_http_server import api
+from tests.support.fleet import SLACK, Fleet, until
 
 ROUNDS: Final = int(os.environ.get("RUNYARD_TEST_ATTACKS", "1"))
 PAUSE: Final = 0.1

@@ -1,4 +1,4 @@
-"""Providers that fail: what a run does, what its thread shows and what its readers see (semantics: R7, R9, R11; E1)."""
+"""Providers that fail: what a run does, what its thread shows and what its readers see (R7, R9, R11; E1)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 from pydantic_ai import Agent
 
-from backends.redis.arq_worker import serve
-from runner import App, Client, RetryPolicy, RunHandle, RunStatus, registry
-from tests.providers.conversation import MODELS, Call, Conversation, Reply
-from tests.providers.server import Fault, Providers, Received
+from runyard import App, Client, RetryPolicy, RunHandle, RunStatus
+from runyard.support import backend_registry
+from runyard_api.worker.process import serve
+from tests.support.providers.conversation import MODELS, Call, Conversation, Reply
+from tests.support.providers.server import Fault, Providers, Received
 
 BOUND = 30.0
 """Seconds that any one run may take on a busy machine."""
@@ -42,7 +43,7 @@ async def client(postgres_url: str, redis_url: str, providers: Providers) -> Asy
     """A client, and a worker in this process."""
     providers.scenario = model
     app = App(agents={protocol: forecaster(name) for protocol, name in MODELS.items()})
-    backend = await registry.connect(postgres_url, redis=redis_url)
+    backend = await backend_registry.connect(postgres_url, redis=redis_url)
     async with serve(app, backend, grace=1), Client.connect(postgres_url, redis=redis_url) as client:
         yield client
     await backend.close()

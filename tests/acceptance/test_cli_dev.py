@@ -17,9 +17,9 @@ from queue import Empty, Queue
 
 import pytest
 
-from api.cli.servers import forget
+from runyard_api.cli.dev.servers import forget
 
-RUNYARD = [sys.executable, "-P", "-m", "api.cli"]
+RUNYARD = [sys.executable, "-P", "-m", "runyard_api.cli"]
 BOUND = 60.0
 """Seconds that any one step may take on a busy machine."""
 
@@ -144,7 +144,7 @@ def test_a_program_beside_the_workers_finds_the_servers_and_ends_dev(project: Pa
     """Its exit code is dev's."""
     program = """
 import os, sys
-from runner import Client
+from runyard import Client
 with Client.sync(os.environ["RUNYARD_POSTGRES_URL"], redis=os.environ["RUNYARD_REDIS_URL"]) as client:
     print(client.enqueue("t1", "hello").result(30).text)
 sys.exit(7)

@@ -8,9 +8,9 @@ import os
 
 import pytest
 
-from api.cli import exits
-from api.cli.main import main
-from tests.fleet import Fleet
+from runyard_api.cli import exit_codes
+from runyard_api.cli.main import main
+from tests.support.fleet import Fleet
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ async def test_stacks_show_the_code_that_blocks_a_worker(deployment: Fleet, caps
     pid = await deployment.start()
     handle = await deployment.client.enqueue("t", "say one | tool add 1 2 | spin 4")
     await deployment.holder("t", handle.id, 3)
-    assert await runyard("workers", "stacks", f"{pid}-") == exits.Exit.OK
+    assert await runyard("workers", "stacks", f"{pid}-") == exit_codes.Exit.OK
     assert "in _spin" in capsys.readouterr().out
 
 
@@ -39,23 +39,23 @@ async def test_drain_waits_for_the_end(deployment: Fleet, capsys: pytest.Capture
     pid = await deployment.start()
     handle = await deployment.client.enqueue("t", "say one | tool add 1 2 | sleep 1")
     await deployment.holder("t", handle.id, 3)
-    assert await runyard("workers", "drain", f"{pid}-", "--wait") == exits.Exit.OK
+    assert await runyard("workers", "drain", f"{pid}-", "--wait") == exit_codes.Exit.OK
     assert (await handle.result(5)).run.attempt == 1
     assert await asyncio.wait_for(deployment.processes[pid].wait(), 10) == 0
 
 
 async def test_doctor(deployment: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every part is looked at; a server that does not answer fails, and the rest is told all the same."""
-    assert await runyard("doctor", "--json") == exits.Exit.FAILED_RUN
+    assert await runyard("doctor", "--json") == exit_codes.Exit.FAILED_RUN
     found = json.loads(capsys.readouterr().out)
     assert {one["about"] for one in found["findings"] if one["level"] == "fail"} == {"workers"}
     assert not any("@" in one["value"] and ":***@" not in one["value"] for one in found["settings"])
     await deployment.start()
-    assert await runyard("doctor", "--json") == exits.Exit.OK
+    assert await runyard("doctor", "--json") == exit_codes.Exit.OK
     found = {one["about"] for one in json.loads(capsys.readouterr().out)["findings"]}
     assert found >= {"postgres", "schema", "durability", "redis", "eviction", "persistence", "clocks", "connections", "leader"}
     monkeypatch.setenv("RUNYARD_REDIS_URL", "redis://127.0.0.1:1/0")
-    assert await runyard("doctor") == exits.Exit.FAILED_RUN
+    assert await runyard("doctor") == exit_codes.Exit.FAILED_RUN
     out = capsys.readouterr().out
     assert "✗ redis" in out and "● leader" in out
 
@@ -65,6 +65,6 @@ async def test_doctor_without_a_schema(
 ) -> None:
     monkeypatch.setenv("RUNYARD_POSTGRES_URL", empty_postgres_url)
     monkeypatch.setenv("RUNYARD_REDIS_URL", redis_url)
-    assert await runyard("doctor") == exits.Exit.FAILED_RUN
+    assert await runyard("doctor") == exit_codes.Exit.FAILED_RUN
     out = capsys.readouterr().out
     assert "✗ schema" in out and "runyard migrate" in out and "● redis" in out

@@ -12,12 +12,13 @@ import psycopg
 import pytest
 from redis.asyncio import Redis
 
-from api.cli.crew import Crew, ready
-from backends.embedded.servers import REDIS_VARIABLE
-from runner import Client, Event, RunStatus, errors
-from runner.models import STREAM_ENDS
+from runyard import Client, Event, RunStatus, errors
+from runyard.models import STREAM_ENDS
+from runyard_api.cli.dev.worker_processes import WorkerProcesses, ready
+from runyard_backends.embedded.servers import REDIS_VARIABLE
+from tests.support.event_streams import end_faults, order_faults
 
-APP = "runner.agents.scripted:app"
+APP = "runyard.testing.scripted_agent:app"
 BOUND = 30.0
 """Seconds that any one run may take on a busy machine."""
 
@@ -29,20 +30,20 @@ def module_redis_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def crew(module_postgres_url: str, module_redis_url: str) -> Iterator[Crew]:
+def crew(module_postgres_url: str, module_redis_url: str) -> Iterator[WorkerProcesses]:
     """Two worker processes that serve the scripted agent."""
 
-    async def begin(crew: Crew) -> None:
+    async def begin(crew: WorkerProcesses) -> None:
         async with Client.connect(module_postgres_url, redis=module_redis_url) as client:
             await ready(client, crew)
 
-    with Crew(APP, 2, module_postgres_url, module_redis_url) as crew:
+    with WorkerProcesses(APP, 2, module_postgres_url, module_redis_url) as crew:
         asyncio.run(begin(crew))
         yield crew
 
 
 @pytest.fixture
-async def client(crew: Crew, module_postgres_url: str, module_redis_url: str) -> AsyncIterator[Client]:
+async def client(crew: WorkerProcesses, module_postgres_url: str, module_redis_url: str) -> AsyncIterator[Client]:
     async with Client.connect(module_postgres_url, redis=module_redis_url) as client:
         yield client
 
@@ -90,16 +91,29 @@ async def test_e1_e4_a_flushed_redis_is_a_gap_and_what_postgres_proves(client: C
 
 
 async def test_i9_a_flush_in_mid_run_is_announced_and_the_end_arrives(client: Client, module_redis_url: str) -> None:
+    """Readers that were there, that come afterwards, and that come back: each is told of every loss, and of the end once."""
     handle = await client.enqueue("flushed-live", "a b | tool add 1 2 | sleep 1 | c d")
+    live: list[Event] = []
+    others: dict[str | None, asyncio.Task[list[Event]]] = {}
     async with asyncio.timeout(BOUND), aclosing(handle.stream()) as events:
-        seen: list[str] = []
         async for event in events:
-            seen.append(event.type)
+            live.append(event)
+            if event.type in STREAM_ENDS:
+                assert await handle.status() is RunStatus.COMPLETED
             if event.type == "tool.completed":
                 async with Redis.from_url(module_redis_url) as redis:
                     await redis.flushdb()
-    assert seen[-1] == "run.completed"
-    assert sum(kind in STREAM_ENDS for kind in seen) == 1
+                others = {last: asyncio.create_task(collect(handle.stream(last))) for last in (None, live[1].id)}
+    readers = [(None, live), *[(last, await reading) for last, reading in others.items()]]
+    assert len(readers) == 3
+    for last, seen in readers:
+        assert [*order_faults(seen, last), *end_faults(seen)] == []
+        assert seen[-1].type == "run.completed"
+        stored = [event.id for event in live if event.type == "message.completed"]
+        assert [event.id for event in seen if event.type == "message.completed"] == stored
+    for _, seen in readers[1:]:
+        assert "gap" in {event.type for event in seen}
+        assert {event.id for event in live if event.type == "message.delta"} - {event.id for event in seen}
     assert (await handle.result(BOUND)).ok
 
 
@@ -194,7 +208,7 @@ async def test_the_same_from_any_driver_in_sql(client: Client, module_postgres_u
     assert (await client.handle("order-2", run_id).result(BOUND)).text == "thanks"
 
 
-def test_a_program_without_an_event_loop(crew: Crew, module_postgres_url: str, module_redis_url: str) -> None:
+def test_a_program_without_an_event_loop(crew: WorkerProcesses, module_postgres_url: str, module_redis_url: str) -> None:
     with Client.sync(module_postgres_url, redis=module_redis_url) as client:
         handle = client.enqueue("sync", "one two")
         kinds = [event.type for event in handle.stream()]
@@ -205,7 +219,7 @@ def test_a_program_without_an_event_loop(crew: Crew, module_postgres_url: str, m
         stream.close()  # type: ignore[attr-defined]
 
 
-async def test_redis_away_at_accept_is_still_accepted(crew: Crew, module_postgres_url: str) -> None:
+async def test_redis_away_at_accept_is_still_accepted(crew: WorkerProcesses, module_postgres_url: str) -> None:
     """Failure table: queued in Postgres, and run once the reconciler finds it."""
     async with Client.connect(module_postgres_url, redis="redis://127.0.0.1:1/0") as client:
         handle = await asyncio.wait_for(client.enqueue("no-redis", "still here"), BOUND)

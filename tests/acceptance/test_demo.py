@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from runner import RunStatus, default_model
-from runner.testing import Harness
-from tests.providers.conversation import Call, Conversation, Reply
-from tests.providers.server import Providers
+from runyard import RunStatus, default_model
+from runyard.testing import Harness
+from tests.support.providers.conversation import Call, Conversation, Reply
+from tests.support.providers.server import Providers
 
 CHAPTERS = ("Three prompts at once", "A fork", "An approval", "A probe", "A crash", "The family", "Figures")
 OF_THE_CALLER = ("RUNYARD_", "OPENAI_", "ANTHROPIC_", "GOOGLE_")
@@ -24,7 +24,7 @@ def demo(folder: Path, offered: Mapping[str, str]) -> str:
     """What the demo shows in an environment that offers only this."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_CALLER)}
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "api.cli", "demo", "--picture", str(folder / "demo.svg")],
+        [sys.executable, "-P", "-m", "runyard_api.cli", "demo", "--picture", str(folder / "demo.svg")],
         cwd=folder,
         env={**kept, **offered},
         capture_output=True,
@@ -83,7 +83,7 @@ def test_the_demo_holds_on_a_model(providers: Providers, tmp_path: Path) -> None
 @pytest.mark.parametrize("provider", DEFAULTS)
 async def test_the_desk_speaks_to_each_provider(provider: str, providers: Providers, only: pytest.MonkeyPatch) -> None:
     """The key chooses the provider and its default model."""
-    from api.cli.desk import desk as agent
+    from runyard_api.cli.demo.desk import desk as agent
 
     providers.scenario = desk
     for name, value in offered(providers, provider).items():

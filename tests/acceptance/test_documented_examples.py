@@ -11,10 +11,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from pydantic_ai.models import Model
 
-import runner
-from runner import Agent, Message, RunyardError
-from runner.checkpointer import CheckpointData, PostgresCheckpointer
-from runner.errors import (
+import runyard
+from runyard import Agent, Message, RunyardError
+from runyard.checkpointer import CheckpointData, PostgresCheckpointer
+from runyard.errors import (
     CapabilityMissingError,
     CheckpointerError,
     RunAlreadyClaimedError,
@@ -24,10 +24,10 @@ from runner.errors import (
     SchemaUninitialized,
     ThreadNotFoundError,
 )
-from runner.hitl import CheckpointedChannel, InMemoryChannel, ask_user_tool
-from runner.models import ForkOnceResult, HitlRequest, JsonObject
-from runner.ports import Checkpointer
-from tests.scripted_models import answering, calling, echo
+from runyard.hitl import CheckpointedChannel, InMemoryChannel, ask_user_tool
+from runyard.models import ForkOnceResult, HitlRequest, JsonObject
+from runyard.ports.stores import Checkpointer
+from tests.support.scripted_models import answering, calling, echo
 
 COLOR = {"questions": [{"question": "Which color?"}]}
 provider = SimpleNamespace(model=lambda name: calling(("ask_user", COLOR), then=f"{name} knows"))
@@ -58,7 +58,7 @@ class TestForking:
     async def test_prompt_takes_a_run_id(self, cp: Checkpointer, monkeypatch: pytest.MonkeyPatch) -> None:
         """R1: "hosts that want to control the id can supply it"."""
         source = ModuleType("uuid_extensions")
-        source.uuid7str = runner.new_id  # type: ignore[attr-defined]
+        source.uuid7str = runyard.new_id  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "uuid_extensions", source)
         agent = agent_of(cp)
 
@@ -105,7 +105,7 @@ class TestForking:
         assert await agent.resume() == "R1"
         assert agent.state.active_run_id is None
 
-    async def test_fork(self, cp: Checkpointer) -> None:
+    async def test_documented_fork_has_the_history_up_to_its_cut(self, cp: Checkpointer) -> None:
         """F1 to F3: the branch has the history up to R1 and nothing of what is pending or came later."""
         agent = agent_of(cp)
         await cp.append("conv_123", [Message.user("legacy")])
@@ -249,7 +249,7 @@ class TestForking:
 class TestCheckpointers:
     """The checkpointer reference."""
 
-    async def test_usage(self, postgres_url: str) -> None:
+    async def test_documented_usage_is_reported(self, postgres_url: str) -> None:
         """R15."""
         thread_id, msg1, msg2 = "t", Message.user("a"), Message.assistant("b")
 
@@ -264,7 +264,7 @@ class TestCheckpointers:
             kept = await again.load(thread_id)
             assert kept is not None and (kept.extra, kept.parent_thread_id) == ({"k": "v"}, None)
 
-    async def test_opening(self, empty_postgres_url: str) -> None:
+    async def test_connecting_without_a_schema_says_what_to_do(self, empty_postgres_url: str) -> None:
         """ "Raises …SchemaUninitialized at aenter"; outside it says what to do."""
         cp = PostgresCheckpointer(dsn=empty_postgres_url)
         with pytest.raises(SchemaUninitialized):
@@ -273,7 +273,7 @@ class TestCheckpointers:
         with pytest.raises(ValueError, match="async with"):
             await cp.load("t")
 
-    async def test_every_method(self, cp: Checkpointer) -> None:
+    async def test_client_has_every_method_of_the_reference(self, cp: Checkpointer) -> None:
         """R13, R15: the methods of the reference, by name and by keyword."""
         assert CheckpointData() == CheckpointData(messages=[], extra={}, parent_thread_id=None)
         await cp.claim_run("t", "R1")

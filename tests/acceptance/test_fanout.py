@@ -1,4 +1,4 @@
-"""fork_many on worker processes that are killed (semantics: F11, I1)."""
+"""fork_many on worker processes that are killed (F11, I1)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import signal
 
 import pytest
 
-from api.cli.exits import Exit
-from api.cli.main import main
-from runner import Client
-from runner.exchange import Attempt, Step
-from runner.models import ForkManyResult
-from runner.states import RunStatus
-from tests.fleet import Fleet, until
+from runyard import Client
+from runyard.domain.states import RunStatus
+from runyard.models import ForkManyResult
+from runyard.ports.refs import AttemptToken
+from runyard.ports.results import Step
+from runyard_api.cli.exit_codes import Exit
+from runyard_api.cli.main import main
+from tests.support.fleet import Fleet, until
 
 BOUND = 60.0
 
@@ -24,7 +25,7 @@ async def steps_of(fleet: Fleet, thread_id: str, job: str) -> dict[str, Step]:
     """What the job has recorded."""
     run, key = await fleet.client.run(thread_id, job), await fleet.backend.threads.thread_key(thread_id)
     assert key is not None
-    return (await fleet.backend.runs.ledger(Attempt(key, job, run.fence or 0))).steps
+    return (await fleet.backend.runs.ledger(AttemptToken(key, job, run.fence or 0))).steps
 
 
 async def first_run(fleet: Fleet) -> None:

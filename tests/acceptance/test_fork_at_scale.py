@@ -9,13 +9,16 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from backends.memory import connect as connect_memory
-from backends.postgres.backend import PostgresBackend
-from backends.postgres.backend import connect as connect_postgres
-from runner.exchange import AcceptRequest, Cut, ForkRequest, RunRef, WorkerInfo, Write
-from runner.models import Message
-from runner.ports import Backend
-from tests.long_thread import LongThread, ScriptedRun
+from runyard.models import Message
+from runyard.ports.commands import AcceptRequest, Cut, ForkRequest, Write
+from runyard.ports.queries import PathRequest
+from runyard.ports.refs import RunRef
+from runyard.ports.stores import Backend
+from runyard.ports.workers import WorkerInfo
+from runyard_backends.memory import connect as connect_memory
+from runyard_backends.postgres.backend import PostgresBackend
+from runyard_backends.postgres.backend import connect as connect_postgres
+from tests.support.long_thread import LongThread, ScriptedRun
 
 RUNS = 50_000
 FEW, TWO_PAGES = 20, 200
@@ -166,9 +169,9 @@ async def test_b2_a_page_reads_a_page(big: Big, newest_first: bool) -> None:
     for thread in ("big", f"paged-{newest_first}"):
 
         async def two_pages(n: int, thread: str = thread) -> None:
-            page = await threads.messages(thread, limit=50, newest_first=newest_first)
+            page = await threads.messages(thread, PathRequest(limit=50, newest_first=newest_first))
             assert len(page.items) == 50
-            page = await threads.messages(thread, limit=50, newest_first=newest_first, cursor=page.next)
+            page = await threads.messages(thread, PathRequest(limit=50, newest_first=newest_first, cursor=page.next))
             assert len(page.items) == 50
 
         assert max((await rows_read(big, two_pages)).values()) <= TWO_PAGES
@@ -202,7 +205,7 @@ async def test_r3_accept_claim_and_complete_read_a_few_rows(big: Big) -> None:
 async def test_b4_f6_a_cut_at_a_message_reads_a_few_rows(big: Big) -> None:
     """Whether a tool cycle is open at a message is told by the messages with calls and results, not by the whole path."""
     threads, runs = big.backend.threads, big.backend.runs
-    [leaf] = (await threads.messages("big", limit=1, newest_first=True)).items
+    [leaf] = (await threads.messages("big", PathRequest(limit=1, newest_first=True))).items
 
     async def prompt(n: int) -> None:
         accepted = await runs.accept(

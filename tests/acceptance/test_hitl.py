@@ -1,4 +1,4 @@
-"""Humans, against real servers and worker processes (semantics: H3, H4, H7, H11)."""
+"""Humans, against real servers and worker processes (H3, H4, H7, H11)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from backends.redis.arq_worker import serve
-from runner import App, Client, Message, RunContext, RunStatus, ToolCallPart, registry
-from runner.errors import HitlAlreadyAnsweredError, HitlStaleAnswerError
-from runner.models import HitlRequest
-from tests.failpoints.agent import EFFECTS
-from tests.fleet import Fleet, until
+from runyard import App, Client, Message, RunContext, RunStatus, ToolCallPart
+from runyard.errors import HitlAlreadyAnsweredError, HitlStaleAnswerError
+from runyard.models import HitlRequest
+from runyard.support import backend_registry
+from runyard_api.worker.process import serve
+from tests.support.agents.sweep import EFFECTS
+from tests.support.fleet import Fleet, until
 
 BOUND = 30.0
 """Seconds that any one run may take on a busy machine."""
@@ -24,7 +25,7 @@ PAIRS = 200
 async def test_h4_200_pairs_of_responders_at_once(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """H4, I6: of two answers exactly one wins, the run has that one, and its tool runs once."""
     monkeypatch.setenv(EFFECTS, str(tmp_path / "effects"))
-    await asyncio.gather(*(fleet.start(app="tests.failpoints.agent:app") for _ in range(2)))
+    await asyncio.gather(*(fleet.start(app="tests.support.agents.sweep:app") for _ in range(2)))
     handles = [await fleet.client.enqueue(f"t{n}", "ask-go tool-a", f"r{n}") for n in range(PAIRS)]
     asked = await asyncio.gather(*(handle.result(60) for handle in handles))
 
@@ -74,7 +75,7 @@ async def test_h7_what_the_request_chose_happens_at_its_deadline(
     postgres_url: str, redis_url: str, choice: str, status: str, text: str
 ) -> None:
     """H7: without anybody who waits for it; a late answer is stale."""
-    backend = await registry.connect(postgres_url, redis=redis_url)
+    backend = await backend_registry.connect(postgres_url, redis=redis_url)
     async with serve(App({"clerk": clerk}), backend), Client.connect(postgres_url, redis=redis_url) as client:
         handle = await client.enqueue("t", choice)
 
@@ -105,7 +106,7 @@ async def test_h11_extra_is_saved_with_the_suspension(postgres_url: str, redis_u
     async with Client.connect(postgres_url, redis=redis_url) as client:
         handle = await client.enqueue("t", "hi")
         for answer in ("no", None):
-            backend = await registry.connect(postgres_url, redis=redis_url)
+            backend = await backend_registry.connect(postgres_url, redis=redis_url)
             async with serve(App({"agent": agent}), backend):
                 result = await handle.result(BOUND)
             await backend.close()

@@ -1,4 +1,4 @@
-"""A run enqueued in the host's own transaction exists exactly if that commits (semantics: R1, R2, R11)."""
+"""A run enqueued in the host's own transaction exists exactly if that commits (R1, R2, R11)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import asyncpg
 import psycopg
 import pytest
 
-from backends.redis import RedisServer
-from runner import Client, errors
-from runner.states import RunStatus
-from tests.fleet import Fleet
+from runyard import Client, errors
+from runyard.domain.states import RunStatus
+from runyard_backends.redis import RedisServer
+from tests.support.fleet import Fleet
 
 BOUND = 30.0
 

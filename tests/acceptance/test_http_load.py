@@ -8,10 +8,9 @@ from itertools import pairwise
 
 import httpx
 
-from tests.fleet import Fleet
-from tests.http.server import Frame, frames
-
-from .test_http_server import BOUND, api
+from tests.acceptance.test_http_server import BOUND, api
+from tests.support.api_server import Frame, frames
+from tests.support.fleet import Fleet
 
 READERS, CUTS = 25, 3
 PROMPTS, CLIENTS = 80, 16

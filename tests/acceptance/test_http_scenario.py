@@ -10,10 +10,9 @@ from itertools import pairwise
 import httpx
 import pytest
 
-from runner import Client, Event, Run, RunHandle, errors
-from tests.fleet import Fleet, free_port, until
-
-from .test_http_server import RUNYARD, environment, runyard
+from runyard import Client, Event, Run, RunHandle, errors
+from tests.acceptance.test_http_server import RUNYARD, environment, runyard
+from tests.support.fleet import Fleet, free_port, until
 
 BOUND = 60.0
 PROMPTS = 8

@@ -15,13 +15,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from runner.client import Client
-from runner.models import STREAM_ENDS
-from tests.fleet import Fleet, free_port, until
-from tests.http.server import Frame, frames
+from runyard import Client
+from runyard.models import STREAM_ENDS
 from tests.http.test_tokens import OF_THREAD, RUN, STREAM, THREAD, under_a_digest
+from tests.support.api_server import Frame, frames
+from tests.support.fleet import Fleet, free_port, until
 
-RUNYARD = [sys.executable, "-P", "-m", "api.cli"]
+RUNYARD = [sys.executable, "-P", "-m", "runyard_api.cli"]
 BOUND = 60.0
 
 
@@ -161,7 +161,7 @@ async def test_sigterm_ends_streams_and_the_process(fleet: Fleet) -> None:
     assert (await fleet.client.handle("t", "r").result(BOUND)).ok
 
 
-async def test_one_connection_to_redis_feeds_all_streams(fleet: Fleet) -> None:
+async def test_api_process_feeds_all_streams_from_one_redis_connection(fleet: Fleet) -> None:
     """E3: however many readers there are."""
     await fleet.client.enqueue("t", "x", "r")
     async with (
@@ -198,8 +198,8 @@ async def subscribed(fleet: Fleet) -> int:
 
 async def test_readiness_follows_the_schema(empty_postgres_url: str, redis_url: str, tmp_path: Path) -> None:
     """A3: not ready without a schema that this code can run on, alive all the same; ready once it is there."""
-    from api.http.app import asgi_app
-    from backends.postgres.migrate import migrate
+    from runyard_api.http.app import asgi_app
+    from runyard_backends.postgres.migrate import migrate
     from tests.http.conftest import transport
 
     app = asgi_app(postgres=empty_postgres_url, redis=redis_url, auth="off")
@@ -216,8 +216,8 @@ async def test_readiness_follows_the_schema(empty_postgres_url: str, redis_url: 
 
 
 async def test_without_redis_it_accepts_and_says_so(postgres_url: str) -> None:
-    """design 7: Redis down at accept: 202, queued in Postgres."""
-    from api.http.app import asgi_app
+    """O1: Redis down at accept: 202, queued in Postgres."""
+    from runyard_api.http.app import asgi_app
     from tests.http.conftest import transport
 
     app = asgi_app(postgres=postgres_url, redis="redis://127.0.0.1:1/0", auth="off")

@@ -6,8 +6,8 @@ from contextlib import suppress
 import asyncpg
 import pytest
 
-from runner import Client
-from tests.fleet import Fleet
+from runyard import Client
+from tests.support.fleet import Fleet
 
 LIMIT, RUNS = 3, 60
 MANY, FEW, SLOTS = 2000, 5, 4
@@ -41,7 +41,7 @@ async def test_r16_an_agents_limit_holds_over_all_workers(fleet: Fleet) -> None:
     await client.set_limit("running_per_agent", 1, subject="default")
     waiting = await client.enqueue("waiting", "hello", "r")
     async with asyncio.timeout(20):
-        while "waiting for a slot of agent default (limit 1)" not in await waiting.explain():  # noqa: ASYNC110
+        while "waiting for a permit of agent default (limit 1)" not in await waiting.explain():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await blocked.cancel()
     assert (await waiting.result(20)).ok

@@ -9,10 +9,10 @@ from fastmcp.client.transports import StdioTransport
 from pydantic_ai import Agent
 from pydantic_ai.mcp import MCPToolset
 
-from runner import App, RunStatus
-from runner.testing import Harness, ScriptedModel, call
+from runyard import App, RunStatus
+from runyard.testing import Harness, ScriptedModel, call
 
-SERVER = Path(__file__).with_name("counting_server.py")
+SERVER = Path(__file__).parents[1] / "support" / "agents" / "counting_server.py"
 
 
 async def test_a_finished_tool_of_a_server_is_not_called_again(tmp_path: Path) -> None:

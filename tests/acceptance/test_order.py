@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from runner import Client, Run, errors
-from runner.states import RunStatus
-from tests.fleet import Fleet
+from runyard import Client, Run, errors
+from runyard.domain.states import RunStatus
+from tests.support.fleet import Fleet
 
 THREADS, PROMPTS, WORKERS = 20, 50, 4
 BOUND = 60.0

@@ -1,4 +1,4 @@
-"""Servers that go away under load, and a Redis that loses everything (design §7)."""
+"""Servers that go away under load, and a Redis that loses everything (O1 to O3)."""
 
 import asyncio
 import os
@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from redis.asyncio import Redis
 
-from backends.embedded import EmbeddedPostgres, EmbeddedRedis
-from runner.errors import BackendUnavailableError
-from runner.handle import RunHandle
-from runner.models import Run, new_id
-from runner.recovery import UNCHANGED
-from runner.states import RunStatus
-from tests.fleet import SLACK, Fleet, until
+from runyard.client.run_handle import RunHandle
+from runyard.domain.states import RunStatus
+from runyard.errors import BackendUnavailableError
+from runyard.models import Run, new_id
+from runyard.worker.failure_detector import MIN_HEAD_AGE
+from runyard_backends.embedded import EmbeddedPostgres, EmbeddedRedis
+from tests.support.fleet import SLACK, Fleet, until
 
 OUTAGE = float(os.environ.get("RUNYARD_TEST_OUTAGE", "4"))
 """Seconds for which Redis is down."""
@@ -138,7 +138,7 @@ async def test_postgres_restarts(fleet: Fleet, postgres_server: EmbeddedPostgres
 
 @pytest.mark.timeout(120 + 2 * STALL)
 async def test_postgres_stalls(fleet: Fleet, postgres_server: EmbeddedPostgres) -> None:
-    """Design §5: a store that does not answer says nothing about workers; none is declared dead, nothing taken over."""
+    """W1, O2: a store that does not answer says nothing about workers; none is declared dead, nothing taken over."""
     async with under_load(fleet) as load:
 
         async def outage() -> None:
@@ -151,7 +151,7 @@ async def test_postgres_stalls(fleet: Fleet, postgres_server: EmbeddedPostgres) 
 
 @pytest.mark.timeout(120)
 async def test_redis_loses_everything(fleet: Fleet, redis_url: str) -> None:
-    """I1, design §7: FLUSHALL with 1,000 queued, 100 running and 100 suspended runs. None is lost, none runs twice."""
+    """I1, O3: FLUSHALL with 1,000 queued, 100 running and 100 suspended runs. None is lost, none runs twice."""
     await fleet.start()
     suspended = [await fleet.client.enqueue(f"s{n}", "color?") for n in range(100)]
     for handle in suspended:
@@ -164,7 +164,7 @@ async def test_redis_loses_everything(fleet: Fleet, redis_url: str) -> None:
         accepted_at = (await queued[-1].run()).accepted_at
 
         async def settled() -> bool:
-            return datetime.now(UTC) - accepted_at > UNCHANGED
+            return datetime.now(UTC) - accepted_at > MIN_HEAD_AGE
 
         await until(settled)
         async with Redis.from_url(redis_url) as redis:

@@ -9,10 +9,10 @@ import asyncpg
 import httpx
 import pytest
 
-from api.http.app import asgi_app
-from api.http.settings import ApiSettings
-from backends.postgres.backend import connect
-from runner.exchange import PAGE_BYTES
+from runyard.ports.results import PAGE_BYTES
+from runyard_api.http.app import asgi_app
+from runyard_api.http.settings import ApiSettings
+from runyard_backends.postgres.backend import connect
 
 LARGE = """
 WITH random AS MATERIALIZED (SELECT string_agg(gen_random_uuid()::text, '') AS x FROM generate_series(1, 30000))

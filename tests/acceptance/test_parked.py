@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 from redis.asyncio import Redis
 
-from runner.states import RunStatus
-from tests.fleet import Fleet, until
+from runyard.domain.states import RunStatus
+from tests.support.fleet import Fleet, until
 
 SUSPENDED, SLOTS = 1000, 100
 WAITING, IO_SECONDS = 2000, 10
@@ -72,7 +72,7 @@ async def test_h1_a_thousand_suspended_runs_hold_nothing(fleet: Fleet, database:
 
 @pytest.mark.slow
 async def test_two_thousand_runs_wait_for_io_in_one_process(fleet: Fleet, database: asyncpg.Connection) -> None:
-    """Design §7: one worker process holds them all at the same moment, and none is thought lost meanwhile."""
+    """Q1: one worker process holds them all at the same moment, and none is thought lost meanwhile."""
     client = fleet.client
     prompt = f"sleep {IO_SECONDS} | over"
     handles = await asyncio.gather(*(client.enqueue(f"t{n}", prompt, "r") for n in range(WAITING)))

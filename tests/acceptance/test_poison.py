@@ -1,11 +1,11 @@
-"""Poison (design §5, §7): a run that takes its process down ends dead, and none of its neighbours with it."""
+"""Poison (R21): a run that takes its process down ends dead, and none of its neighbours with it."""
 
 import asyncio
 
 import pytest
 
-from runner.states import RunStatus
-from tests.fleet import Fleet
+from runyard.domain.states import RunStatus
+from tests.support.fleet import Fleet
 
 INNOCENT = 200
 
@@ -13,7 +13,7 @@ INNOCENT = 200
 @pytest.mark.timeout(150)
 async def test_a_poison_run_beside_200_innocent_ones(fleet: Fleet) -> None:
     """All of them share a process with it twice; it is dead, they complete, and one worker of three is left unharmed."""
-    app = "tests.agents:app"
+    app = "tests.support.agents.odd:app"
     first = await fleet.start(app=app)
     innocent = [await fleet.client.enqueue(f"t{n}", "hi", agent="innocent") for n in range(INNOCENT)]
     poison = await fleet.client.enqueue("poison", str(INNOCENT), agent="poison")

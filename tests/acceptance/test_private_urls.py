@@ -1,4 +1,4 @@
-"""No process fetches what a message names (semantics: M5): callers over HTTP, workers, and the protocols of the providers."""
+"""No process fetches what a message names (M5): callers over HTTP, workers, and the protocols of the providers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
-from api.http.app import asgi_app
-from runner.models import new_id
-from tests.fleet import Fleet
-from tests.lure import Private, claims, private
-from tests.providers.conversation import MODELS
-from tests.providers.server import Providers
+from runyard.models import new_id
+from runyard_api.http.app import asgi_app
+from tests.support.fleet import Fleet
+from tests.support.lure import Private, claims, private
+from tests.support.providers.conversation import MODELS
+from tests.support.providers.server import Providers
 
-APP = "tests.acceptance.support:plain"
+APP = "tests.support.agents.customer_support:plain"
 ESCAPING = ("executor", "thread")
 BOUND = 60.0
 
@@ -99,7 +99,7 @@ async def test_m5_no_thread_and_no_loop_of_an_agent_leaves_the_guard(
     fleet: Fleet, providers: Providers, target: Private
 ) -> None:
     """What an agent starts by itself does not carry its run's context."""
-    await fleet.start(app="tests.acceptance.escaping:app")
+    await fleet.start(app="tests.support.agents.escaping:app")
     said = {agent: (await (await fleet.client.enqueue(agent, target.url, agent=agent)).result()).text for agent in ESCAPING}
     assert target.reached == []
     assert said == dict.fromkeys(ESCAPING, "FetchNotAllowedError")
@@ -107,7 +107,7 @@ async def test_m5_no_thread_and_no_loop_of_an_agent_leaves_the_guard(
 
 async def test_m5_not_in_the_process_for_runs_alone_either(fleet: Fleet, providers: Providers, target: Private) -> None:
     for _ in range(3):  # two of them die with the run
-        await fleet.start(app="tests.acceptance.escaping:app")
+        await fleet.start(app="tests.support.agents.escaping:app")
     result = await (await fleet.client.enqueue("t", target.url, agent="alone")).result()
     assert target.reached == []
     assert (result.text, result.run.crash_count) == ("FetchNotAllowedError", 2)

@@ -1,4 +1,4 @@
-"""Retries, timeouts and due times against real servers (semantics: R11)."""
+"""Retries, timeouts and due times against real servers (R11)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
-from backends.redis.arq_worker import serve
-from runner import App, Client, Message, RetryPolicy, RunContext, RunStatus, registry
+from runyard import App, Client, Message, RetryPolicy, RunContext, RunStatus
+from runyard.support import backend_registry
+from runyard_api.worker.process import serve
 
 BOUND = 30.0
 """Seconds that any one run may take on a busy machine."""
@@ -17,7 +18,7 @@ BOUND = 30.0
 @asynccontextmanager
 async def serving(app: App, postgres_url: str, redis_url: str) -> AsyncIterator[Client]:
     """A worker of ``app`` in this process, and a client."""
-    backend = await registry.connect(postgres_url, redis=redis_url)
+    backend = await backend_registry.connect(postgres_url, redis=redis_url)
     async with serve(app, backend, grace=1), Client.connect(postgres_url, redis=redis_url) as client:
         yield client
     await backend.close()

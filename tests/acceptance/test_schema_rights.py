@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
-from backends.postgres.database import statements
-from runner import Client
+from runyard import Client
+from runyard_backends.postgres.migrate import called_functions
 
 OWN_PATH = "search_path=pg_catalog, pg_temp"
 
@@ -26,22 +25,17 @@ async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
-def called() -> set[str]:
-    """The functions that clients and hosts call themselves; all others are called by these, under their settings."""
-    return {name for text in statements().values() for name in re.findall(r"runyard\.(\w+)\(", text)} | {"accept"}
-
-
-async def test_what_is_called_from_outside_has_a_path_of_its_own(admin: asyncpg.Connection) -> None:
+async def test_functions_set_their_search_path(admin: asyncpg.Connection) -> None:
     """And hands it on to whatever it calls. An operator or function of another schema that fits better is not taken."""
     rows = await admin.fetch(
         "SELECT proname, coalesce(proconfig, '{}') AS settings FROM pg_proc WHERE pronamespace = 'runyard'::regnamespace"
     )
     fixed = {row["proname"] for row in rows if OWN_PATH in row["settings"]}
-    assert called() - fixed == set() and len(called()) > 50
-    assert called() <= {row["proname"] for row in rows}
+    assert called_functions() - fixed == set() and len(called_functions()) > 50
+    assert called_functions() <= {row["proname"] for row in rows}
 
 
-async def test_nobody_may_call_or_enter_unasked(admin: asyncpg.Connection) -> None:
+async def test_other_roles_may_neither_call_functions_nor_use_the_schema(admin: asyncpg.Connection) -> None:
     """Of every function, and of those that a later migration makes."""
     open_ = await admin.fetch(
         "SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a "

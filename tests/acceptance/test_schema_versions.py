@@ -1,16 +1,21 @@
-"""Which code starts on which schema (design §11)."""
+"""Which code starts on which schema (U1)."""
+
+import asyncio
 
 import asyncpg
+import pytest
 
-from backends.postgres.migrate import CODE_VERSION, OLDEST_SCHEMA, migrate, migrations
-from runner import registry
-from runner.errors import RunyardError, SchemaMismatch, SchemaUninitialized
+from runyard.errors import RunyardError, SchemaMismatch, SchemaUninitialized
+from runyard.support import backend_registry
+from runyard_api.cli import exit_codes
+from runyard_api.cli.main import main
+from runyard_backends.postgres.migrate import CODE_VERSION, OLDEST_SCHEMA, Migrated, Release, migrate
 
 
 async def starts(url: str) -> type[RunyardError] | None:
     """Whether this code connects to the database; the error if not."""
     try:
-        backend = await registry.connect(url)
+        backend = await backend_registry.connect(url)
     except RunyardError as error:
         return type(error)
     await backend.close()
@@ -31,7 +36,7 @@ async def test_code_starts_from_its_oldest_schema_to_the_newest_that_admits_it(p
     assert await starts(postgres_url) is None
     await record(postgres_url, 101, CODE_VERSION)
     assert await starts(postgres_url) is None
-    assert await migrate(postgres_url) == []
+    assert await migrate(postgres_url) == Migrated(101, 101, (), 0, None)
     await record(postgres_url, 102, CODE_VERSION + 1)
     assert await starts(postgres_url) is SchemaMismatch
     await record(postgres_url, 103, 1)
@@ -48,11 +53,36 @@ async def test_code_does_not_start_on_a_schema_that_lacks_what_it_uses(postgres_
 
 async def test_without_a_schema(empty_postgres_url: str) -> None:
     assert await starts(empty_postgres_url) is SchemaUninitialized
-    await migrate(empty_postgres_url)
+    release = Release.installed()
+    done = await migrate(empty_postgres_url)
+    assert (done.before, done.after) == (0, len(release.migrations))
+    assert done.migrations[0] == "0001_threads" and len(done.migrations) == len(release.migrations)
+    assert done.functions == sum(len(file.functions) for file in release.functions)
     assert await starts(empty_postgres_url) is None
 
 
+async def test_the_command_says_what_it_did(
+    empty_postgres_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From which version to which, and how many functions were replaced."""
+    monkeypatch.setenv("RUNYARD_POSTGRES_URL", empty_postgres_url)
+    functions = sum(len(file.functions) for file in Release.installed().functions)
+
+    async def told() -> str:
+        assert await asyncio.to_thread(main, ["migrate"]) == exit_codes.Exit.OK
+        return " ".join(capsys.readouterr().out.split())
+
+    assert f"went from version 0 to {OLDEST_SCHEMA}; {functions} functions made or replaced" in await told()
+    assert f"up to date, at version {OLDEST_SCHEMA}" in await told()
+    connection = await asyncpg.connect(empty_postgres_url)
+    await connection.execute("UPDATE runyard.schema_functions SET digest = '' WHERE file = 'suspend'")
+    assert f"at version {OLDEST_SCHEMA}, as before; 1 function made or replaced" in await told()
+    await connection.execute("UPDATE runyard.schema_functions SET release = '{99, 1}' WHERE file = 'suspend'")
+    await connection.close()
+    assert "those of release 99.1, which is newer" in await told()
+
+
 def test_the_oldest_schema_is_one_of_this_code() -> None:
-    versions = [version for version, _, _ in migrations()]
+    versions = [migration.version for migration in Release.installed().migrations]
     assert versions == list(range(1, len(versions) + 1))
     assert OLDEST_SCHEMA in versions

@@ -1,4 +1,4 @@
-"""A worker that is asked to leave (design §7): it drains, hands the rest over, and is gone in time."""
+"""A worker that is asked to leave (W6): it drains, hands the rest over, and is gone in time."""
 
 import asyncio
 import os
@@ -7,12 +7,12 @@ import time
 import asyncpg
 import pytest
 
-from backends.embedded import EmbeddedPostgres
-from backends.redis.arq_worker import LINGER
-from runner.executor import UNWIND
-from runner.states import RunStatus
-from runner.worker import LEAVE
-from tests.fleet import SLACK, Fleet, until
+from runyard.domain.states import RunStatus
+from runyard.execution.executor import CLEANUP_SECONDS
+from runyard.worker.worker import LEAVE_SECONDS
+from runyard_api.worker.process import LINGER_SECONDS
+from runyard_backends.embedded import EmbeddedPostgres
+from tests.support.fleet import SLACK, Fleet, until
 
 GRACE = float(os.environ.get("RUNYARD_TEST_GRACE", "2"))
 """Seconds that the worker lets its runs finish."""
@@ -49,15 +49,15 @@ async def test_sigterm_with_100_runs_in_flight(fleet: Fleet) -> None:
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("keeps", ["task", "thread"])
 async def test_sigterm_does_not_wait_for_what_ignores_it(fleet: Fleet, keeps: str) -> None:
-    """Design §7: a task that swallows its cancellation, or a thread that nothing can cancel, does not keep the process."""
-    leaver = await fleet.start(grace=0, app="tests.agents:app")
+    """W6: a task that swallows its cancellation, or a thread that nothing can cancel, does not keep the process."""
+    leaver = await fleet.start(grace=0, app="tests.support.agents.odd:app")
     handle = await fleet.client.enqueue("t", keeps, agent="stubborn")
     await fleet.holder("t", handle.id, messages=0)
     began = time.monotonic()
     fleet.processes[leaver].terminate()
     assert await asyncio.wait_for(fleet.processes[leaver].wait(), 40) == 0
-    assert time.monotonic() - began <= UNWIND + 2 + LINGER + SLACK
-    await fleet.start(app="tests.agents:app")
+    assert time.monotonic() - began <= CLEANUP_SECONDS + 2 + LINGER_SECONDS + SLACK
+    await fleet.start(app="tests.support.agents.odd:app")
     assert (await handle.result(20)).run.crash_count == 0
 
 
@@ -66,8 +66,8 @@ async def test_sigterm_does_not_wait_for_what_ignores_it(fleet: Fleet, keeps: st
 async def test_sigterm_does_not_wait_for_a_server_that_does_not_answer(
     fleet: Fleet, postgres_server: EmbeddedPostgres, keeps: str | None
 ) -> None:
-    """Design §7: what cannot be told is left to the others."""
-    leaver = await fleet.start(grace=0, app="tests.agents:app")
+    """W6: what cannot be told is left to the others."""
+    leaver = await fleet.start(grace=0, app="tests.support.agents.odd:app")
     if keeps is not None:
         handle = await fleet.client.enqueue("t", keeps, agent="stubborn")
         await fleet.holder("t", handle.id, messages=0)
@@ -75,8 +75,8 @@ async def test_sigterm_does_not_wait_for_a_server_that_does_not_answer(
     try:
         began = time.monotonic()
         fleet.processes[leaver].terminate()
-        assert await asyncio.wait_for(fleet.processes[leaver].wait(), LEAVE + 20) == 0
-        assert time.monotonic() - began <= LEAVE + LINGER + SLACK
+        assert await asyncio.wait_for(fleet.processes[leaver].wait(), LEAVE_SECONDS + 20) == 0
+        assert time.monotonic() - began <= LEAVE_SECONDS + LINGER_SECONDS + SLACK
     finally:
         postgres_server.resume()
 
@@ -84,15 +84,15 @@ async def test_sigterm_does_not_wait_for_a_server_that_does_not_answer(
 @pytest.mark.timeout(90)
 async def test_sigterm_does_not_wait_for_a_store_that_refuses(fleet: Fleet, postgres_url: str) -> None:
     """R9: a worker that cannot say that it leaves hands its runs over all the same, and no thread keeps its process."""
-    leaver = await fleet.start(grace=0, app="tests.agents:app")
+    leaver = await fleet.start(grace=0, app="tests.support.agents.odd:app")
     handle = await fleet.client.enqueue("t", "thread", agent="stubborn")
     await fleet.holder("t", handle.id, messages=0)
     connection = await asyncpg.connect(postgres_url)
     await connection.execute("ALTER TABLE runyard.workers RENAME TO gone")
     began = time.monotonic()
     fleet.processes[leaver].terminate()
-    assert await asyncio.wait_for(fleet.processes[leaver].wait(), LEAVE + 20) == 0
-    assert time.monotonic() - began <= LEAVE + LINGER + SLACK
+    assert await asyncio.wait_for(fleet.processes[leaver].wait(), LEAVE_SECONDS + 20) == 0
+    assert time.monotonic() - began <= LEAVE_SECONDS + LINGER_SECONDS + SLACK
     await connection.execute("ALTER TABLE runyard.gone RENAME TO workers")
     await connection.close()
     run = await handle.run()

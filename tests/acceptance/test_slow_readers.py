@@ -9,23 +9,25 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
 
-from backends.conformance.world import T, World, proved, said
-from tests.fleet import SLACK, Fleet
-
-from .test_attacks import Pulse, memory
-from .test_http_server import api
+from runyard.models import JsonValue, Message, ToolCallPart
+from runyard_backends.conformance.world import T, World, proved, said
+from tests.acceptance.test_attacks import Pulse, memory
+from tests.acceptance.test_http_server import api
+from tests.support.fleet import SLACK, Fleet
 
 READERS: Final = int(os.environ.get("RUNYARD_TEST_READERS", "40"))
 MESSAGES: Final = 160
 """A run of 32 MB."""
 SIZE: Final = 200_000
+VALUES: Final = 20_000
+"""Values in one message of many small ones: about 200 KB as JSON and 4 MB as objects."""
 TAKEN: Final = 2**15
 """Bytes that a reader takes at a time."""
 SECONDS: Final = 8.0
@@ -67,13 +69,24 @@ async def slow(url: str) -> AsyncIterator[asyncio.Task[int]]:
                 await reading
 
 
+def long_text() -> Message:
+    return said("x" * SIZE)
+
+
+def many_values() -> Message:
+    rows: list[JsonValue] = [{"measured": n} for n in range(VALUES // 2)]
+    return Message(role="assistant", content=[ToolCallPart(id="c", name="store", arguments={"rows": rows})])
+
+
+@pytest.mark.parametrize("made", [long_text, many_values])
 @pytest.mark.parametrize("stream", ["lost", "kept"])
 @pytest.mark.timeout(180)
-async def test_a2_slow_readers_of_a_long_run_silence_nobody(fleet: Fleet, stream: str) -> None:
+async def test_a2_slow_readers_of_a_long_run_silence_nobody(fleet: Fleet, stream: str, made: Callable[[], Message]) -> None:
+    """What waits for a reader is bytes: an event of many small values takes many times as much memory as its JSON."""
     world = World(fleet.backend, lambda: None)  # type: ignore[arg-type, return-value]
     attempt = await world.start("r")
     for n in range(MESSAGES):
-        await world.runs.append(attempt, [said("x" * SIZE)], first_event=3 + n)
+        await world.runs.append(attempt, [made()], first_event=3 + n)
     await world.finish(attempt, said("done"), first_event=3 + MESSAGES)
     if stream == "kept":
         for event in await proved(world.runs, attempt.ref):
@@ -93,6 +106,7 @@ async def test_a2_slow_readers_of_a_long_run_silence_nobody(fleet: Fleet, stream
         with suppress(asyncio.CancelledError):
             await beating
         grown = memory(process.pid) - before
-    print(f"\n{stream}: silent {pulse.longest:.3f} s in {time.monotonic() - began:.0f} s, {grown / 2**20:.0f} MiB more")
+    took = time.monotonic() - began
+    print(f"\n{stream} {made.__name__}: silent {pulse.longest:.3f} s in {took:.0f} s, {grown / 2**20:.0f} MiB more")
     assert pulse.longest <= SILENT + SLACK
     assert grown <= FIRST + READERS * EACH

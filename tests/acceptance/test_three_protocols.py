@@ -1,4 +1,4 @@
-"""One agent over the protocols of the model providers, in worker processes that die (semantics: R9, H1, H5, R7)."""
+"""One agent over the protocols of the model providers, in worker processes that die (R9, H1, H5, R7)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from runner import RunStatus
-from tests.acceptance.support import NOTES, model, notes
-from tests.fleet import Fleet
-from tests.providers.conversation import MODELS
-from tests.providers.server import Providers
+from runyard import RunStatus
+from tests.support.agents.customer_support import NOTES, model, notes
+from tests.support.fleet import Fleet
+from tests.support.providers.conversation import MODELS
+from tests.support.providers.server import Providers
 
 BOUND = 30.0
 """Seconds that any one run may take on a busy machine."""
@@ -23,7 +23,7 @@ async def test_a_worker_is_killed_while_its_runs_wait_for_an_approval(
     """Prompt, parallel tool calls, suspension, kill -9, answer, completed: each effect once, each request to the model once."""
     monkeypatch.setenv(NOTES, str(tmp_path / "notes"))
     providers.scenario = model
-    pid = await fleet.start(app="tests.acceptance.support:app")
+    pid = await fleet.start(app="tests.support.agents.customer_support:app")
     handles = {name: await fleet.client.enqueue(name, f"Refund order {name}", agent=name) for name in MODELS}
     asked = await asyncio.gather(*(handle.result(BOUND) for handle in handles.values()))
     assert [result.status for result in asked] == [RunStatus.SUSPENDED] * len(MODELS)
@@ -31,7 +31,7 @@ async def test_a_worker_is_killed_while_its_runs_wait_for_an_approval(
     fleet.processes[pid].kill()
     await fleet.processes[pid].wait()
 
-    heir = await fleet.start(app="tests.acceptance.support:app")
+    heir = await fleet.start(app="tests.support.agents.customer_support:app")
     for name, result in zip(handles, asked, strict=True):
         [request] = result.requests
         assert request.payload["tool_call"]["name"] == "refund"  # type: ignore[index,call-overload]

@@ -1,4 +1,4 @@
-"""I7: whatever ended a run in the middle, every provider takes the conversation that is left (semantics: R5, R9, R10, F6, H8).
+"""I7: whatever ended a run in the middle, every provider takes the conversation that is left (R5, R9, R10, F6, H8).
 
 Each history is made by an agent on one protocol and then continued, in forks, by agents on all of them. The servers refuse what
 the providers refuse, dangling tool calls first of all.
@@ -12,13 +12,14 @@ from typing import TypeAlias
 
 import pytest
 
-from backends.redis.arq_worker import serve
-from runner import Client, Message, RetryPolicy, RunHandle, RunStatus, registry
-from tests.acceptance.desk import READERS, desk, model
-from tests.fleet import Fleet
-from tests.providers.conversation import MODELS
-from tests.providers.server import Providers
-from tests.race.test_worker_host import serving
+from runyard import Client, Message, RetryPolicy, RunHandle, RunStatus
+from runyard.support import backend_registry
+from runyard_api.worker.process import serve
+from tests.integration.worker.test_worker_host import serving
+from tests.support.agents.desk import READERS, desk, model
+from tests.support.fleet import Fleet
+from tests.support.providers.conversation import MODELS
+from tests.support.providers.server import Providers
 
 BOUND = 30.0
 """Seconds that any one run may take on a busy machine."""
@@ -36,7 +37,7 @@ def urls(request: pytest.FixtureRequest) -> dict[str, str]:
 async def client(urls: dict[str, str], providers: Providers) -> AsyncIterator[Client]:
     """A client, and a worker in this process."""
     providers.scenario = model
-    backend = await registry.connect(**urls)
+    backend = await backend_registry.connect(**urls)
     working = serve if "redis" in urls else serving
     async with working(desk(), backend, grace=1):
         yield Client(backend)
@@ -250,11 +251,11 @@ async def test_i7_every_provider_goes_on_after(client: Client, providers: Provid
 async def test_i7_every_provider_goes_on_after_a_crash(fleet: Fleet, providers: Providers) -> None:
     """R9: a worker is killed while one tool of two is through; another one goes on with the other."""
     providers.scenario = model
-    pid = await fleet.start(app="tests.acceptance.desk:app")
+    pid = await fleet.start(app="tests.support.agents.desk:app")
     handles = [await fleet.client.enqueue(protocol, "quick slow", agent=protocol) for protocol in MODELS]
     await asyncio.gather(*(stored(handle, "tool") for handle in handles))
     fleet.processes[pid].kill()
-    await fleet.start(app="tests.acceptance.desk:app")
+    await fleet.start(app="tests.support.agents.desk:app")
     for handle in handles:
         result = await handle.result(BOUND)
         assert result.ok and result.text == "Done: quick slow", result.error

@@ -18,18 +18,18 @@ import pytest
 from prometheus_client import REGISTRY
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from api.cli import exits
-from api.cli.main import main
-from backends.conformance.world import World
-from backends.postgres.backend import connect
-from backends.webhooks.sender import HttpSender
-from runner import Client, RunStatus, errors
-from runner.models import RunOptions
-from runner.webhooks.dispatcher import Dispatcher
-from runner.webhooks.models import DeliveryStatus, WebhookDelivery, WebhookPolicy
-from runner.webhooks.secrets import derived
-from tests.fleet import Fleet, until
-from tests.receiver import Received, Receiver, answering, new_secret
+from runyard import Client, RunStatus, errors
+from runyard.domain.webhook_secrets import derived
+from runyard.domain.webhooks import DeliveryStatus, WebhookDelivery, WebhookPolicy
+from runyard.models import RunOptions
+from runyard.worker.webhook_dispatcher import WebhookDispatcher
+from runyard_api.cli import exit_codes
+from runyard_api.cli.main import main
+from runyard_backends.conformance.world import World
+from runyard_backends.postgres.backend import connect
+from runyard_backends.webhooks.sender import HttpSender
+from tests.support.fleet import Fleet, until
+from tests.support.receiver import Received, Receiver, answering, new_secret
 
 SECRET = new_secret()
 (OF_RUNS,) = derived(SECRET, "", None, (1,))
@@ -59,10 +59,10 @@ async def world(postgres_url: str) -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def dispatching(world: World, policy: WebhookPolicy = POLICY) -> AsyncIterator[Dispatcher]:
+async def dispatching(world: World, policy: WebhookPolicy = POLICY) -> AsyncIterator[WebhookDispatcher]:
     """The dispatcher of a worker that leads, allowed to reach this machine."""
     sender = HttpSender([ip_network("127.0.0.0/8")])
-    dispatcher = Dispatcher(world.backend, sender, lambda: True, policy)
+    dispatcher = WebhookDispatcher(world.backend, sender, lambda: True, policy)
     task = asyncio.create_task(dispatcher.run())
     try:
         yield dispatcher
@@ -95,7 +95,7 @@ def tried(outcome: str) -> float:
     return REGISTRY.get_sample_value("runyard_webhook_deliveries_total", {"outcome": outcome}) or 0.0
 
 
-async def test_what_a_receiver_gets(world: World, receiver: Receiver) -> None:
+async def test_receiver_gets_a_signed_event_with_the_end_of_the_run(world: World, receiver: Receiver) -> None:
     """R11: who, what, how it ended; signed as standard-webhooks says, with the secret of the tenant or the subscription."""
     client = Client(world.backend)
     webhook = await client.subscribe_webhook(receiver.url("/all"), ["run.failed"])
@@ -136,7 +136,7 @@ def verifies(secret: str, request: Received) -> bool:
     return True
 
 
-async def test_who_receives_for_one_tenant_can_sign_for_no_other(world: World, receiver: Receiver, postgres_url: str) -> None:
+async def test_secret_of_one_tenant_signs_for_no_other(world: World, receiver: Receiver, postgres_url: str) -> None:
     """R11: neither the secret of another tenant, nor the deployment's, nor one of a subscription; and no table holds one."""
     alpha, beta = (World(world.backend.for_tenant(name), world.factory) for name in ("alpha", "beta"))
     (mine, theirs) = [await Client(each.backend).webhook_secret() for each in (alpha, beta)]
@@ -195,7 +195,9 @@ async def tried_once(client: Client) -> bool:
     return (await client.webhook_deliveries()).items[0].http_status == 500
 
 
-async def test_where_the_deployments_secret_is_not_known(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_process_without_the_deployments_secret_subscribes_and_shows_no_secret(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A web backend need not know it: it subscribes, and who knows it reads the secret."""
     client = Client(world.backend)
     monkeypatch.delenv("RUNYARD_WEBHOOK_SECRET")
@@ -209,7 +211,7 @@ async def test_where_the_deployments_secret_is_not_known(world: World, monkeypat
     assert found is not None and found.version == 1, "nothing was rotated that could not be told"
 
 
-async def test_an_event_tells_its_own_story(world: World, receiver: Receiver) -> None:
+async def test_delivery_describes_the_run_at_the_time_of_its_event(world: World, receiver: Receiver) -> None:
     """A run that goes on before its suspension was told is not told as completed under another type; one that was deleted
     is told by its ids."""
     await Client(world.backend).subscribe_webhook(receiver.url())
@@ -234,7 +236,7 @@ async def test_a_large_result_is_left_out(world: World, receiver: Receiver) -> N
     assert (receiver.received[0].json["run"]["result"], receiver.received[0].json["run"]["result_omitted"]) == (None, True)
 
 
-async def test_it_is_sent_again_until_it_arrives(world: World, receiver: Receiver) -> None:
+async def test_delivery_that_fails_is_sent_again_until_it_arrives(world: World, receiver: Receiver) -> None:
     """R11: retried; the id stays, so that a receiver can tell a repetition."""
     receiver.answers(500, 302)
     await world.turn("r1", options=own(receiver))
@@ -245,7 +247,7 @@ async def test_it_is_sent_again_until_it_arrives(world: World, receiver: Receive
     assert {request.id for request in receiver.received} == {delivery.delivery_id}
 
 
-async def test_it_is_given_up_after_so_many_tries_and_can_be_asked_for(world: World, receiver: Receiver) -> None:
+async def test_delivery_is_given_up_after_its_tries_and_can_be_sent_again(world: World, receiver: Receiver) -> None:
     receiver.answers(500, 500, 503)
     await world.turn("r1", options=own(receiver))
     async with dispatching(world):
@@ -257,7 +259,7 @@ async def test_it_is_given_up_after_so_many_tries_and_can_be_asked_for(world: Wo
     assert len({request.id for request in receiver.received}) == 1
 
 
-async def test_gone(world: World, receiver: Receiver) -> None:
+async def test_receiver_that_answers_410_gets_nothing_more(world: World, receiver: Receiver) -> None:
     """410: nothing more is sent there."""
     receiver.answers(410)
     client = Client(world.backend)
@@ -307,7 +309,7 @@ async def test_a_receiver_that_does_not_answer_in_time(world: World, receiver: R
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "169.254.169.254", "[::1]", "[::ffff:10.0.0.1]"])
-async def test_what_is_not_public_is_not_called(world: World, host: str) -> None:
+async def test_webhook_with_a_private_address_is_not_called(world: World, host: str) -> None:
     """At once: another try would change nothing."""
     await world.turn("r1", options=RunOptions(webhook=f"http://{host}:9/"))
     async with dispatching(world):
@@ -315,7 +317,7 @@ async def test_what_is_not_public_is_not_called(world: World, host: str) -> None
     assert failed.tries == 1 and "RUNYARD_WEBHOOK_ALLOW_PRIVATE" in (failed.error or "")
 
 
-async def test_nothing_is_sent_unsigned(world: World, receiver: Receiver) -> None:
+async def test_worker_without_a_secret_sends_no_webhook(world: World, receiver: Receiver) -> None:
     await world.turn("r1", options=own(receiver))
     async with dispatching(world, WebhookPolicy(tries=2, backoff=0.01)):
         (failed,) = await settled(world, 1, "failed")
@@ -325,7 +327,7 @@ async def test_nothing_is_sent_unsigned(world: World, receiver: Receiver) -> Non
 async def test_only_the_leader_sends(world: World, receiver: Receiver) -> None:
     await world.turn("r1", options=own(receiver))
     sender = HttpSender([ip_network("127.0.0.0/8")])
-    assert await Dispatcher(world.backend, sender, lambda: False, POLICY).step() == 0
+    assert await WebhookDispatcher(world.backend, sender, lambda: False, POLICY).step() == 0
     assert receiver.received == []
     await sender.close()
 
@@ -375,7 +377,7 @@ async def test_a_hosts_own_transaction(world: World, receiver: Receiver, postgre
     assert receiver.received[0].json["run_id"] == "r1"
 
 
-async def test_the_example_of_the_documents(world: World, receiver: Receiver) -> None:
+async def test_documented_receiver_accepts_what_is_sent_and_nothing_else(world: World, receiver: Receiver) -> None:
     """What the how-to tells a receiver to do accepts what is sent, and nothing else."""
     _, found, rest = HOW_TO.read_text(encoding="utf-8").partition("```python\nfrom standardwebhooks")
     assert found
@@ -436,7 +438,7 @@ async def test_the_command_line(
 
     async def runyard(*arguments: str) -> str:
         capsys.readouterr()  # the dispatcher's log
-        assert await asyncio.to_thread(main, arguments) == exits.Exit.OK
+        assert await asyncio.to_thread(main, arguments) == exit_codes.Exit.OK
         return capsys.readouterr().out
 
     made = json.loads(await runyard("webhooks", "add", receiver.url(), "--event", "run.failed", "--json"))

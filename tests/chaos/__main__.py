@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from runner.logging import configure
+from runyard.support.logging import configure
 from tests.chaos.driver import run_chaos
 from tests.chaos.report import failure, table
 

@@ -9,22 +9,22 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
-from runner.models import Message
-from runner.states import ENDED, RunStatus
-from tests.chaos.agent import Note, digest
-from tests.chaos.history import Accept, History, Key, MessageRow, RunRow, Told
+from runyard.domain.states import ENDED, RunStatus
+from runyard.models import Message
+from tests.chaos.history import Accept, History, Key, MessageRow, RunRow
+from tests.support.agents.chaos import Note, digest
+from tests.support.event_streams import end_faults, order_faults
 
 ENOUGH_PAUSES: Final = 20
 """So many paused workers that one of them must have tried to write when it woke up: mostly its next heartbeat is quicker to
 tell it that it is dead, and its attempts are stopped."""
 TAKEN: Final = frozenset({"lost", "cancelled", "dead"})
 """Ends of an attempt that others may bring about while its agent still runs."""
-TERMINAL: Final = frozenset(f"run.{status}" for status in ENDED)
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken rule (design.md's invariants and semantics.md's rules by name), and by which run."""
+    """A broken rule, by its number in docs/reference/rules.md, and by which run."""
 
     rule: str
     what: str
@@ -307,7 +307,7 @@ def cancelled_runs_are_silent(read: Reading) -> Iterator[Violation]:
 def streams_have_no_silent_gap(read: Reading) -> Iterator[Violation]:
     """I9, E1, E2: ids grow without unannounced holes, one terminal event is last, every stored message is told of once."""
     for key, told in [*read.history.seen.followed, *read.history.streams.items()]:
-        for what in _stream_faults(told):
+        for what in (*order_faults(told), *end_faults(told)):
             yield Violation("I9", what, key)
         run = read.history.runs.get(key)
         if run is not None and told and told[-1].type != f"run.{run.status}":
@@ -316,23 +316,6 @@ def streams_have_no_silent_gap(read: Reading) -> Iterator[Violation]:
         said = [event.message for event in told if event.message is not None]
         if sorted(said) != sorted(stored):
             yield Violation("I9", f"of the stored messages the stream told {_difference(stored, said)}", key)
-
-
-def _stream_faults(told: Sequence[Told]) -> Iterator[str]:
-    at, excused = (-1, 0), False
-    for event in told:
-        if event.id is None:
-            excused = True
-            continue
-        fence, n = (int(part) for part in event.id.split("-"))
-        if (fence, n) <= at:
-            yield f"event {event.id} follows {at[0]}-{at[1]}"
-        elif n != (at[1] + 1 if fence == at[0] else 1) and not excused:
-            yield f"event {event.id} follows {at[0]}-{at[1]} without a gap announced"
-        at, excused = (fence, n), False
-    ends = [event.type for event in told if event.type in TERMINAL]
-    if len(ends) != 1 or told[-1].type not in TERMINAL:
-        yield f"terminal events are {ends}, the last event is {told[-1].type if told else None}"
 
 
 def nothing_is_left_in_redis(read: Reading) -> Iterator[Violation]:

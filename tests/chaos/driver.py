@@ -17,18 +17,18 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 from redis.asyncio import Redis
 
-from backends.embedded import EmbeddedPostgres, EmbeddedRedis
-from backends.postgres.migrate import migrate
-from runner.client import Client
-from tests.chaos.agent import TRACE_VARIABLE
+from runyard import Client
+from runyard_backends.embedded import EmbeddedPostgres, EmbeddedRedis
+from runyard_backends.postgres.migrate import migrate
 from tests.chaos.checker import Violation, violations
 from tests.chaos.faults import CLIENTS, WORKERS, Fault, counts, schedule
 from tests.chaos.history import HOST_TABLE, History, collect, leftovers
 from tests.chaos.load import Load
-from tests.chaos.proxy import FaultProxy
-from tests.fleet import Fleet, scrape, total, until
+from tests.support.agents.chaos import TRACE_VARIABLE
+from tests.support.fault_proxy import FaultProxy
+from tests.support.fleet import Fleet, scrape, total, until
 
-APP: Final = "tests.chaos.agent:app"
+APP: Final = "tests.support.agents.chaos:app"
 GRACE: Final = 2.0
 """Seconds that a replaced worker lets its runs finish."""
 WATCHDOG: Final = 5.0
@@ -161,7 +161,7 @@ def _explained(entry: Mapping[str, object]) -> bool:
     in the moment in which it was made, through the event loop, since nobody is left to collect its error."""
     event = str(entry.get("event"))
     return (
-        event == "attempt failed"
+        event == "attempt_failed"
         or str(entry.get("logger")).startswith("asyncpg")
         or (event.startswith("Future exception was never retrieved") and "unexpected connection_lost() call" in event)
     )

@@ -10,10 +10,10 @@ from typing import Final, TypeAlias
 import asyncpg
 from redis.asyncio import Redis
 
-from runner.client import Client
-from runner.models import Event, Message
-from runner.states import ENDED, RunStatus
-from tests.chaos.agent import Note, Plan
+from runyard import Client
+from runyard.domain.states import ENDED, RunStatus
+from runyard.models import Event, Message
+from tests.support.agents.chaos import Note, Plan
 
 Key: TypeAlias = tuple[str, str]
 """A run: the ids of its thread and its own."""
@@ -214,7 +214,7 @@ async def path_of(client: Client, thread: str, leaf: str | None = None) -> list[
 
 
 async def leftovers(url: str) -> list[str]:
-    """Scheduling keys: none is left once every run has ended or waits for a human (semantics: H1)."""
+    """Scheduling keys: none is left once every run has ended or waits for a human (H1)."""
     async with Redis.from_url(url, decode_responses=True) as redis:
         names = [str(name) async for name in redis.scan_iter(match="runyard:*", count=1000)]
     return sorted(name for name in names if name.split(":")[2] in ("job", "queue", "lock", "wait"))

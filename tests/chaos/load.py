@@ -16,8 +16,9 @@ from typing import Final, TypeVar
 
 import asyncpg
 
-from runner.client import Client
-from runner.errors import (
+from runyard import Client
+from runyard.domain.states import RunStatus
+from runyard.errors import (
     BackendUnavailableError,
     HitlAlreadyAnsweredError,
     HitlNoPendingRequestError,
@@ -25,11 +26,10 @@ from runner.errors import (
     RunEndedError,
     RunyardError,
 )
-from runner.models import ForkOnceResult, RetryPolicy, new_id
-from runner.states import RunStatus
-from tests.chaos.agent import Plan
-from tests.chaos.checker import TERMINAL
+from runyard.models import ForkOnceResult, RetryPolicy, new_id
 from tests.chaos.history import Accept, Answer, Cancel, Fork, Key, Probe, Seen, Told, path_of
+from tests.support.agents.chaos import Plan
+from tests.support.event_streams import TERMINAL
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from runner.states import RunStatus
+from runyard.domain.states import RunStatus
 from tests.chaos.driver import Report
 from tests.chaos.faults import counts
 from tests.chaos.history import History, Key, Told

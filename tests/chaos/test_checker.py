@@ -10,13 +10,13 @@ from typing import cast
 
 import pytest
 
-from runner.models import Message, ToolCallPart, ToolResultPart
-from runner.states import RunStatus
-from tests.chaos.agent import Note, Plan, digest
+from runyard.domain.states import RunStatus
+from runyard.models import Message, ToolCallPart, ToolResultPart
 from tests.chaos.checker import ENOUGH_PAUSES, violations
 from tests.chaos.driver import Crew, Servers
 from tests.chaos.history import Accept, Answer, Cancel, Fork, History, MessageRow, Probe, RequestRow, RunRow, Seen, Told
-from tests.fleet import Fleet
+from tests.support.agents.chaos import Note, Plan, digest
+from tests.support.fleet import Fleet
 
 ONE, TWO, CANCELLED = ("t", "one"), ("t", "two"), ("t", "cancelled")
 PLAN = Plan(steps=1)
@@ -342,7 +342,7 @@ def test_defects_are_told_from_what_faults_explain(tmp_path: Path) -> None:
     lost = f"Future exception was never retrieved\nfuture: <Future finished exception={error}>"
     entries = [
         {"event": lost, "logger": "asyncio", "exception": error},
-        {"event": "attempt failed", "exception": "ValueError: as planned"},
+        {"event": "attempt_failed", "exception": "ValueError: as planned"},
         {"event": "closed", "logger": "asyncpg.pool", "exception": "ConnectionResetError"},
         {"event": "redis did not answer in time"},
         {"event": "Task exception was never retrieved", "logger": "asyncio", "exception": "KeyError: 'x'"},

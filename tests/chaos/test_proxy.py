@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.chaos.proxy import FaultProxy
+from tests.support.fault_proxy import FaultProxy
 
 BRIEF = 0.2
 
@@ -70,7 +70,7 @@ class Caller:
             return True
 
 
-async def test_it_forwards(proxy: FaultProxy) -> None:
+async def test_proxy_forwards_both_ways(proxy: FaultProxy) -> None:
     one, two = await Caller.connect(proxy), await Caller.connect(proxy)
     assert await one.call(b"a\n") == b"a\n"
     assert await two.call(b"b\n") == b"b\n"

@@ -4,10 +4,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from backends import conformance
-from backends.conformance import (  # noqa: F401
+from runyard.ports.stores import Backend
+from runyard_backends import conformance
+from runyard_backends.conformance import (  # noqa: F401
     TestAbort,
+    TestAttemptEvents,
     TestAttempts,
+    TestCancels,
     TestCreation,
     TestDeletion,
     TestExternalRuns,
@@ -27,7 +30,9 @@ from backends.conformance import (  # noqa: F401
     TestQueues,
     TestRunDeletion,
     TestSlots,
+    TestSteps,
     TestTenants,
+    TestThreadUpdates,
     TestTransitions,
     TestTree,
     TestUsage,
@@ -37,9 +42,8 @@ from backends.conformance import (  # noqa: F401
     TestWriters,
     world,
 )
-from backends.conformance.world import BackendFactory
-from backends.memory import MemoryWorld, connect
-from runner.ports import Backend
+from runyard_backends.conformance.world import BackendFactory
+from runyard_backends.memory import MemoryWorld, connect
 from tests.http.halves import halves
 
 
@@ -62,8 +66,8 @@ class TestFanOut(conformance.TestFanOut):
 class TestHitl(conformance.TestHitl):
     """An answer that was there before is answered as it was then. The server knows who answers."""
 
-    test_same_answer_again = None
-    test_who_answered_and_for_whom = None
+    test_repeated_answer_is_one_answer = None
+    test_answer_keeps_who_gave_it_and_for_whom = None
 
 
 class TestRuns(conformance.TestRuns):

@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from backends.conformance import *  # noqa: F403
-from backends.conformance.world import BackendFactory
-from backends.memory import MemoryWorld, connect
-from runner.errors import CapabilityMissingError
-from runner.exchange import AcceptRequest
-from runner.models import Message
-from runner.ports import Backend
+from runyard.errors import CapabilityMissingError
+from runyard.models import Message
+from runyard.ports.commands import AcceptRequest
+from runyard.ports.stores import Backend
+from runyard_backends.conformance import *  # noqa: F403
+from runyard_backends.conformance.world import BackendFactory
+from runyard_backends.memory import MemoryWorld, connect
 
 
 @pytest.fixture

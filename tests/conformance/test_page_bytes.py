@@ -4,12 +4,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from backends.conformance.pages import create, pages
-from backends.conformance.world import T, World, said, user
-from backends.memory import connect as memory
-from backends.postgres.backend import connect as postgres
-from runner.models import ErrorInfo, new_id
-from runner.ports import Backend
+from runyard.models import ErrorInfo, new_id
+from runyard.ports.queries import PageRequest, PathRequest
+from runyard.ports.stores import Backend
+from runyard_backends.conformance.pages import create, pages
+from runyard_backends.conformance.world import T, World, said, user
+from runyard_backends.memory import connect as memory
+from runyard_backends.postgres.backend import connect as postgres
 from tests.http.halves import halves
 
 BYTES = 20_000
@@ -35,21 +36,21 @@ async def world(store: str) -> AsyncIterator[World]:
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
-async def test_one_that_is_larger_than_a_page_comes_alone(world: World, newest_first: bool) -> None:
+async def test_message_larger_than_a_page_comes_alone(world: World, newest_first: bool) -> None:
     sizes = [6, BYTES + 1, 5]
     for size in sizes:
         await world.threads.store_message(T, user("x" * size))
-    found = await pages(lambda at: world.threads.messages(T, limit=1000, cursor=at, newest_first=newest_first))
+    found = await pages(lambda at: world.threads.messages(T, PathRequest(limit=1000, cursor=at, newest_first=newest_first)))
     expected = sizes[::-1] if newest_first else sizes
     assert [[len(message.text) for message in page] for page in found] == [[size] for size in expected]
     assert len((await world.threads.messages(T)).items) == 3
 
 
-async def test_threads(world: World) -> None:
+async def test_thread_list_is_paged_by_bytes(world: World) -> None:
     ids = [f"t{n}" for n in range(10)]
     for id in ids:
         await create(world, id, extra={"x": "x" * 7000})
-    found = await pages(lambda at: world.threads.threads(limit=1000, cursor=at))
+    found = await pages(lambda at: world.threads.threads(page=PageRequest(limit=1000, cursor=at)))
     assert len(found) == 5 and [thread.thread_id for page in found for thread in page] == ids
 
 
@@ -59,9 +60,9 @@ async def test_attempts(world: World) -> None:
         await world.runs.release(attempt, error=ErrorInfo(code="x", message="x" * 7000))
         attempt = await world.take("r1")
     await world.finish(attempt, said("done"))
-    found = await pages(lambda at: world.runs.attempts(T, "r1", limit=1000, cursor=at))
+    found = await pages(lambda at: world.runs.attempts(T, "r1", PageRequest(limit=1000, cursor=at)))
     assert len(found) == 5 and [attempt.outcome for page in found for attempt in page] == ["retried"] * 9 + ["completed"]
-    few = await pages(lambda at: world.runs.attempts(T, "r1", limit=1, cursor=at))
+    few = await pages(lambda at: world.runs.attempts(T, "r1", PageRequest(limit=1, cursor=at)))
     assert [page[0] for page in few] == [attempt for page in found for attempt in page]
     assert few[-1][0].fence == attempt.fence
 
@@ -70,5 +71,5 @@ async def test_runs(world: World) -> None:
     ids = [f"r{n}" for n in range(10)]
     for id in ids:
         await world.accept(id, "x" * 7000, thread=id)
-    found = await pages(lambda at: world.runs.runs(limit=1000, cursor=at))
+    found = await pages(lambda at: world.runs.runs(page=PageRequest(limit=1000, cursor=at)))
     assert len(found) == 5 and [run.run_id for page in found for run in page] == ids[::-1]

@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import asyncpg
 import pytest
 
-from backends.conformance import *  # noqa: F403
-from backends.conformance.world import DEADLINE, BackendFactory, World, user
-from backends.postgres.backend import connect
-from runner.errors import RunAlreadyClaimedError, RunAlreadyCompletedError
-from runner.exchange import AcceptRequest, Ended, Write
-from runner.ports import Backend
-from runner.states import RunStatus
+from runyard.domain.states import RunStatus
+from runyard.errors import RunAlreadyClaimedError, RunAlreadyCompletedError
+from runyard.ports.commands import AcceptRequest, Write
+from runyard.ports.queries import PageRequest, RunFilter
+from runyard.ports.results import Ended
+from runyard.ports.stores import Backend
+from runyard_backends.conformance import *  # noqa: F403
+from runyard_backends.conformance.world import DEADLINE, BackendFactory, World, user
+from runyard_backends.postgres.backend import connect
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ async def test_deadlock_is_sent_again(backend_factory: BackendFactory, postgres_
 
 
 async def test_a_run_that_was_refused_its_thread_is_refused_again(backend_factory: BackendFactory, postgres_url: str) -> None:
-    """I3, design 3.1: an inherited run id stays taken, also for a redrive of what a host's transaction brought under it."""
+    """I3, S6: an inherited run id stays taken, also for a redrive of what a host's transaction brought under it."""
     world = World(await backend_factory(), backend_factory)
     await world.turn("r")
     await world.fork("fork", after_run_id="r")
@@ -66,7 +69,7 @@ async def test_a_run_that_was_refused_its_thread_is_refused_again(backend_factor
 
 
 async def test_deletion_takes_a_hosted_run_that_is_not_due(backend_factory: BackendFactory, postgres_url: str) -> None:
-    """design 3.1: the id of a deleted thread may be used again, and nothing is left of what a host scheduled on it."""
+    """D2: the id of a deleted thread may be used again, and nothing is left of what a host scheduled on it."""
     world = World(await backend_factory(), backend_factory)
     await world.turn("r")
     connection = await asyncpg.connect(postgres_url)
@@ -115,8 +118,8 @@ async def test_lists_show_what_is_not_admitted_yet(backend_factory: BackendFacto
     await world.accept("last", delay=3600)
     await world.checkpointer.claim_run("t", "external")
 
-    async def listed(**filters: object) -> list[str]:
-        return [run.run_id for run in (await world.runs.runs(**filters)).items]  # type: ignore[arg-type]
+    async def listed(**filters: Any) -> list[str]:
+        return [run.run_id for run in (await world.runs.runs(RunFilter(**filters))).items]
 
     # Claiming the external run admitted what was due on its thread.
     assert await listed(thread_id="unknown") == await listed(thread_id="unknown", status=RunStatus.QUEUED) == ["hosted"]
@@ -124,5 +127,6 @@ async def test_lists_show_what_is_not_admitted_yet(backend_factory: BackendFacto
     assert await listed(thread_id="t", status=RunStatus.QUEUED) == ["last", "hosted"]
     assert await listed(thread_id="t", status=RunStatus.RUNNING) == await listed(status=RunStatus.RUNNING) == ["external"]
     assert await listed(status=RunStatus.QUEUED) == ["last", "hosted", "hosted"]
-    first = await world.runs.runs(status=RunStatus.QUEUED, limit=2)
-    assert [run.thread_id for run in (await world.runs.runs(status=RunStatus.QUEUED, cursor=first.next)).items] == ["t"]
+    queued = RunFilter(status=RunStatus.QUEUED)
+    first = await world.runs.runs(queued, PageRequest(limit=2))
+    assert [run.thread_id for run in (await world.runs.runs(queued, PageRequest(cursor=first.next))).items] == ["t"]

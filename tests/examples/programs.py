@@ -9,12 +9,12 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fleet import free_port
+from tests.support.fleet import free_port
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -61,10 +61,19 @@ async def example(
 ) -> AsyncIterator[Program]:
     """The example whose command is in the docstring of ``source`` (``folder/file.py``), on a port of its own."""
     folder = shutil.copytree(EXAMPLES / Path(source).parent, tmp_path / "example", ignore=shutil.ignore_patterns(".*", "__*"))
+    async with started(command_of(EXAMPLES / source), folder, postgres_url, redis_url, environment) as program:
+        yield program
+
+
+@asynccontextmanager
+async def started(
+    command: Sequence[str], folder: Path, postgres_url: str, redis_url: str, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Program]:
+    """A ``runyard`` command as people type it in ``folder``. A port 8080 in it becomes a free one."""
     port = str(free_port())
-    _, *arguments = [port if word == "8080" else word for word in command_of(EXAMPLES / source)]
+    _, *arguments = [port if word == "8080" else word for word in command]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "api.cli", *arguments),
+        *(sys.executable, "-P", "-m", "runyard_api.cli", *arguments),
         cwd=folder,
         env={
             **{name: value for name, value in os.environ.items() if not name.startswith(OF_THE_CALLER)},

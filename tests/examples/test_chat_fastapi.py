@@ -38,7 +38,7 @@ async def events(web: httpx.AsyncClient, chat: str, run: str, after: str | None 
     return told
 
 
-async def test_it_runs(web: httpx.AsyncClient) -> None:
+async def test_chat_example_streams_resumes_repeats_and_branches(web: httpx.AsyncClient) -> None:
     """R1, R2, E1, E2, F1, F7: prompt, stream, come back in the middle, repeat, branch."""
     assert "<title>Stories" in (await web.get("/")).text
     prompt = {"text": "Tell me about a lighthouse", "run_id": "r1"}

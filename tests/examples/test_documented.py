@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from runner import App, Message, RunContext, RunStatus
-from runner.testing import Harness
-from tests.providers.conversation import Call, Reply
-from tests.providers.server import Providers
+from runyard import App, Message, RunContext, RunStatus
+from runyard.testing import Harness
+from tests.support.providers.conversation import Call, Reply
+from tests.support.providers.server import Providers
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "how-to" / "testing.md").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def documented() -> dict[str, Any]:
 TESTS = documented()
 
 
-def test_all_were_found() -> None:
+def test_documented_tests_are_all_found() -> None:
     assert set(re.findall(r"def (test_\w+)", TEXT)) == set(TESTS)
 
 

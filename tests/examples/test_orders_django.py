@@ -7,11 +7,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from runner import Client, errors
+from runyard import Client, errors
 from tests.examples.programs import BOUND, example
 
 
-async def test_it_runs(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
+async def test_orders_example_commits_and_rolls_back_with_its_host(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
     """R1: committed together; rolled back, neither was."""
     async with (
         example("orders_django/web.py", tmp_path, postgres_url, redis_url) as program,

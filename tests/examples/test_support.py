@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from runner import Client, RunStatus
-from runner.testing import Harness, ScriptedModel, crash_everywhere
+from runyard import Client, RunStatus
+from runyard.testing import Harness, ScriptedModel, crash_everywhere
 from tests.examples.programs import BOUND, example
 
 BROKEN = "Order A-7 arrived broken. Please refund it."
@@ -49,7 +49,7 @@ def serving(app: Starlette) -> Iterator[str]:
             thread.join()
 
 
-async def test_it_runs(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
+async def test_support_example_pays_only_after_approval(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
     """H5: an approval belongs to its call; refused, nothing is paid."""
     refunds: dict[str, object] = {}
     with serving(service(refunds)) as url:
@@ -71,7 +71,9 @@ async def test_it_runs(tmp_path: Path, postgres_url: str, redis_url: str) -> Non
             assert (await other.result(BOUND)).ok and len(refunds) == 1
 
 
-async def test_it_pays_once_whatever_crashes(load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_support_example_pays_once_whichever_write_crashes(
+    load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """R9: before and after each write of its worker."""
     support, refunds = load("support/app.py"), dict[str, object]()
     transport = httpx.ASGITransport(service(refunds))

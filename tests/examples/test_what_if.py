@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.examples.programs import example
 
 
-async def test_it_runs(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
+async def test_what_if_example_leaves_its_source_unchanged(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
     """F9, F11: the source keeps its two messages."""
     async with example("what_if/ask.py", tmp_path, postgres_url, redis_url) as program:
         said = await program.ended()

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from runner import Client, RetryPolicy, RunHandle, RunResult, RunStatus
-from runner.calls.fanout import candidate_id
-from runner.calls.forks import first_prompt_id
-from runner.errors import RunEndedError
-from runner.exchange import Attempt
-from runner.models import STREAM_ENDS, Message
-from runner.patience import patiently
-from tests.failpoints.agent import MENDED
+from runyard import Client, RetryPolicy, RunHandle, RunResult, RunStatus
+from runyard.client.fan_out import candidate_id
+from runyard.client.forks import first_prompt_id
+from runyard.errors import RunEndedError
+from runyard.models import STREAM_ENDS, Message
+from runyard.ports.refs import AttemptToken
+from runyard.support.store_retries import patiently
+from tests.support.agents.sweep import MENDED
 
 T = TypeVar("T")
 
@@ -207,7 +207,7 @@ async def _effects_once(client: Client, effects: list[list[str]]) -> None:
     for run in (await client.runs()).items:
         key = await client.backend.threads.thread_key(run.thread_id)
         assert key is not None and run.fence is not None
-        ledger = await client.backend.runs.ledger(Attempt(key, run.run_id, run.fence))
+        ledger = await client.backend.runs.ledger(AttemptToken(key, run.run_id, run.fence))
         mine = [line for line in effects if line[0] == run.run_id]
         for _, step, fence, _ in mine:
             assert int(fence) <= ledger.steps[step].fence, f"{step} of {run.run_id} was repeated after it finished: {mine}"

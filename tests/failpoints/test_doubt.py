@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from runner import RunHandle, RunStatus
-from tests.failpoints.agent import EFFECTS
-from tests.fleet import Fleet
+from runyard import RunHandle, RunStatus
+from tests.support.agents.sweep import EFFECTS
+from tests.support.fleet import Fleet
 
-APP = "tests.failpoints.agent:app"
+APP = "tests.support.agents.sweep:app"
 BOUND = 40.0
 
 

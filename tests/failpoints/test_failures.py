@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from backends.embedded import EmbeddedPostgres
-from runner import RunStatus
-from runner.models import STREAM_ENDS
-from tests.failpoints.agent import EFFECTS
-from tests.fleet import Fleet, until
+from runyard import RunStatus
+from runyard.models import STREAM_ENDS
+from runyard_backends.embedded import EmbeddedPostgres
+from tests.support.agents.sweep import EFFECTS
+from tests.support.fleet import Fleet, until
 
-APP = "tests.failpoints.agent:app"
+APP = "tests.support.agents.sweep:app"
 BOUND = 40.0
 
 

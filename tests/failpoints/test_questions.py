@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from runner import RunStatus
-from tests.failpoints.agent import EFFECTS
-from tests.fleet import Fleet, until
+from runyard import RunStatus
+from tests.support.agents.sweep import EFFECTS
+from tests.support.fleet import Fleet, until
 
-APP = "tests.failpoints.agent:app"
+APP = "tests.support.agents.sweep:app"
 BOUND = 30.0
 
 POINTS = {

@@ -18,15 +18,15 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 from redis.asyncio import Redis
 
-from backends.embedded import EmbeddedRedis
-from runner import Client
-from runner.exchange import WorkerInfo
-from runner.failpoints import MOMENTS, VARIABLE, verbs
+from runyard import Client
+from runyard.ports.workers import WorkerInfo
+from runyard.support.failpoints import MOMENTS, VARIABLE, verbs
+from runyard_backends.embedded import EmbeddedRedis
 from tests.conftest import Databases
-from tests.failpoints.agent import EFFECTS, MENDED
-from tests.failpoints.nursery import Child, Nursery
 from tests.failpoints.scenario import Names, check, until
 from tests.failpoints.wires import Thief, of_postgres, of_redis
+from tests.support.agents.sweep import EFFECTS, MENDED
+from tests.support.process_nursery import Child, Nursery
 
 pytestmark = pytest.mark.xdist_group("failpoints")
 
@@ -64,7 +64,7 @@ CHANCE: Final = {
 ELSEWHERE: Final = {
     "checkpointer": "one statement per call, made by embedders; nothing follows it that a crash could leave undone",
     "threads": "as above, but for fork, which a worker calls too",
-    "runs.isolate": "after two crashes only: tests/race/test_isolation.py",
+    "runs.isolate": "after two crashes only: tests/integration/worker/test_isolation.py",
     "runs.bury": "as above",
     "runs.delete_run": "one statement of a run that ended; nothing follows it that a crash could leave undone",
     "runs.attempts": "a read for people",

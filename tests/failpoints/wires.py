@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from backends.postgres.database import statements
-from backends.redis.connection import script
-from tests.chaos.proxy import FaultProxy, Link
+from runyard_backends.postgres.database import statements
+from runyard_backends.redis.connection import script
+from tests.support.fault_proxy import FaultProxy, Link
 
 SCRIPTS: Final = {
     "scheduler.submit": "submit",

@@ -13,20 +13,21 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.http.app import asgi_app
-from api.http.settings import ApiSettings
-from api.http.sse import Entry
-from backends.memory import MemoryBackend, MemoryWorld, connect
-from runner.agents.scripted import app as scripted
-from runner.client import Client
-from runner.exchange import RunRef, WorkerInfo, Write
-from runner.keys import Scope
-from runner.models import HitlRequest
-from runner.worker import Worker
-from tests.chaos.proxy import FaultProxy
-
-from .conformity import Documented
-from .server import serving
+from runyard import Client
+from runyard.domain.api_keys import Scope
+from runyard.models import HitlRequest
+from runyard.ports.commands import Write
+from runyard.ports.refs import RunRef
+from runyard.ports.workers import WorkerInfo
+from runyard.testing.scripted_agent import app as scripted
+from runyard.worker.worker import Worker
+from runyard_api.http.app import asgi_app
+from runyard_api.http.settings import ApiSettings
+from runyard_api.http.sse import Entry
+from runyard_backends.memory import MemoryBackend, MemoryWorld, connect
+from tests.http.conformity import Documented
+from tests.support.api_server import serving
+from tests.support.fault_proxy import FaultProxy
 
 BOUND: Final = 20.0
 """Seconds that anything may take."""

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import httpx
 
-from api.http.app import asgi_app
-from api.http.settings import ApiSettings
-from backends.http import connect
-from runner.errors import CapabilityMissingError
-from runner.exchange import Effects
-from runner.ports import Backend
+from runyard.errors import CapabilityMissingError
+from runyard.ports.scheduling import Effects
+from runyard.ports.stores import Backend
+from runyard_api.http.app import asgi_app
+from runyard_api.http.settings import ApiSettings
+from runyard_backends.http import connect
 
 PARTS = ("threads", "runs", "feed", "usage", "workers")
 """Where the two meet; the other parts are the store's."""
@@ -86,4 +86,4 @@ async def halves(direct: Backend) -> Backend:
     app = asgi_app(cast(Backend, Both(direct, **overheard)), auth="off", settings=settings)
     remote = await connect("http://localhost", transport=httpx.ASGITransport(app=app))
     parts = {part: Part(getattr(remote, part), overheard[part]) for part in PARTS}
-    return cast(Backend, Both(direct, remote=remote.remote, close=remote.close, **parts))  # type: ignore[attr-defined]
+    return cast(Backend, Both(direct, streams=remote.streams, close=remote.close, **parts))

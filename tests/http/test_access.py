@@ -1,4 +1,4 @@
-"""Keys, a host's own scheme, no keys on the own machine; ids of requests, headers, origins (semantics: A1)."""
+"""Keys, a host's own scheme, no keys on the own machine; ids of requests, headers, origins (A1)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from fastapi import FastAPI
 from starlette.requests import HTTPConnection
 
-from api.http.app import asgi_app
-from api.http.auth import Gate, Principal
-from api.http.service import Service
-from api.http.settings import ApiSettings
-from runner.client import Client
-from runner.errors import BackendUnavailableError
-from runner.ports import Backend
+from runyard import Client
+from runyard.errors import BackendUnavailableError
+from runyard.ports.stores import Backend
+from runyard_api.http.app import asgi_app
+from runyard_api.http.auth import Gate, Principal
+from runyard_api.http.service import Service
+from runyard_api.http.settings import ApiSettings
 from tests.http.conftest import SECRET, Caller, transport
 
 SETTINGS = ApiSettings(_env_file=None, cors_origins=["https://app.example"], token_secret=SECRET)
@@ -157,7 +157,7 @@ async def test_mounted_under_any_path(client: Client, prefix: str) -> None:
         assert (await http.get(made.headers["location"])).json()["thread_id"] == "a/50%"
 
 
-async def test_who_comes_while_it_connects_shares_the_outcome(settings: ApiSettings, client: Client) -> None:
+async def test_requests_during_a_connection_attempt_share_its_outcome(settings: ApiSettings, client: Client) -> None:
     """A3: a server that is away holds up every request once, not one behind the other."""
     tries, proceed = 0, asyncio.Event()
 
@@ -191,7 +191,7 @@ async def test_headers_for_browsers_and_operators(http: httpx.AsyncClient) -> No
     assert "strict-transport-security" not in reply.headers
 
 
-async def test_origins(client: Client) -> None:
+async def test_cors_admits_only_configured_origins(client: Client) -> None:
     app = asgi_app(client, settings=SETTINGS)
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, content-type"}
     async with httpx.AsyncClient(transport=transport(app), base_url="http://api") as http:

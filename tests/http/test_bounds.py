@@ -1,4 +1,4 @@
-"""What comes in is bounded, and whatever it is, the answer is a clear 4xx (semantics: A2)."""
+"""What comes in is bounded, and whatever it is, the answer is a clear 4xx (A2)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from api.http.app import ROUTERS, asgi_app
-from api.http.paths import check_text
-from api.http.settings import ApiSettings
-from runner.bounds import MAX_NESTING
-from runner.client import Client
-from runner.errors import RequestError
-from runner.models import HitlRequest, JsonObject, JsonValue
+from runyard import Client
+from runyard.domain.json_bounds import MAX_NESTING
+from runyard.errors import RequestError
+from runyard.models import HitlRequest, JsonObject, JsonValue
+from runyard_api.http.app import ROUTERS, asgi_app
+from runyard_api.http.paths import check_text
+from runyard_api.http.settings import ApiSettings
 from tests.http.conftest import SECRET, Caller, transport
-from tests.http.server import serving
+from tests.support.api_server import serving
 
 PROMPT = "/v1/threads/t/runs"
 JSON = {"Content-Type": "application/json"}
@@ -117,7 +117,7 @@ async def test_bodies_are_bounded(client: Client) -> None:
         problem(await http.get("/v1/threads", headers=many), 431, "headers_too_large")
 
 
-async def test_who_may_not_write_is_told_so_before_the_body_is_looked_at(caller: Caller) -> None:
+async def test_caller_without_the_scope_is_refused_before_its_body_is_read(caller: Caller) -> None:
     """A1: what a body costs, only those can cause who may send it; without a key nothing of it is even taken."""
     taken = 0
 
@@ -140,7 +140,7 @@ async def test_who_may_not_write_is_told_so_before_the_body_is_looked_at(caller:
     assert taken == 0
 
 
-async def test_what_one_key_sends_at_once_is_bounded(client: Client) -> None:
+async def test_bodies_in_flight_of_one_key_are_bounded(client: Client) -> None:
     """A2: bodies that wait, for their end or for their answer, do not add up; another key is not concerned."""
     app = asgi_app(client, settings=ApiSettings(_env_file=None, max_body=1000, bodies_per_key=1000, token_secret=SECRET))
     keys = [(await client.create_key("k"))[1] for _ in range(2)]
@@ -279,7 +279,7 @@ async def test_paths_and_methods(http: httpx.AsyncClient) -> None:
     problem(await http.post("/v1/threads/"), 404, "route_not_found")
 
 
-async def test_what_is_nested_too_deep_is_refused(http: httpx.AsyncClient) -> None:
+async def test_body_nested_too_deep_is_refused(http: httpx.AsyncClient) -> None:
     """As everywhere: 100 levels are taken, 101 are not."""
     deepest: JsonObject = {}
     for _ in range(MAX_NESTING - 1):
@@ -345,7 +345,7 @@ async def test_a_defect_is_one_problem_and_tells_nothing(
 
 
 @pytest.mark.parametrize("id", ["%FF", "%FE", "%C0%AE", "%ED%A0%80", "%F4%90%80%80", "a%00b"])
-async def test_what_is_no_utf8_is_no_id(http: httpx.AsyncClient, client: Client, id: str) -> None:
+async def test_path_that_is_no_utf8_is_refused(http: httpx.AsyncClient, client: Client, id: str) -> None:
     """A2: bytes that decode to nothing, or to nothing else than other bytes do, name no thread; nor do they in a query."""
     for path in (f"/v1/threads/{id}/runs", f"/v1/threads/t/runs/{id}/cancel", f"/v1/requests/{id}/respond"):
         problem(await http.post(raw(http, path), json={"message": "x"}), 400, "bad_request")

@@ -12,32 +12,36 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.http import problems
-from api.http.app import asgi_app
-from api.http.settings import ApiSettings
-from backends.http.backend import HttpFeed, HttpWorkerStore
-from backends.http.runs import HttpRunStore
-from backends.http.threads import HttpThreadStore
-from backends.http.webhooks import HttpWebhookStore
-from backends.memory import MemoryWorld
-from backends.memory import connect as memory
-from runner import Client, Message, RunStatus, errors, ports, tracing
-from runner.models import Usage, new_id
-from runner.worker import Worker
-from tests.chaos.proxy import FaultProxy
-from tests.receiver import new_secret
-
-from .conftest import BOUND, ask, transport
+from runyard import Client, Message, RunStatus, errors
+from runyard.models import Usage, new_id
+from runyard.ports import stores
+from runyard.ports.streams import Streams
+from runyard.support import tracing
+from runyard.worker.worker import Worker
+from runyard_api.http import problems
+from runyard_api.http.app import asgi_app
+from runyard_api.http.settings import ApiSettings
+from runyard_backends.http.backend import HttpFeed, HttpWorkerStore
+from runyard_backends.http.runs import HttpRunStore
+from runyard_backends.http.streams import HttpStreams
+from runyard_backends.http.threads import HttpThreadStore
+from runyard_backends.http.webhooks import HttpWebhookStore
+from runyard_backends.memory import MemoryWorld
+from runyard_backends.memory import connect as memory
+from tests.http.conftest import BOUND, ask, transport
+from tests.support.fault_proxy import FaultProxy
+from tests.support.receiver import new_secret
 
 
 @pytest.mark.parametrize(
     ("half", "port"),
     [
-        (HttpRunStore, ports.RunStore),
-        (HttpThreadStore, ports.ThreadStore),
-        (HttpFeed, ports.Feed),
-        (HttpWorkerStore, ports.WorkerStore),
-        (HttpWebhookStore, ports.WebhookStore),
+        (HttpRunStore, stores.RunStore),
+        (HttpThreadStore, stores.ThreadStore),
+        (HttpFeed, stores.Feed),
+        (HttpWorkerStore, stores.WorkerStore),
+        (HttpWebhookStore, stores.WebhookStore),
+        (HttpStreams, Streams),
     ],
 )
 def test_the_calls_are_those_of_the_ports(half: type, port: type) -> None:
@@ -246,7 +250,7 @@ class TestRefusals:
         with pytest.raises(errors.InvalidInputError, match="key"):
             await Client.connect("http://api", api_key="a\nb")
 
-    async def test_what_is_no_api(self) -> None:
+    async def test_client_refuses_a_url_that_serves_no_api(self) -> None:
         with pytest.raises(errors.BackendUnavailableError):
             await Client.connect("http://127.0.0.1:1")
         with pytest.raises(errors.InvalidInputError):
@@ -256,7 +260,7 @@ class TestRefusals:
                 await Client.connect(url, api_key="ry_x")
             assert "s3cret" not in str(refused.value), "a password is not shown, and not sent in the place of the key"
         elsewhere = httpx.MockTransport(lambda request: httpx.Response(200, text="<html>"))
-        with pytest.raises(errors.RunyardError, match="is the URL that of an API"):
+        with pytest.raises(errors.RunyardError, match="is it the URL of an API"):
             await Client.connect("https://example.org", transport=elsewhere)
 
     @pytest.mark.parametrize(
@@ -272,7 +276,9 @@ class TestRefusals:
             (307, b"", errors.RunyardError),
         ],
     )
-    async def test_what_stands_before_the_api(self, status: int, content: bytes, expected: type[Exception]) -> None:
+    async def test_answers_of_a_proxy_become_errors_and_are_retried_if_safe(
+        self, status: int, content: bytes, expected: type[Exception]
+    ) -> None:
         """A: proxies answer for themselves, in HTML or in JSON of their own; what may be repeated is."""
         asked: list[str] = []
 
@@ -292,11 +298,11 @@ class TestRefusals:
         """A page where events should be is told, not asked for without end."""
         page = httpx.MockTransport(lambda request: httpx.Response(200, json={}))
         async with Client.connect("http://api", transport=page) as client:
-            with pytest.raises(errors.RunyardError, match="is the URL that of an API"):
+            with pytest.raises(errors.RunyardError, match="is it the URL of an API"):
                 async with asyncio.timeout(BOUND):
                     await client.stream("t", "r").__anext__()
 
-    async def test_what_no_url_can_carry(self, remote: Client) -> None:
+    async def test_client_refuses_an_id_that_fits_no_url(self, remote: Client) -> None:
         for leaf in ("x" * 70_000, "\ud800"):
             with pytest.raises(errors.InvalidInputError):
                 await remote.messages("t", leaf)

@@ -11,16 +11,15 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client import REGISTRY
 
-from api.http.app import asgi_app
-from api.http.settings import ApiSettings
-from runner import Client, Event, HitlRequest, RunStatus, errors
-from runner.models import STREAM_ENDS
-from runner.worker import Worker
-from tests.chaos.proxy import FaultProxy
-from tests.fleet import until
-
-from .conftest import BOUND, ask, transport
-from .server import serving
+from runyard import Client, Event, HitlRequest, RunStatus, errors
+from runyard.models import STREAM_ENDS
+from runyard.worker.worker import Worker
+from runyard_api.http.app import asgi_app
+from runyard_api.http.settings import ApiSettings
+from tests.http.conftest import BOUND, ask, transport
+from tests.support.api_server import serving
+from tests.support.fault_proxy import FaultProxy
+from tests.support.fleet import until
 
 
 def open_streams() -> float:
@@ -80,7 +79,7 @@ class TestRepetition:
                 assert (await remote.handle("t", run.id).result(BOUND)).text == "done"
         assert len(waits) == 2 and all(wait < timeout for wait, timeout in waits)
 
-    async def test_what_could_happen_twice_is_not_repeated(self, far: Client, proxy: FaultProxy) -> None:
+    async def test_call_that_is_not_idempotent_is_not_repeated(self, far: Client, proxy: FaultProxy) -> None:
         """The caller is told, and looks: by the second time, another thread may have the id."""
         await far.create_thread("t")
         proxy.lose_replies()
@@ -148,7 +147,9 @@ class TestStreams:
                     proxy.cut()
         assert (await waiting).text == "done"
 
-    async def test_a_stream_of_a_thread_does(self, far: Client, proxy: FaultProxy, client: Client, worker: Worker) -> None:
+    async def test_thread_stream_reconnects_until_its_thread_is_deleted(
+        self, far: Client, proxy: FaultProxy, client: Client, worker: Worker
+    ) -> None:
         """Until the thread is deleted."""
         await client.pause_queue("default")
         await far.enqueue("t", "say a", "r0")
@@ -168,6 +169,18 @@ class TestStreams:
                     else:
                         await far.delete_thread("t")
         assert ends == ["r0", "r1", "r2"] and len(seen) == len(set(seen))
+
+    async def test_a_cursor_of_a_thread_is_where_its_stream_begins(self, far: Client, client: Client, worker: Worker) -> None:
+        """E3: over HTTP and directly alike, what came after the cursor and nothing before it."""
+        with pytest.raises(errors.ThreadNotFoundError):
+            await far.thread_cursor("t")
+        await (await client.enqueue("t", "say before", "r0")).result(BOUND)
+        cursors = [await reader.thread_cursor("t") for reader in (far, client)]
+        await (await client.enqueue("t", "say after", "r1")).result(BOUND)
+        for reader, cursor in zip((client, far), cursors, strict=True):
+            async with asyncio.timeout(BOUND), aclosing(reader.stream_thread("t", cursor)) as events:
+                _, event = await anext(events)
+                assert (event.run_id, event.type) == ("r1", "run.queued")
 
     async def test_a_stream_of_a_quiet_thread_misses_nothing(
         self, client: Client, settings: ApiSettings, worker: Worker

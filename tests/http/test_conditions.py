@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from runner.client import Client
-from runner.errors import PreconditionFailedError
+from runyard import Client
+from runyard.errors import PreconditionFailedError
 
 
 async def test_a_thread_that_did_not_change_is_not_sent_again(http: httpx.AsyncClient) -> None:

@@ -7,10 +7,9 @@ import re
 import httpx
 from fastapi import FastAPI
 
-from api.http.app import asgi_app
-from runner.client import Client
-
-from .conftest import Caller, transport
+from runyard import Client
+from runyard_api.http.app import asgi_app
+from tests.http.conftest import Caller, transport
 
 
 async def test_the_page_is_for_everybody_and_from_one_host(caller: Caller) -> None:

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from api.http.app import asgi_app
-from api.http.document import operations
-from api.http.settings import ApiSettings
-from runner.client import Client
-from runner.models import EVENT_TYPES, FEED_TYPES
+from runyard import Client
+from runyard.models import EVENT_TYPES, FEED_TYPES
+from runyard_api.http.app import asgi_app
+from runyard_api.http.document import operations
+from runyard_api.http.settings import ApiSettings
 from tests.http.conformity import Documented
 from tests.http.conftest import SECRET
-from tests.http.server import serving
-from tests.receiver import new_secret
+from tests.support.api_server import serving
+from tests.support.receiver import new_secret
 
 HERE = Path(__file__).parent
 FULL = int(os.environ.get("RUNYARD_TEST_REQUESTS", "0")) > 300

@@ -1,4 +1,4 @@
-"""Bodies that nobody would send: the answer is a problem or a success, never a 5xx (semantics: A2).
+"""Bodies that nobody would send: the answer is a problem or a success, never a 5xx (A2).
 
 ``RUNYARD_TEST_BODIES=10000`` tries that many.
 """
@@ -22,12 +22,12 @@ from fastapi import FastAPI
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from api.http.app import asgi_app
-from api.http.document import operations
-from api.http.settings import ApiSettings
-from backends.memory import MemoryBackend, MemoryWorld
-from backends.postgres.backend import connect
-from runner.client import Client
+from runyard import Client
+from runyard_api.http.app import asgi_app
+from runyard_api.http.document import operations
+from runyard_api.http.settings import ApiSettings
+from runyard_backends.memory import MemoryBackend, MemoryWorld
+from runyard_backends.postgres.backend import connect
 from tests.http.conftest import transport
 
 BODIES = int(os.environ.get("RUNYARD_TEST_BODIES", "150"))

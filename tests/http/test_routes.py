@@ -1,4 +1,4 @@
-"""What each route answers: statuses, headers, idempotence, pages (semantics: A, and the rules that the docstrings name)."""
+"""What each route answers: statuses, headers, idempotence, pages (A, and the rules that the docstrings name)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from backends.memory.runs import MemoryRunStore
-from runner.client import Client
-from runner.models import Message, Run
-from runner.worker import Worker
+from runyard import Client
+from runyard.models import Message, Run
+from runyard.worker.worker import Worker
+from runyard_backends.memory.runs import MemoryRunStore
 from tests.http.conftest import ask
 
 
@@ -287,7 +287,7 @@ class TestForks:
         again = await post(http, "/v1/threads/t/fork", 200, new="f", after_run_id="r", wait=True, job_id="j")
         assert again["run_id"] == "j"
 
-    async def test_probe(self, http: httpx.AsyncClient, worker: Worker) -> None:
+    async def test_fork_once_answers_and_writes_nothing(self, http: httpx.AsyncClient, worker: Worker) -> None:
         """F9: an answer, and nothing written."""
         await post(http, "/v1/threads/t/runs/wait", 200, message="say 1")
         probe = await post(http, "/v1/threads/t/fork_once", 200, message="say what", run_id="p")
@@ -335,7 +335,7 @@ class TestRequests:
         assert len((await get(http, "/v1/requests", pending=False))["items"]) == 2
         assert (await post(http, "/v1/requests/none/respond", 404, answer=1))["code"] == "hitl_no_pending_request"
 
-    async def test_one_request(self, http: httpx.AsyncClient, asked: str) -> None:
+    async def test_request_is_found_by_its_id_while_it_waits_and_after(self, http: httpx.AsyncClient, asked: str) -> None:
         """Whether it waits or not."""
         [waiting] = (await get(http, "/v1/requests"))["items"]
         assert await get(http, f"/v1/requests/{asked}") == waiting
@@ -359,7 +359,7 @@ class TestDeployment:
         [shown] = (await get(http, "/v1/workers"))["items"]
         assert shown["worker_id"] == worker.worker_id
 
-    async def test_feed(self, http: httpx.AsyncClient) -> None:
+    async def test_feed_continues_from_a_cursor(self, http: httpx.AsyncClient) -> None:
         """E5: from a cursor on, without end."""
         await post(http, "/v1/threads/t/messages", 201, message="1")
         page = await get(http, "/v1/feed")
@@ -368,7 +368,9 @@ class TestDeployment:
         following = await get(http, "/v1/feed", cursor=page["next"])
         assert [e["thread_id"] for e in following["items"]] == ["u"] and following["next"]
 
-    async def test_usage(self, http: httpx.AsyncClient, client: Client, worker: Worker) -> None:
+    async def test_usage_report_covers_30_days_by_default_and_is_bounded(
+        self, http: httpx.AsyncClient, client: Client, worker: Worker
+    ) -> None:
         """Of 30 days unless they are named; days are days, and a report is bounded."""
         await post(http, "/v1/threads/t/runs/wait", 200, message="say hi")
         found = await get(http, "/v1/usage")

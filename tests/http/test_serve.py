@@ -1,4 +1,4 @@
-"""`runyard api` as it serves: what comes before a request is bounded too (semantics: A2)."""
+"""`runyard api` as it serves: what comes before a request is bounded too (A2)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from api.http import protocol
-from api.http.app import asgi_app
-from api.http.auth import Auth
-from api.http.serve import UNANSWERED, Server, listen, room_for
-from api.http.settings import ApiSettings
-from runner.client import Client
-from runner.states import RunStatus
+from runyard import Client
+from runyard.domain.states import RunStatus
+from runyard_api.http import protocol
+from runyard_api.http.app import asgi_app
+from runyard_api.http.auth import Auth
+from runyard_api.http.serve import UNACKNOWLEDGED_MS, Server, listen, room_for
+from runyard_api.http.settings import ApiSettings
 from tests.http.conftest import SECRET
 
 BOUND = 10.0
@@ -52,7 +52,7 @@ async def port(client: Client) -> AsyncIterator[int]:
 
 @pytest.fixture(autouse=True)
 def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "LINGER", 0.2)
+    monkeypatch.setattr(protocol, "LINGER_SECONDS", 0.2)
 
 
 async def one_answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
@@ -127,7 +127,7 @@ async def test_heads_one_behind_the_other(port: int) -> None:
     writer.close()
 
 
-async def test_who_asked_ahead_and_left_has_left(port: int, client: Client) -> None:
+async def test_reader_that_left_is_noticed_behind_a_pipelined_request(port: int, client: Client) -> None:
     """A2: a request that waits behind a stream on its connection does not hide that its reader is gone."""
     body = b'{"message": "x", "run_id": "r", "on_disconnect": "cancel"}'
     head = b"POST /v1/threads/t/runs/stream HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -139,12 +139,12 @@ async def test_who_asked_ahead_and_left_has_left(port: int, client: Client) -> N
         assert (await client.handle("t", "r").result()).status is RunStatus.CANCELLED
 
 
-def test_who_takes_nothing_is_cut_off() -> None:
+def test_reader_that_takes_nothing_is_cut_off() -> None:
     """E3: what was written and not taken does not keep a connection open for ever."""
     with listen(ApiSettings(_env_file=None, port=0)) as listening, socket.create_connection(listening.getsockname()):
         accepted, _ = listening.accept()
         with accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNANSWERED
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNACKNOWLEDGED_MS
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ async def test_a_stream_is_not_cut_for_what_its_reader_sends_meanwhile(port: int
 async def test_requests_ahead_are_bounded(port: int) -> None:
     """A2: ten thousand small requests fit into one read, and each takes memory until its turn."""
     raw = await exchange(port, LIVEZ * 5000)
-    assert raw.count(b"HTTP/1.1 200") == protocol.AHEAD + 1
+    assert raw.count(b"HTTP/1.1 200") == protocol.MAX_PIPELINED + 1
     assert [found["code"] for found in problems_in(raw)] == ["bad_request"]
 
 
@@ -236,7 +236,7 @@ async def test_trailers_and_framing_are_bounded(port: int) -> None:
     assert b" 201 " in raw.split(b"\r\n")[0] and b"000000000001" not in raw
 
 
-async def test_what_stands_between_chunks_is_bounded_in_all(port: int, client: Client) -> None:
+async def test_chunk_extensions_are_bounded_together(port: int, client: Client) -> None:
     """A2: extensions of chunks carry nothing, so they count together, and not from one read to the next."""
     head = POST + b"Transfer-Encoding: chunked\r\n\r\n"
     raw = await exchange(port, head, *[b"1;" + b"x" * 5_000 + b"\r\n \r\n"] * 200, b"2\r\n{}\r\n0\r\n\r\n")
@@ -334,7 +334,7 @@ MALFORMED = {
 }
 
 
-async def test_what_is_no_request_is_one_problem(client: Client) -> None:
+async def test_bytes_that_are_no_request_get_one_problem(client: Client) -> None:
     """A2, RFC 9112: each is refused once, as a problem, and nothing behind it on the connection is taken for a request."""
     taken = []
     async with served(client, body_timeout=BOUND) as port:
@@ -391,7 +391,7 @@ async def test_an_offer_makes_a_head_no_larger(port: int) -> None:
     assert [found["code"] for found in problems_in(raw)] == ["headers_too_large"]
 
 
-async def test_what_is_no_path_is_refused_in_words(port: int) -> None:
+async def test_target_that_is_no_path_is_refused_with_a_sentence(port: int) -> None:
     """Not in those of the parser."""
     for target, word in ((b"CONNECT localhost:1", "CONNECT"), (b"GET http://localhost", "path")):
         [found] = problems_in(await exchange(port, target + b" HTTP/1.1\r\n" + HOST + b"\r\n"))

@@ -1,4 +1,4 @@
-"""Bodies whose shape is hostile hold up nobody: no 5xx, and the event loop is never silent for long (semantics: A2).
+"""Bodies whose shape is hostile hold up nobody: no 5xx, and the event loop is never silent for long (A2).
 
 ``RUNYARD_TEST_SHAPES=10000`` tries that many; each shape in each place as large as may be is among them.
 """
@@ -16,13 +16,12 @@ from typing import Any, Final
 import pytest
 from fastapi import FastAPI
 
-from api.http.app import asgi_app
-from api.http.settings import ApiSettings
-from backends.postgres.backend import connect
-from runner.client import Client
-from runner.models import HitlRequest
-
-from . import shapes
+from runyard import Client
+from runyard.models import HitlRequest
+from runyard_api.http.app import asgi_app
+from runyard_api.http.settings import ApiSettings
+from runyard_backends.postgres.backend import connect
+from tests.http import shapes
 
 BODIES: Final = int(os.environ.get("RUNYARD_TEST_SHAPES", "120"))
 SILENCE: Final = 0.1

@@ -1,4 +1,4 @@
-"""Keys that do not exist cost no query each, and refuse nobody whose key is known (semantics: A1, A2)."""
+"""Keys that do not exist cost no query each, and refuse nobody whose key is known (A1, A2)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from fastapi import FastAPI
 from starlette.requests import HTTPConnection
 
-from api.http.app import asgi_app
-from api.http.auth import Principal
-from api.http.settings import ApiSettings
-from runner.client import Client
-from runner.errors import BackendUnavailableError, ForbiddenError, UnauthenticatedError
-from runner.keys import ApiKey, Scope, Secret
+from runyard import Client
+from runyard.domain.api_keys import ApiKey, Scope, Secret
+from runyard.errors import BackendUnavailableError, ForbiddenError, UnauthenticatedError
+from runyard_api.http.app import asgi_app
+from runyard_api.http.auth import Principal
+from runyard_api.http.settings import ApiSettings
 from tests.http.conftest import SECRET, ask
 from tests.http.test_tokens import claims_of, signed
 
@@ -108,7 +108,7 @@ async def test_a_known_key_is_asked_for_again_in_a_flood(
     assert await one.ask(key) == 200
     for _ in range(2 * BURST):
         await one.ask(Secret.new())
-    monkeypatch.setattr("api.http.keyring.REMEMBERED", 0.0)
+    monkeypatch.setattr("runyard_api.http.keyring.FOUND_SECONDS", 0.0)
     assert [await one.ask(key) for _ in range(3)] == [200] * 3
     assert store.asked.count(key[3:19]) == 4
     [made] = await client.keys()
@@ -127,7 +127,7 @@ async def test_valid_keys_do_not_count(place: Any, store: Counted, client: Clien
     assert await one.ask(Secret.new()) == 401
 
 
-async def test_who_comes_at_once_shares_the_query(place: Any, store: Counted, client: Client) -> None:
+async def test_callers_at_once_with_one_key_share_a_query(place: Any, store: Counted, client: Client) -> None:
     one, key = await place("10.0.0.1"), await key_of(client)
     assert set(await asyncio.gather(*(one.ask(key) for _ in range(BURST)))) == {200}
     assert len(store.asked) == 1
@@ -141,7 +141,7 @@ async def test_a_cold_start_refuses_no_valid_key(place: Any, store: Counted, cli
     assert [await one.ask("nonsense") for _ in range(BURST + 1)] == [401] * BURST + [429]
 
 
-async def test_who_joins_a_look_up_in_vain_is_counted(place: Any, store: Counted, client: Client) -> None:
+async def test_callers_who_share_a_failed_query_are_each_counted(place: Any, store: Counted, client: Client) -> None:
     """Whether there is no such key, or its id is known and the rest is guessed."""
     key = await key_of(client)
     guesses = [f"{key[:-2]}{n:02x}" for n in range(5 * BURST) if f"{n:02x}" != key[-2:]]
@@ -181,24 +181,26 @@ async def test_tokens_take_the_same_way(place: Any, store: Counted, client: Clie
         ("unix:", "10.0.0.1", False),
     ],
 )
-async def test_what_an_address_is(place: Any, client: Client, one: str, other: str, same: bool) -> None:
+async def test_address_of_a_caller_is_its_ipv4_or_64_bits_of_ipv6(
+    place: Any, client: Client, one: str, other: str, same: bool
+) -> None:
     """Of IPv6 what one customer has: 64 bits."""
     here, there = await place(one), await place(other)
     assert [await here.ask("nonsense") for _ in range(BURST + 1)] == [401] * BURST + [429]
     assert await there.ask("nonsense") == (429 if same else 401)
 
 
-async def test_who_shows_nothing_is_told_what_to_show(app: FastAPI, place: Any) -> None:
+async def test_caller_without_a_key_is_told_what_to_send_and_not_counted(app: FastAPI, place: Any) -> None:
     """However often: that is no guess."""
     one = await place("10.0.0.1")
     assert {(await one.http.get("/v1/threads")).status_code for _ in range(3 * BURST)} == {401}
 
 
-async def test_one_key_more_than_are_remembered(
+async def test_one_key_more_than_the_bound_evicts_another(
     place: Any, store: Counted, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a process keeps of keys is bounded, of those that there are and those that there are not."""
-    monkeypatch.setattr("api.http.keyring.FORGOTTEN", 2)
+    monkeypatch.setattr("runyard_api.http.keyring.MAX_KEYS", 2)
     one, keys = await place("10.0.0.1"), [await key_of(client) for _ in range(3)]
     for key in (*keys, *keys[1:], keys[0]):
         assert await one.ask(key) == 200
@@ -264,7 +266,7 @@ class TestOwnScheme:
         sessions.open = {f"Bearer {n}" for n in range(5 * BURST)}
         assert set(await asyncio.gather(*(one.ask(n) for n in range(5 * BURST)))) == {200}
 
-    async def test_who_passed_before_is_asked_again(self, place: Any, sessions: Sessions) -> None:
+    async def test_caller_whose_session_was_closed_is_refused(self, place: Any, sessions: Sessions) -> None:
         """A session that was closed is refused, and counts like any other from then on."""
         one = await place("10.0.0.1")
         assert await one.ask("alice") == 200
@@ -275,7 +277,7 @@ class TestOwnScheme:
         sessions.asked = 0
         assert await one.ask("alice") == 429 and sessions.asked == 0
 
-    async def test_who_passed_is_known_by_any_header(self, place: Any, sessions: Sessions) -> None:
+    async def test_caller_behind_a_proxy_is_known_by_its_lasting_headers(self, place: Any, sessions: Sessions) -> None:
         """Where a proxy says who asks: not by those that differ from one request to the next."""
         sessions.header = "x-forwarded-user"
         one = await place("10.0.0.1")
@@ -289,7 +291,7 @@ class TestOwnScheme:
         assert await ask("Bearer alice", "/v1/threads?limit=3", traceparent="b", accept="text/html") == 200
         assert (await one.http.get("/v1/threads")).status_code == 429
 
-    async def test_what_is_no_failure_does_not_count(self, place: Any, sessions: Sessions) -> None:
+    async def test_refusal_of_a_known_caller_is_not_counted_as_a_failure(self, place: Any, sessions: Sessions) -> None:
         """Neither who is known and refused, nor a host that cannot say who asks."""
         one = await place("10.0.0.1")
         for error, status in ((ForbiddenError("not you"), 403), (BackendUnavailableError("away"), 503)):
@@ -306,7 +308,9 @@ class TestOwnScheme:
             one = Place(http)
             assert [await one.ask(f"guess {n}") for n in range(BURST + 1)] == [500] * BURST + [429]
 
-    async def test_who_has_no_name_answers_by_the_id(self, place: Any, sessions: Sessions, client: Client) -> None:
+    async def test_answer_of_a_key_without_a_name_is_signed_with_its_id(
+        self, place: Any, sessions: Sessions, client: Client
+    ) -> None:
         """A1: who answered is what the server knows of the caller, never what the caller says."""
         await ask(client, "t", "r")
         sessions.scopes = frozenset({"respond"})
@@ -315,8 +319,10 @@ class TestOwnScheme:
         )
         assert (reply.json()["answered_by"], reply.json()["on_behalf_of"]) == ("Bearer alice", "bob")
 
-    async def test_what_is_kept_is_bounded(self, place: Any, sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("api.http.failures.PASSED", 2)
+    async def test_remembered_callers_are_bounded(
+        self, place: Any, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("runyard_api.http.failures.MAX_PASSED_CALLERS", 2)
         one = await place("10.0.0.1")
         sessions.open = {"Bearer a", "Bearer b", "Bearer c"}
         assert {await one.ask(each) for each in "abc"} == {200}

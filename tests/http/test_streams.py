@@ -1,4 +1,4 @@
-"""Event streams over a real connection (semantics: E1 to E3)."""
+"""Event streams over a real connection (E1 to E3)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.http import sse
-from api.http.app import asgi_app
-from api.http.auth import Principal
-from api.http.idempotency import Key
-from api.http.routes import runs
-from api.http.schemas import StreamedPrompt
-from api.http.settings import ApiSettings
-from api.http.sse import Entry
-from runner.client import Client
-from runner.exchange import RunRef, WorkerInfo, Write
-from runner.models import Event
-from runner.states import RunStatus
-from runner.worker import Worker
-from tests.fleet import until
+from runyard import Client
+from runyard.domain.states import RunStatus
+from runyard.models import Event
+from runyard.ports.commands import Write
+from runyard.ports.refs import RunRef
+from runyard.ports.workers import WorkerInfo
+from runyard.worker.worker import Worker
+from runyard_api.http import sse
+from runyard_api.http.app import asgi_app
+from runyard_api.http.auth import Principal
+from runyard_api.http.idempotency import Key
+from runyard_api.http.request_bodies import StreamedPrompt
+from runyard_api.http.routes import runs
+from runyard_api.http.settings import ApiSettings
+from runyard_api.http.sse import Entry
 from tests.http.conftest import SECRET
-from tests.http.server import Frame, frames, serving
+from tests.support.api_server import Frame, frames, serving
+from tests.support.fleet import until
 
 BOUND = 20.0
 
@@ -97,7 +99,7 @@ async def test_errors_come_before_the_stream(live: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(("choice", "status"), [("cancel", RunStatus.CANCELLED), ("continue", RunStatus.COMPLETED)])
-async def test_who_leaves_does_not_stop_the_run_unless_asked(
+async def test_reader_that_leaves_stops_the_run_only_if_asked(
     live: httpx.AsyncClient, client: Client, worker: Worker, choice: str, status: RunStatus
 ) -> None:
     body = {"message": "say a | sleep 1 | say b", "run_id": "r", "on_disconnect": choice}
@@ -130,7 +132,7 @@ async def test_streams_of_a_key_are_bounded(live: httpx.AsyncClient) -> None:
         await until(room)
 
 
-async def test_who_waits_for_a_run_counts(live: httpx.AsyncClient, client: Client) -> None:
+async def test_request_that_waits_for_a_run_counts_as_a_stream(live: httpx.AsyncClient, client: Client) -> None:
     """A2: a request that is held open is as dear as a stream; refused, it has accepted nothing."""
     await live.post("/v1/threads/t/runs", json={"message": "x", "run_id": "r"})
     path = "/v1/threads/t/runs/r/stream"
@@ -168,7 +170,7 @@ async def test_waits_are_bounded_exactly(live: httpx.AsyncClient, app: FastAPI, 
     assert await held(0)
 
 
-async def test_who_is_refused_a_stream_has_prompted_nothing(live: httpx.AsyncClient, client: Client) -> None:
+async def test_prompt_whose_stream_is_refused_is_not_accepted(live: httpx.AsyncClient, client: Client) -> None:
     """A2, R2: after a 429 the same prompt may be sent again, also without a run id."""
     await live.post("/v1/threads/t/runs", json={"message": "x", "run_id": "r"})
     path = "/v1/threads/t/runs/r/stream"
@@ -226,16 +228,16 @@ async def silence() -> AsyncGenerator[Entry]:
     yield Entry(None, Event(id=None, type="gap", thread_id="t", run_id="r"))
 
 
-async def test_who_takes_nothing_has_left(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reader_that_stalls_is_dropped(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     """E3: a reader that stalls is dropped, and its run cancelled where that was asked for."""
-    monkeypatch.setattr(sse, "STALLED", 0.05)
+    monkeypatch.setattr(sse, "STALLED_SECONDS", 0.05)
     cancelled = asyncio.Event()
 
     async def cancel() -> None:
         cancelled.set()
 
     service, reader = app.state.service, Reader(takes=1)
-    seat = sse.Seat(service.streams, service.rates.stream("k"), lambda: asyncio.sleep(0, True))
+    seat = sse.StreamSlot(service.streams, service.rates.stream("k"), lambda: asyncio.sleep(0, True))
     with pytest.raises(TimeoutError):
         await sse.EventStream(silence(), seat, on_left=cancel)({"type": "http"}, reader.receive, reader.send)
     assert cancelled.is_set()
@@ -243,7 +245,7 @@ async def test_who_takes_nothing_has_left(app: FastAPI, monkeypatch: pytest.Monk
 
 async def test_no_comment_comes_within_an_event() -> None:
     """E3: a large event goes out piece by piece, and its reader may take its time for each."""
-    large = Event(id="1-1", type="message.delta", thread_id="t", run_id="r", data={"text": "x" * (3 * sse.PIECE)})
+    large = Event(id="1-1", type="message.delta", thread_id="t", run_id="r", data={"text": "x" * (3 * sse.PIECE_BYTES)})
     sent: list[bytes] = []
 
     async def one() -> AsyncGenerator[Entry]:
@@ -251,11 +253,11 @@ async def test_no_comment_comes_within_an_event() -> None:
 
     async def send(message: Any) -> None:
         sent.append(message.get("body", b""))
-        await asyncio.sleep(0.01 if len(sent[-1]) == sse.PIECE else 0)  # longer than the heartbeat
+        await asyncio.sleep(0.01 if len(sent[-1]) == sse.PIECE_BYTES else 0)  # longer than the heartbeat
 
-    seat = sse.Seat(sse.Streams(0.002, 10), nullcontext(), lambda: asyncio.sleep(0, True))
+    seat = sse.StreamSlot(sse.Streams(0.002, 10), nullcontext(), lambda: asyncio.sleep(0, True))
     await sse.EventStream(one(), seat)({"type": "http"}, Reader().receive, send)
-    assert max(map(len, sent)) == sse.PIECE
+    assert max(map(len, sent)) == sse.PIECE_BYTES
     events = b"".join(sent).replace(sse.COMMENT, b"").removeprefix(sse.RETRY)
     assert events == b"id: 1-1\nevent: message.delta\ndata: " + large.to_json() + b"\n\n"
     assert b"".join(sent).count(large.to_json()) == 1
@@ -269,16 +271,16 @@ async def test_a_stream_with_much_to_say_lets_others_have_their_turn(app: FastAP
             yield Entry(None, Event(id=f"1-{n}", type="message.delta", thread_id="t", run_id="r", data={"text": "x" * 5000}))
 
     service, reader, turns = app.state.service, Reader(), 0
-    seat = sse.Seat(service.streams, service.rates.stream("k"), lambda: asyncio.sleep(0, True))
+    seat = sse.StreamSlot(service.streams, service.rates.stream("k"), lambda: asyncio.sleep(0, True))
     streaming = asyncio.create_task(sse.EventStream(much(), seat)({"type": "http"}, reader.receive, reader.send))
     async with asyncio.timeout(BOUND):
         while not streaming.done():
             await asyncio.sleep(0)
             turns += 1
-    assert turns > 300 * 5000 / (2 * sse.TURN)
+    assert turns > 300 * 5000 / (2 * sse.TURN_BYTES)
 
 
-async def test_who_leaves_as_the_run_ends_breaks_nothing(app: FastAPI, client: Client) -> None:
+async def test_reader_that_leaves_as_the_run_ends_is_no_failure(app: FastAPI, client: Client) -> None:
     """R10: there is nothing to cancel any more, and that is no failed request."""
     caller = await app.state.service.caller(Principal("", frozenset({"write"}), "k"), "")
     body = StreamedPrompt(message="x", run_id="r", on_disconnect="cancel")

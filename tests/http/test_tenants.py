@@ -1,4 +1,4 @@
-"""No route shows one tenant anything of another (semantics: A1). The routes come from the OpenAPI document."""
+"""No route shows one tenant anything of another (A1). The routes come from the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.http.document import operations
-from runner.client import Client
+from runyard import Client
+from runyard_api.http.document import operations
 from tests.http.conftest import Caller, ask
 
 THREAD, RUN, MESSAGE = "the-secret-thread", "the-secret-run", "0198c0de-0000-7000-8000-000000000001"
@@ -111,7 +111,7 @@ async def test_every_route_is_one_or_the_other(app: FastAPI) -> None:
         assert "{" in path or operation in LISTS | DEPLOYMENT | LAZY | OWN | {"create_stream_token"}, operation
 
 
-async def test_nobody_passes_without_a_key(app: FastAPI, caller: Caller, request_id: str) -> None:
+async def test_request_without_a_valid_key_is_refused(app: FastAPI, caller: Caller, request_id: str) -> None:
     for key in (None, "ry_0000000000000000_" + "0" * 64, "nonsense"):
         stranger = await caller(key=key)
         for operation, method, path in every(app):

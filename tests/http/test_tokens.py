@@ -1,4 +1,4 @@
-"""Stream tokens are believed for their signature alone, and say no more than what they open (semantics: A1)."""
+"""Stream tokens are believed for their signature alone, and say no more than what they open (A1)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from fastapi import FastAPI
 from itsdangerous import URLSafeSerializer
 from starlette.requests import HTTPConnection
 
-from api.http import tokens
-from api.http.app import asgi_app
-from api.http.auth import Principal
-from api.http.settings import ApiSettings
-from backends.memory import MemoryWorld
-from runner.client import Client
-from runner.errors import InvalidInputError
-from runner.keys import Scope, Secret
+from runyard import Client
+from runyard.domain.api_keys import Scope, Secret
+from runyard.errors import InvalidInputError
+from runyard_api.http import tokens
+from runyard_api.http.app import asgi_app
+from runyard_api.http.auth import Principal
+from runyard_api.http.settings import ApiSettings
+from runyard_backends.memory import MemoryWorld
 from tests.http.conftest import BOUND, SECRET, Caller, transport
-from tests.http.server import frames, serving
+from tests.support.api_server import frames, serving
 
 THREAD, RUN = "secret-thread", "r1"
 STREAM, OF_THREAD = f"/v1/threads/{THREAD}/runs/{RUN}/stream", f"/v1/threads/{THREAD}/stream"
@@ -135,7 +135,7 @@ def unsigned(key_id: str, key: str, good: str) -> Iterator[str]:
     )
 
 
-async def test_what_the_server_did_not_sign_opens_nothing(nobody: httpx.AsyncClient, client: Client, alpha: Client) -> None:
+async def test_token_that_the_server_did_not_sign_is_refused(nobody: httpx.AsyncClient, client: Client, alpha: Client) -> None:
     key_id, key = await key_of(client, "alpha")
     good = signed(claims_of(key_id))
     assert (await nobody.get(STREAM, params={"token": good})).status_code == 200
@@ -171,7 +171,7 @@ async def test_claims_that_are_none(nobody: httpx.AsyncClient, client: Client, a
     wrong += [{name: value for name, value in good.items() if name != left_out} for left_out in good]
     wrong += [{**good, "tenant": "alpha"}, {**good, "scopes": ["read"]}, {**good, "id": "x"}, {**good, "": 1}]
     wrong += [{**good, "by": "anyone"}, {**good, "by": "host", "tenant": "alpha", "id": "a", "name": None}]
-    wrong += [{**good, "expires": at} for at in (soon(-1), soon(3600 + tokens.SKEW + 60), soon() // 1000)]
+    wrong += [{**good, "expires": at} for at in (soon(-1), soon(3600 + tokens.CLOCK_SKEW_SECONDS + 60), soon() // 1000)]
     wrong += [
         {**good, "key_id": text} for text in (key_id.upper() + "G", key_id[:-1], key_id + "0", f"{key_id}\n", f" {key_id}")
     ]
@@ -291,7 +291,7 @@ async def test_streams_count_for_the_key_whatever_token_opened_them(
             assert (await http.get(STREAM, headers={"X-Api-Key": key})).status_code == 429
 
 
-async def test_one_secret_takes_the_place_of_another(client: Client, alpha: Client, settings: ApiSettings) -> None:
+async def test_first_of_two_secrets_signs_and_both_verify(client: Client, alpha: Client, settings: ApiSettings) -> None:
     """The first signs, all verify."""
     _, key = await key_of(client, "alpha")
     old, both, new = (

@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: who may see the URL of a run, and who the secret that signs (semantics: A1)."""
+"""Webhooks over HTTP: who may see the URL of a run, and who the secret that signs (A1)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from fastapi import FastAPI
 from standardwebhooks import Webhook
 
-from api.http.document import operations
-from runner.client import Client
-from runner.keys import Scope
-from runner.webhooks.masking import masked
-from runner.webhooks.secrets import derived
+from runyard import Client
+from runyard.domain.api_keys import Scope
+from runyard.domain.webhook_secrets import derived
+from runyard.domain.webhooks import masked
+from runyard_api.http.document import operations
 from tests.http.conftest import Caller
-from tests.receiver import new_secret
+from tests.support.receiver import new_secret
 
 URL = "https://hooks.example:8443/services/T0/B0/wXyZ?key=1"
 SEEN = "https://hooks.example:8443/…"
@@ -34,7 +34,7 @@ SEEN = "https://hooks.example:8443/…"
         ("http://[::1", "…"),
     ],
 )
-def test_what_is_left_of_a_url(url: str, shown: str) -> None:
+def test_masked_url_shows_no_secret(url: str, shown: str) -> None:
     assert masked(url) == shown
 
 
@@ -92,7 +92,9 @@ class TestSecret:
         Webhook(second["secret"])
 
     @pytest.mark.parametrize("scope", ["read", "write", "respond"])
-    async def test_nobody_else_does(self, caller: Caller, root: str, scope: Scope) -> None:
+    async def test_key_without_the_scope_may_not_read_or_rotate_the_webhook_secret(
+        self, caller: Caller, root: str, scope: Scope
+    ) -> None:
         http = await caller(scopes=(scope,))
         assert (await http.get("/v1/webhook_secret")).status_code == 403
         assert (await http.post("/v1/webhook_secret/rotate", json={})).status_code == 403

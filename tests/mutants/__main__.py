@@ -66,7 +66,8 @@ def _before(tree: Path, tests: tuple[str, ...]) -> int:
 def _run(tree: Path, module: str, *arguments: str) -> int:
     """The exit code of a Python module in the copy."""
     options: Sequence[str] = ("-q", "-x", "-p", "no:cacheprovider") if module == "pytest" else ()
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    path = os.pathsep.join(map(str, (tree, *(tree / folder for folder in ("runner", "backends", "api")))))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", module, *options, *arguments]
     return subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
 

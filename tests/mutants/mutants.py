@@ -7,55 +7,65 @@ from typing import Final
 from tests.mutants.mutant import Edit, Mutant, mutant
 from tests.mutants.outside import OUTSIDE
 
-TABLES, VISIBILITY, ADMISSION, ATTEMPTS, PEOPLE, FEED, USAGE = (
-    f"backends/postgres/migrations/{name}.sql"
-    for name in (
-        *("0001_tables", "0002_visibility", "0003_admission", "0004_attempts", "0005_people", "0010_feed"),
-        "0014_usage",
-    )
-)
-LUA: Final = "backends/redis/lua"
+SQL: Final = "backends/runyard_backends/postgres"
+ACCEPT: Final = f"{SQL}/functions/accept.sql"
+APPEND: Final = f"{SQL}/functions/append.sql"
+CLAIM: Final = f"{SQL}/functions/claim.sql"
+COMPLETE: Final = f"{SQL}/functions/complete.sql"
+EFFECTS: Final = f"{SQL}/functions/effects.sql"
+END_RUN: Final = f"{SQL}/functions/end_run.sql"
+FEED: Final = f"{SQL}/functions/feed.sql"
+REDRIVE: Final = f"{SQL}/functions/redrive.sql"
+RESPOND: Final = f"{SQL}/functions/respond.sql"
+RUNS_TABLES: Final = f"{SQL}/migrations/0002_runs.sql"
+STEPS: Final = f"{SQL}/functions/steps.sql"
+THREADS: Final = f"{SQL}/functions/threads.sql"
+USAGE: Final = f"{SQL}/functions/usage.sql"
+VISIBILITY: Final = f"{SQL}/functions/visibility.sql"
+WORKERS: Final = f"{SQL}/functions/workers.sql"
+WRITE: Final = f"{SQL}/functions/write.sql"
+LUA: Final = "backends/runyard_backends/redis/lua"
 POSTGRES: Final = "tests/conformance/test_postgres.py"
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
-        "any fence may append", ATTEMPTS,
+        "any fence may append", APPEND,
         "    PERFORM runyard.refuse_write(r, with_fence);\n    PERFORM runyard.check_size(messages",
         "    PERFORM runyard.check_size(messages",
         POSTGRES, "-k", "stale_writes",
     ),
     mutant(
-        "any fence may record a step", ATTEMPTS,
+        "any fence may record a step", STEPS,
         "    PERFORM runyard.refuse_write(r, with_fence);\n    INSERT INTO runyard.steps (accept_no, step_key, done",
         "    INSERT INTO runyard.steps (accept_no, step_key, done",
         POSTGRES, "-k", "stale",
     ),
     mutant(
-        "any fence may end a run", ATTEMPTS,
+        "any fence may end a run", WRITE,
         "WHEN r.fence IS DISTINCT FROM with_fence OR r.kind = 'external' THEN 'stale_fence'",
         "WHEN r.kind = 'external' THEN 'stale_fence'",
         POSTGRES, "-k", "stale_writes",
     ),
     mutant(
-        "a cancelled run may append", ATTEMPTS,
+        "a cancelled run may append", WRITE,
         "WHEN r.cancel_requested_at IS NOT NULL THEN 'cancel_requested' END",
         "END",
         POSTGRES, "-k", "cancel",
     ),
     mutant(
-        "two runs of a lane may be active", TABLES,
+        "two runs of a lane may be active", RUNS_TABLES,
         "CREATE UNIQUE INDEX runs_active",
         "CREATE INDEX runs_active",
-        "tests/race/test_last_guards.py",
+        "tests/integration/postgres/test_last_guards.py",
     ),
     mutant(
-        "accept takes no thread lock", ADMISSION,
+        "accept takes no thread lock", THREADS,
         "AND x.deleted_at IS NULL FOR UPDATE;\n        IF FOUND THEN RETURN t; END IF;",
         "AND x.deleted_at IS NULL;\n        IF FOUND THEN RETURN t; END IF;",
-        "tests/race/test_verb_pairs.py",
+        "tests/integration/postgres/test_verb_pairs.py",
     ),
     mutant(
-        "a run id fits any request", ADMISSION,
+        "a run id fits any request", ACCEPT,
         "IF FOUND AND r.request_hash IS DISTINCT FROM q.request_hash THEN",
         "IF false THEN",
         POSTGRES, "-k", "conflicts",
@@ -63,8 +73,16 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "a request is answered twice", (POSTGRES, "-k", "answer or respond"),
         (
-            Edit(PEOPLE, "request.request_id <> checked OR request.answered_at IS NOT NULL", "request.request_id <> checked"),
-            Edit(PEOPLE, "y.request_id = checked AND y.answered_at IS NULL AND y.closed_at IS NULL", "y.request_id = checked"),
+            Edit(
+                RESPOND,
+                "request.request_id <> checked_request_id OR request.answered_at IS NOT NULL",
+                "request.request_id <> checked_request_id",
+            ),
+            Edit(
+                RESPOND,
+                "y.request_id = respond.checked_request_id AND y.answered_at IS NULL AND y.closed_at IS NULL",
+                "y.request_id = respond.checked_request_id",
+            ),
         ),
     ),
     mutant(
@@ -74,137 +92,137 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "Fork or Cut or snapshot",
     ),
     mutant(
-        "a dead worker may claim", ATTEMPTS,
-        "SELECT w.* INTO claimant FROM runyard.workers w WHERE w.worker_id = worker AND w.dead_at IS NULL;",
-        "SELECT w.* INTO claimant FROM runyard.workers w WHERE w.worker_id = worker;",
+        "a dead worker may claim", CLAIM,
+        "SELECT w.* INTO claimant FROM runyard.workers w WHERE w.worker_id = claim.worker_id AND w.dead_at IS NULL;",
+        "SELECT w.* INTO claimant FROM runyard.workers w WHERE w.worker_id = claim.worker_id;",
         POSTGRES, "-k", "living_worker or death",
     ),
     mutant(
-        "a dead worker may beat", PEOPLE,
-        "SET heartbeat_at = clock_timestamp() WHERE w.worker_id = worker AND w.dead_at IS NULL",
-        "SET heartbeat_at = clock_timestamp() WHERE w.worker_id = worker",
+        "a dead worker may beat", WORKERS,
+        "SET heartbeat_at = clock_timestamp() WHERE w.worker_id = beat.worker_id AND w.dead_at IS NULL",
+        "SET heartbeat_at = clock_timestamp() WHERE w.worker_id = beat.worker_id",
         POSTGRES, "-k", "death",
     ),
     mutant(
-        "the living are taken over", ATTEMPTS,
+        "the living are taken over", CLAIM,
         "IF EXISTS (SELECT 1 FROM runyard.workers w WHERE w.worker_id = r.worker_id AND w.dead_at IS NULL) THEN",
         "IF false THEN",
         POSTGRES, "-k", "busy",
     ),
     mutant(
-        "runs of a lane overtake", ATTEMPTS,
+        "runs of a lane overtake", CLAIM,
         "ELSIF EXISTS (SELECT 1 FROM runyard.runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane",
         "ELSIF false AND EXISTS (SELECT 1 FROM runyard.runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane",
         POSTGRES, "-k", "Lanes",
     ),
     mutant(
-        "open tool calls complete", ATTEMPTS,
+        "open tool calls complete", COMPLETE,
         "IF r.has_tools AND NOT runyard.cycles_closed(r) THEN",
         "IF false THEN",
         POSTGRES, "-k", "tool_cycle",
     ),
     mutant(
-        "nobody tells a job that its run ended", ADMISSION,
+        "nobody tells a job that its run ended", END_RUN,
         "effects := runyard.merge_effects(effects, runyard.offer_job(r));",
         "NULL;",
         POSTGRES, "-k", "FanOut",
     ),
     mutant(
-        "a job does not wait for its runs", ADMISSION,
-        "RETURN r.until_fewer IS NOT NULL AND runyard.started_by(r) >= r.until_fewer",
+        "a job does not wait for its runs", EFFECTS,
+        "RETURN r.until_fewer IS NOT NULL AND runyard.count_started_by(r) >= r.until_fewer",
         "RETURN false",
         POSTGRES, "-k", "FanOut",
     ),
     mutant(
-        "a finished probe is asked again", "runner/fanout.py",
+        "a finished probe is asked again", "runner/runyard/execution/fan_out.py",
         "return step.result if step is not None and step.done else None",
         "return None",
-        "tests/race/test_fanout.py", "-k", "handed_over",
+        "tests/integration/worker/test_fan_out.py", "-k", "handed_over",
     ),
     mutant(
-        "losers go on", "runner/fanout.py",
+        "losers go on", "runner/runyard/execution/fan_out.py",
         "                            _finish(enough)\n",
         "                            pass\n",
-        "tests/race/test_fanout.py", "-k", "first_that_succeeds",
+        "tests/integration/worker/test_fan_out.py", "-k", "first_that_succeeds",
     ),
     mutant(
-        "an abort leaves calls open", ADMISSION,
+        "an abort leaves calls open", END_RUN,
         "        IF open_calls <> '{}' THEN",
         "        IF open_calls <> '{}' AND r.abort_words IS NULL THEN",
         POSTGRES, "-k", "Abort",
     ),
     mutant(
-        "nobody rescues", "runner/reconciler.py",
+        "nobody rescues", "runner/runyard/worker/reconciler.py",
         "            await self._rescue()\n",
         "            pass\n",
-        "tests/race/test_worker_host.py", "-k", "rescue",
+        "tests/integration/worker/test_worker_host.py", "-k", "rescue",
     ),
     mutant(
-        "no watchdog", "runner/liveness.py",
+        "no watchdog", "runner/runyard/worker/heartbeat.py",
         "return self.silence > self.watchdog",
         "return False",
-        "tests/unit/test_liveness.py",
+        "tests/unit/worker/test_heartbeat.py",
     ),
     mutant(
-        "one look makes a worker dead", "runner/recovery.py",
-        "if silent.reads >= READS and asked - silent.since >= SPAN",
+        "one look makes a worker dead", "runner/runyard/worker/failure_detector.py",
+        "if silent.reads >= MIN_READS and asked - silent.since >= MIN_SPAN_SECONDS",
         "if silent.reads >= 1",
-        "tests/unit/test_recovery.py",
+        "tests/unit/worker/test_failure_detector.py",
     ),
     mutant(
-        "a recorded step is repeated", "runner/agents/context.py",
+        "a recorded step is repeated", "runner/runyard/execution/context.py",
         "        if known is not None and known.done:\n",
         "        if False:\n",
-        "tests/unit/test_context.py",
+        "tests/unit/execution/test_context.py",
     ),
     mutant(
         "any worker may release a lock", f"{LUA}/release.lua",
         "if redis.call('GET', lock) == ARGV[i + 1] then",
         "if true then",
-        "tests/race/test_scheduler.py", "tests/stateful/test_scheduler_model.py",
+        "tests/integration/redis/test_scheduler.py", "tests/stateful/test_scheduler_model.py",
     ),
     mutant(
         "any worker may renew a lock", f"{LUA}/renew.lua",
         "if redis.call('GET', lock) == ARGV[i + 1] then",
         "if redis.call('GET', lock) then",
-        "tests/race/test_scheduler.py", "tests/stateful/test_scheduler_model.py",
+        "tests/integration/redis/test_scheduler.py", "tests/stateful/test_scheduler_model.py",
     ),
     mutant(
         "a zombie may speak", f"{LUA}/append.lua",
         "if id_fence > fence or (id_fence == fence and id_n > n) then",
         "if true then",
-        "tests/race/test_events.py",
+        "tests/integration/redis/test_events.py",
     ),
     mutant(
-        "a tool whose result is stored is called again", "runner/agents/durable.py",
+        "a tool whose result is stored is called again", "runner/runyard/agents/durable_tools.py",
         "        if (known := self.results.get(call.tool_call_id)) is not None:\n            return known.again()\n",
         "",
-        "tests/unit/test_driver.py",
+        "tests/unit/agents/test_engine.py",
     ),
     mutant(
-        "a tool that asks takes the others down", "runner/agents/context.py",
+        "a tool that asks takes the others down", "runner/runyard/execution/context.py",
         "        if self._names() is not self._scope:\n",
         "        if False:\n",
-        "tests/unit/test_driver_humans.py",
+        "tests/unit/agents/test_engine_humans.py",
     ),
     mutant(
-        "an answer that is not completed is asked for again", "runner/agents/driver.py",
+        "an answer that is not completed is asked for again", "runner/runyard/agents/engine.py",
         "if tail.answered and isinstance(node, ModelRequestNode):",
         "if False:",
-        "tests/unit/test_driver.py",
+        "tests/unit/agents/test_engine.py",
     ),
     mutant(
         "usage is counted past an open transaction", USAGE,
         "    IF c.goal > pg_snapshot_xmin(pg_current_snapshot()) THEN RETURN; END IF;\n", "",
-        "tests/race/test_usage.py",
+        "tests/integration/postgres/test_usage.py",
     ),
     mutant(
         "two leaders count usage at once", USAGE,
         "runyard.usage_counter x FOR UPDATE SKIP LOCKED;", "runyard.usage_counter x;",
-        "tests/race/test_usage.py",
+        "tests/integration/postgres/test_usage.py",
     ),
     mutant(
-        "a redriven run counts twice", PEOPLE,
+        "a redriven run counts twice", REDRIVE,
         "usage_before = coalesce(y.usage, '{}')", "usage_before = NULL",
         POSTGRES, "-k", "redriven_counts",
     ),

@@ -6,120 +6,127 @@ from typing import Final
 
 from tests.mutants.mutant import Edit, Mutant, mutant
 
-ADMISSION, ATTEMPTS, FORKS, DELETION, READERS = (
-    f"backends/postgres/migrations/{name}.sql"
-    for name in ("0003_admission", "0004_attempts", "0006_forks", "0007_deletion", "0008_reading")
-)
-LUA: Final = "backends/redis/lua"
+SQL: Final = "backends/runyard_backends/postgres"
+ACCEPT: Final = f"{SQL}/functions/accept.sql"
+ADMIT: Final = f"{SQL}/functions/admit.sql"
+CLAIM: Final = f"{SQL}/functions/claim.sql"
+DELETION: Final = f"{SQL}/functions/deletion.sql"
+LISTS: Final = f"{SQL}/functions/lists.sql"
+LIST_RUNS: Final = f"{SQL}/functions/list_runs.sql"
+THREADS: Final = f"{SQL}/functions/threads.sql"
+LUA: Final = "backends/runyard_backends/redis/lua"
 TOKENS, PARTS, READING, PROTOCOL, IDEMPOTENCY = (
-    f"api/http/{name}.py" for name in ("tokens", "routes/parts", "reading", "protocol", "idempotency")
+    f"api/runyard_api/http/{name}.py" for name in ("tokens", "routes/dependencies", "reading", "protocol", "idempotency")
 )
-BOUNDS, CURSOR, FETCHING = (f"runner/{name}.py" for name in ("bounds", "threadcursor", "agents/fetching"))
+BOUNDS, CURSOR, FETCHING, CODEC = (
+    f"runner/runyard/{name}.py"
+    for name in ("domain/json_bounds", "events/thread_cursor", "agents/downloads", "agents/message_codec")
+)
 POSTGRES: Final = "tests/conformance/test_postgres.py"
 
 OUTSIDE: Final[tuple[Mutant, ...]] = (
     mutant(
-        "HTTP shows every tenant the same", "api/http/service.py",
+        "HTTP shows every tenant the same", "api/runyard_api/http/service.py",
         ".for_tenant(principal.tenant)", ".for_tenant(\"\")",
         "tests/http/test_tenants.py",
     ),
     mutant(
-        "HTTP asks for no scope", "api/http/routes/parts.py",
+        "HTTP asks for no scope", "api/runyard_api/http/routes/dependencies.py",
         "        principal.require(scope)\n", "",
         "tests/http/test_tenants.py",
     ),
     mutant(
-        "HTTP takes any secret of a key", "api/http/keyring.py",
+        "HTTP takes any secret of a key", "api/runyard_api/http/keyring.py",
         " and hmac.compare_digest(principal.key, digest)", "",
         "tests/http/test_access.py",
     ),
     mutant(
-        "HTTP asks for each key that does not exist again", "api/http/keyring.py",
+        "HTTP asks for each key that does not exist again", "api/runyard_api/http/keyring.py",
         "            _keep(self._unknown, key_id, now)\n", "",
         "tests/http/test_strangers.py",
     ),
     mutant(
-        "HTTP looks up any number of keys for an address", "api/http/keyring.py",
+        "HTTP looks up any number of keys for an address", "api/runyard_api/http/keyring.py",
         "        address = self._failures.count(request)\n", '        address = ""\n',
         "tests/http/test_strangers.py",
     ),
     mutant(
-        "HTTP takes any signature of a stream token", "api/http/tokens.py",
+        "HTTP takes any signature of a stream token", "api/runyard_api/http/tokens.py",
         "self._serializer.loads(text)", "self._serializer.loads_unsafe(text)[1]",
         "tests/http/test_tokens.py",
     ),
     mutant(
-        "HTTP takes many texts of one signature", "api/http/tokens.py",
+        "HTTP takes many texts of one signature", "api/runyard_api/http/tokens.py",
         " or not _FORM.fullmatch(text)", "",
         "tests/http/test_tokens.py",
     ),
     mutant(
-        "a stream token may last for ever", "api/http/tokens.py",
-        "return 0 < left <= self._lifetime + SKEW", "return 0 < left",
+        "a stream token may last for ever", "api/runyard_api/http/tokens.py",
+        "return 0 < left <= self._lifetime + CLOCK_SKEW_SECONDS", "return 0 < left",
         "tests/http/test_tokens.py",
     ),
     mutant(
-        "a stream token is worth more than its key", "api/http/auth.py",
+        "a stream token is worth more than its key", "api/runyard_api/http/auth.py",
         "        owner.require(\"read\")\n", "",
         "tests/http/test_tokens.py",
     ),
     mutant(
-        "a stream token of another scheme opens", "api/http/auth.py",
+        "a stream token of another scheme opens", "api/runyard_api/http/auth.py",
         "case ByHost() if callable(self.auth):", "case ByHost():",
         "tests/http/test_tokens.py",
     ),
     mutant(
-        "a stream goes on without its scope", "api/http/auth.py",
+        "a stream goes on without its scope", "api/runyard_api/http/auth.py",
         "            and all(holder.has(scope) for scope in principal.scopes)\n", "",
         "tests/http/test_tokens.py",
     ),
     mutant(
-        "a stream outlasts its token", "api/http/sse.py",
+        "a stream outlasts its token", "api/runyard_api/http/sse.py",
         "call_later(self.seat.lasts(), _expire, end)", "call_later(streams.most, _expire, end)",
         "tests/http/test_tokens.py",
     ),
     mutant(
-        "HTTP without keys answers to any page", "api/http/auth.py",
+        "HTTP without keys answers to any page", "api/runyard_api/http/auth.py",
         "        if origin is not None and origin not in self._origins", "        if False",
         "tests/http/test_access.py",
     ),
     mutant(
-        "a thread's stream passes a higher fence without a look at the runs", "runner/threadstream.py",
+        "a thread's stream passes a higher fence without a look at the runs", "runner/runyard/events/thread_stream.py",
         "if event is None or (at is not None and at[0] > self.place.top):", "if event is None:",
-        "tests/unit/test_thread_stream.py",
+        "tests/unit/events/test_thread_stream.py",
     ),
     mutant(
-        "a reader does not wait for what a run says last", "runner/streams.py",
+        "a reader does not wait for what a run says last", "runner/runyard/events/run_stream.py",
         "            await self._underway(ref, run)\n", "",
         "tests/http/test_streams.py",
     ),
     mutant(
-        "a store keeps what a caller says for an agent", "backends/postgres/codec.py",
+        "a store keeps what a caller says for an agent", "backends/runyard_backends/postgres/codec/message_rows.py",
         "if by_agent and message.provider_details", "if message.provider_details",
         POSTGRES, "-k", "m5",
     ),
     mutant(
-        "a model is told what a caller says in metadata", "runner/agents/dialect.py",
+        "a model is told what a caller says in metadata", "runner/runyard/agents/message_codec.py",
         "kept = (message.provider_details or {}).get(KEPT)", "kept = (message.provider_details or message.metadata).get(KEPT)",
-        "tests/unit/test_callers_words.py",
+        "tests/unit/agents/test_message_content.py",
     ),
     Mutant(
         "what a tool returned becomes a file if it looks like one",
-        ("tests/unit/test_callers_words.py",),
+        ("tests/unit/agents/test_message_content.py",),
         (
-            Edit("runner/agents/dialect.py", "else {**part, \"content\": None}", "else part"),
-            Edit("runner/agents/dialect.py", "                made.content = part[\"content\"]\n", "                pass\n"),
+            Edit(CODEC, "else {**part, \"content\": None}", "else part"),
+            Edit(CODEC, "                made.content = part[\"content\"]\n", "                pass\n"),
         ),
     ),
     mutant(
-        "a worker fetches what a message names", "runner/agents/fetching.py",
+        "a worker fetches what a message names", "runner/runyard/agents/downloads.py",
         "        check_host(url)\n        token", "        token",
-        "tests/unit/test_fetching.py",
+        "tests/unit/agents/test_downloads.py",
     ),
     mutant(
-        "a question's schema is fetched", "runner/agents/answers.py",
+        "a question's schema is fetched", "runner/runyard/domain/requests.py",
         ", registry=EMPTY_REGISTRY", "",
-        "tests/unit/test_answers.py",
+        "tests/unit/domain/test_approvals.py",
     ),
     mutant(
         "a stream token of another version opens", TOKENS,
@@ -138,7 +145,7 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a stream token names threads that cannot be", TOKENS,
-        "AfterValidator(lambda value: check_id(value, \"id\"))", "AfterValidator(str)",
+        "AfterValidator(checked_id)", "AfterValidator(str)",
         "tests/http/test_tokens.py", "-k", "claims_that_are_none",
     ),
     mutant(
@@ -159,17 +166,17 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     mutant(
         "a value may have any number of members", BOUNDS,
         "                if count > values:", "                if False:",
-        "tests/unit/test_bounds.py", "-k", "every_level",
+        "tests/unit/domain/test_json_bounds.py", "-k", "every_level",
     ),
     mutant(
         "a value may have any number of bytes", BOUNDS,
         "if most is not None and size > most:", "if False:",
-        "tests/unit/test_bounds.py", "-k", "bytes",
+        "tests/unit/domain/test_json_bounds.py", "-k", "bytes",
     ),
     mutant(
         "an integer may have any number of bits", BOUNDS,
         "if part not in _INTEGERS:", "if False:",
-        "tests/unit/test_bounds.py", "-k", "integers",
+        "tests/unit/domain/test_json_bounds.py", "-k", "integers",
     ),
     mutant(
         "a message may have any number of parts", BOUNDS,
@@ -178,13 +185,13 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a body is decoded whatever its number of values", READING,
-        "if self._values >= MOST_VALUES or self._quotes > 4 * MOST_VALUES:", "if False:",
-        "tests/unit/test_bounds.py", "-k", "outside_of_strings",
+        "if self._values >= MAX_BODY_VALUES or self._quotes > 4 * MAX_BODY_VALUES:", "if False:",
+        "tests/unit/domain/test_json_bounds.py", "-k", "outside_of_strings",
     ),
     mutant(
         "a number in a body may have any number of digits", READING,
         "if _TOO_LONG in (self._number + outside).translate(_DIGITS):", "if False:",
-        "tests/unit/test_bounds.py", "-k", "outside_of_strings",
+        "tests/unit/domain/test_json_bounds.py", "-k", "outside_of_strings",
     ),
     mutant(
         "a body brings infinity", READING,
@@ -194,69 +201,69 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     mutant(
         "a download leaves the hosts by a redirect", FETCHING,
         "{\"allowed_domains\": [*hosts]} if hosts is not None else {}", "{}",
-        "tests/unit/test_fetching.py", "-k", "redirect",
+        "tests/unit/agents/test_downloads.py", "-k", "redirect",
     ),
     mutant(
         "a download goes to private addresses", FETCHING,
         "allow_local=from_environment().fetch_private", "allow_local=True",
-        "tests/unit/test_fetching.py",
+        "tests/unit/agents/test_downloads.py",
     ),
     mutant(
         "a host that only ends like an allowed one is fetched from", FETCHING,
         "if host.rstrip(\".\") not in from_environment().fetch_hosts:",
         "if not host.rstrip(\".\").endswith(tuple(from_environment().fetch_hosts)):",
-        "tests/unit/test_fetching.py", "-k", "compared_whole",
+        "tests/unit/agents/test_downloads.py", "-k", "compared_whole",
     ),
     mutant(
-        "a user calls tools in the model's words", "runner/agents/contents.py",
+        "a user calls tools in the model's words", "runner/runyard/agents/message_content.py",
         "case ToolCallPart() if role == \"assistant\":", "case ToolCallPart():",
-        "tests/unit/test_callers_words.py",
+        "tests/unit/agents/test_message_content.py",
     ),
     mutant(
-        "a list by tags shows every tenant's threads", READERS,
+        "a list by tags shows every tenant's threads", LISTS,
         "WHERE g.tenant = $1 AND g.term = $4 AND", "WHERE g.term = $4 AND",
         POSTGRES, "-k", "another_tenants",
     ),
     mutant(
-        "a list of what waits goes on into the next tenant", READERS,
+        "a list of what waits goes on into the next tenant", LIST_RUNS,
         "' AND (r.tenant, r.accept_no) < ($1, $8) AND r.tenant >= $1'", "' AND (r.tenant, r.accept_no) < ($1, $8)'",
         POSTGRES, "-k", "another_tenants",
     ),
     mutant(
-        "a list by agent shows every tenant's runs", READERS,
+        "a list by agent shows every tenant's runs", LIST_RUNS,
         "'r.tenant = $1 AND r.agent = $4'", "'r.agent = $4'",
         POSTGRES, "-k", "another_tenants",
     ),
     mutant(
-        "a list of deliveries goes on into the next tenant", READERS,
+        "a list of deliveries goes on into the next tenant", LISTS,
         "(d.tenant, d.delivery_no) < ($1, $2) AND d.tenant >= $1", "(d.tenant, d.delivery_no) < ($1, $2)",
         POSTGRES, "-k", "TestWebhooks and tenants",
     ),
     mutant(
-        "a page of runs has any number of bytes", READERS,
+        "a page of runs has any number of bytes", LIST_RUNS,
         "octet_length(r.options::text);\n            more := found > 0 AND total + size > bytes;",
         "octet_length(r.options::text);\n            more := false;",
         "tests/conformance/test_page_bytes.py", "-k", "runs",
     ),
     mutant(
-        "a page of requests has any number of bytes", READERS,
+        "a page of requests has any number of bytes", LISTS,
         "total := total + 512 + octet_length(q.body) + coalesce(octet_length(q.answer), 0);\n", "",
         POSTGRES, "-k", "requests_come_in_pages",
     ),
     mutant(
         "the first tenant is served until it has no more", f"{LUA}/claim.lua",
         "first[2] and 1 or limit - claimed", "limit - claimed",
-        "tests/race/test_scheduler.py", "-k", "starve_another or share",
+        "tests/integration/redis/test_scheduler.py", "-k", "starve_another or share",
     ),
     mutant(
         "a tenant that comes back goes to the front", f"{LUA}/turns.lua",
         "redis.call('ZADD', turns, last_turn(turns) + 1, tenant)", "redis.call('ZADD', turns, 0, tenant)",
-        "tests/race/test_scheduler.py", "-k", "starves_nobody",
+        "tests/integration/redis/test_scheduler.py", "-k", "starves_nobody",
     ),
     mutant(
-        "what a caller calls an agent becomes a label", "runner/metrics.py",
+        "what a caller calls an agent becomes a label", "runner/runyard/support/metrics.py",
         "agent if agent in _agents else \"\"", "agent or \"\"",
-        "tests/unit/test_metrics.py", "-k", "nobody_serves",
+        "tests/unit/support/test_metrics.py", "-k", "nobody_serves",
     ),
     mutant(
         "headers may take for ever", PROTOCOL,
@@ -280,92 +287,97 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "any number of requests wait on a connection", PROTOCOL,
-        "if len(self.pipeline) >= AHEAD:", "if False:",
+        "if len(self.pipeline) >= MAX_PIPELINED:", "if False:",
         "tests/http/test_serve.py", "-k", "requests_ahead",
     ),
     mutant(
-        "a slow reader of one channel holds any number of bytes", "backends/redis/hub.py",
+        "a slow reader of one channel holds any number of bytes", "backends/runyard_backends/redis/pubsub.py",
         "return held <= most and len", "return len",
-        "tests/unit/test_redis_parts.py", "-k", "bounded_in_bytes",
+        "tests/unit/backends/test_redis_parts.py", "-k", "bounded_in_bytes",
     ),
     mutant(
-        "all slow readers together hold any number of bytes", "backends/redis/hub.py",
-        "ALWAYS if self._unread.size + size > MOST_IN_ALL else MOST_EACH", "MOST_EACH",
-        "tests/race/test_events.py", "-k", "what_a_process_holds",
+        "all slow readers together hold any number of bytes", "backends/runyard_backends/redis/pubsub.py",
+        "GUARANTEED_BYTES if self._unread.size + size > MAX_UNREAD_BYTES_IN_ALL else MAX_UNREAD_BYTES", "MAX_UNREAD_BYTES",
+        "tests/integration/redis/test_events.py", "-k", "what_a_process_holds",
     ),
     mutant(
-        "a thread's stream reads a run again whose end it told", "runner/threadstream.py",
+        "a thread's stream reads a run again whose end it told", "runner/runyard/events/thread_stream.py",
         "if run.run_id not in self.place.open or self._follow(run):", "if self._follow(run):",
-        "tests/unit/test_thread_bounds.py", "-k", "no_further_turn",
+        "tests/unit/events/test_thread_stream_bounds.py", "-k", "no_further_turn",
     ),
     mutant(
-        "a thread's stream reads a run twice at once", "runner/threadstream.py",
+        "a thread's stream reads a run twice at once", "runner/runyard/events/thread_stream.py",
         " or run.run_id == self.passing", "",
-        "tests/unit/test_thread_bounds.py", "-k", "goes_on_during",
+        "tests/unit/events/test_thread_stream_bounds.py", "-k", "goes_on_during",
     ),
     mutant(
-        "a thread's stream takes a run that said nothing yet as read", "runner/threadstream.py",
+        "a thread's stream takes a run that said nothing yet as read", "runner/runyard/events/thread_stream.py",
         " and self._last(run.run_id):", ":",
-        "tests/unit/test_thread_bounds.py", "-k", "come_late",
+        "tests/unit/events/test_thread_stream_bounds.py", "-k", "come_late",
     ),
     mutant(
-        "a thread's stream forgets what runs beside those that it follows", "runner/threadstream.py",
+        "a thread's stream forgets what runs beside those that it follows", "runner/runyard/events/thread_stream.py",
         "        if again:\n", "        if False:\n",
-        "tests/unit/test_thread_bounds.py", "-k", "looked_at_soon",
+        "tests/unit/events/test_thread_stream_bounds.py", "-k", "looked_at_soon",
     ),
     mutant(
-        "a slow reader of a thread holds any number of bytes", "runner/threadstream.py",
-        "while self._text and self._text + text > UNREAD_TEXT:", "while False:",
-        "tests/unit/test_thread_stream.py", "-k", "bounded_in_text",
+        "a slow reader holds large events decoded", "backends/runyard_backends/redis/events.py",
+        "    if payload is not None and len(payload) >= SEALED_BYTES:\n", "    if False:\n",
+        "tests/integration/redis/test_events.py", "-k", "held_as_json",
+    ),
+    mutant(
+        "a slow reader of a thread holds any number of bytes", "runner/runyard/events/thread_stream.py",
+        "while self._text and self._text + text > MAX_UNREAD_CHARACTERS:", "while False:",
+        "tests/unit/events/test_thread_stream.py", "-k", "bounded_in_text",
     ),
     mutant(
         "a cursor names any number of runs", CURSOR,
-        "            and len(self.open) <= NAMED\n", "",
-        "tests/unit/test_thread_bounds.py", "-k", "cursor_says",
+        "            and len(self.open) <= MAX_NAMED_RUNS\n", "",
+        "tests/unit/events/test_thread_stream_bounds.py", "-k", "cursor_says",
     ),
     mutant(
         "a cursor names runs of any length", CURSOR,
-        "            and sum(_room(run_id, last) for run_id, last in self.open.items()) <= ROOM\n", "",
-        "tests/unit/test_thread_bounds.py", "-k", "cursor_says",
+        "            and sum(_room(run_id, last) for run_id, last in self.open.items()) <= MAX_CURSOR_BYTES\n", "",
+        "tests/unit/events/test_thread_stream_bounds.py", "-k", "cursor_says",
     ),
     mutant(
         "a cursor claims a fence that no store has", CURSOR,
-        "and -1 <= self.top < LARGEST", "and -1 <= self.top",
-        "tests/unit/test_thread_bounds.py", "-k", "cursor_says",
+        "and -1 <= self.top < MAX_NUMBER", "and -1 <= self.top",
+        "tests/unit/events/test_thread_stream_bounds.py", "-k", "cursor_says",
     ),
     mutant(
-        "all subscriptions sign with one secret", "runner/webhooks/secrets.py",
+        "all subscriptions sign with one secret", "runner/runyard/domain/webhook_secrets.py",
         "(\"subscription\", webhook_id)", "(\"subscription\", \"\")",
-        "tests/unit/test_webhooks.py", "-k", "no_two_owners",
+        "tests/unit/domain/test_webhooks.py", "-k", "no_two_owners",
     ),
     mutant(
-        "all tenants sign with one secret", "runner/webhooks/secrets.py",
+        "all tenants sign with one secret", "runner/runyard/domain/webhook_secrets.py",
         "(\"tenant\", tenant)", "(\"tenant\", \"\")",
-        "tests/unit/test_webhooks.py", "-k", "no_two_owners",
+        "tests/unit/domain/test_webhooks.py", "-k", "no_two_owners",
     ),
     mutant(
-        "a terminal obeys what was stored", "runner/legible.py",
+        "a terminal obeys what was stored", "runner/runyard/domain/quoting.py",
         "return _UNSEEN.sub(_sign, text)", "return text",
-        "tests/unit/test_cli_terminal.py", "-k", "signs",
+        "tests/unit/cli/test_terminal.py", "-k", "signs",
     ),
     mutant(
-        "a terminal obeys what was stored as JSON", "runner/legible.py",
+        "a terminal obeys what was stored as JSON", "runner/runyard/domain/quoting.py",
         "return _IN_JSON.sub(lambda found: f\"\\\\u{ord(found[0]):04x}\", text)", "return text",
-        "tests/unit/test_cli_terminal.py", "-k", "json_stays_json",
+        "tests/unit/cli/test_terminal.py", "-k", "json_stays_json",
     ),
     mutant(
         "an Idempotency-Key is every tenant's", IDEMPOTENCY,
-        "json.dumps([self.tenant, operation, *of, self.value])", "json.dumps([operation, *of, self.value])",
+        "self.tenant, operation, *of, self.value", "operation, *of, self.value",
         "tests/http/test_idempotency.py", "-k", "its_tenants",
     ),
     mutant(
         "an Idempotency-Key is every thread's", IDEMPOTENCY,
-        "json.dumps([self.tenant, operation, *of, self.value])", "json.dumps([self.tenant, operation, self.value])",
+        "self.tenant, operation, *of, self.value", "self.tenant, operation, self.value",
         "tests/http/test_idempotency.py", "-k", "its_threads",
     ),
     mutant(
         "an Idempotency-Key is every operation's", IDEMPOTENCY,
-        "json.dumps([self.tenant, operation, *of, self.value])", "json.dumps([self.tenant, *of, self.value])",
+        "self.tenant, operation, *of, self.value", "self.tenant, *of, self.value",
         "tests/http/test_idempotency.py", "-k", "its_operations",
     ),
     mutant(
@@ -374,12 +386,12 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/http/test_idempotency.py", "-k", "one_key",
     ),
     mutant(
-        "a change is made whatever If-Match says", "api/http/routes/threads.py",
+        "a change is made whatever If-Match says", "api/runyard_api/http/routes/threads.py",
         "    if if_match is None:\n", "    if True:\n",
         "tests/http/test_conditions.py", "-k", "stale_change",
     ),
     mutant(
-        "a change is made whatever changed since it was read", FORKS,
+        "a change is made whatever changed since it was read", THREADS,
         "IF t.updated_at IS DISTINCT FROM coalesce(seen, t.updated_at) THEN", "IF false THEN",
         POSTGRES, "-k", "what_has_changed",
     ),
@@ -389,23 +401,23 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/http/test_bounds.py", "-k", "does_not_know",
     ),
     mutant(
-        "a run that is too late is claimed", ATTEMPTS,
+        "a run that is too late is claimed", CLAIM,
         "IF r.attempt = 0 AND r.expires_at <= clock_timestamp() THEN", "IF false THEN",
         POSTGRES, "-k", "comes_too_late",
     ),
     mutant(
-        "a run that nobody starts waits for ever", ADMISSION,
+        "a run that nobody starts waits for ever", ADMIT,
         "WHERE x.thread_key = t.thread_key AND x.expires_at <= clock_timestamp() AND x.attempt = 0",
         "WHERE false AND x.attempt = 0",
         POSTGRES, "-k", "nobody_starts",
     ),
     mutant(
-        "a run that started expires", ATTEMPTS,
+        "a run that started expires", CLAIM,
         "IF r.attempt = 0 AND r.expires_at <= clock_timestamp() THEN", "IF r.expires_at <= clock_timestamp() THEN",
         POSTGRES, "-k", "started_does_not_expire",
     ),
     mutant(
-        "the limit of waiting holds for nobody", ADMISSION,
+        "the limit of waiting holds for nobody", ACCEPT,
         "CASE WHEN q.kind <> 'fork' THEN runyard.limit_of('queued_seconds') END);", "NULL);",
         POSTGRES, "-k", "limit_holds_for_all",
     ),
@@ -417,10 +429,10 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a run is deleted without the thread's lock", DELETION,
-        "DECLARE\n    t runyard.threads := runyard.known_thread(for_tenant, in_thread);\n    r runyard.runs",
+        "DECLARE\n    t runyard.threads := runyard.known_thread(for_tenant, thread_id);\n    r runyard.runs",
         "DECLARE\n    t runyard.threads := (SELECT x FROM runyard.threads x WHERE x.tenant = for_tenant"
-        " AND x.thread_id = in_thread);\n    r runyard.runs",
-        "tests/race/test_verb_pairs.py", "-k", "accept_after_failed",
+        " AND x.thread_id = delete_run.thread_id);\n    r runyard.runs",
+        "tests/integration/postgres/test_verb_pairs.py", "-k", "accept_after_failed",
     ),
     mutant(
         "a run is deleted under who goes on from it", DELETION,
@@ -438,8 +450,8 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "RunDeletion and forks_keep",
     ),
     mutant(
-        "one run that cannot be decoded stops its claim", "backends/postgres/runs.py",
+        "one run that cannot be decoded stops its claim", "backends/runyard_backends/postgres/runs.py",
         "return await self._end_corrupted(claim, row, error)", "raise",
-        "tests/race/test_corrupt_rows.py", "-k", "when_it_is_claimed",
+        "tests/integration/postgres/test_corrupt_rows.py", "-k", "when_it_is_claimed",
     ),
 )  # fmt: skip

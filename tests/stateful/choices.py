@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 from hypothesis import strategies as st
 
-from runner.exchange import Attempt
-from runner.models import Message, ToolCallPart, ToolResultPart, open_tool_calls
-from runner.states import RunStatus
+from runyard.domain.states import RunStatus
+from runyard.models import Message, ToolCallPart, ToolResultPart, open_tool_calls
+from runyard.ports.refs import AttemptToken
 from tests.stateful.two_stores import Key, Side, TwoStores
 
 THREADS = ["a", "b", "c", "d", "e"]
@@ -78,7 +78,7 @@ class Choices(TwoStores):
     def with_attempt(self) -> list[tuple[Key, str]]:
         return sorted(self.sides[0].attempts)
 
-    def attempt(self, data: st.DataObject) -> tuple[Key, str, Callable[[Side], Attempt]]:
+    def attempt(self, data: st.DataObject) -> tuple[Key, str, Callable[[Side], AttemptToken]]:
         """An attempt that was handed out: mostly the latest of a running run."""
         running = [(k, r) for k, r in self.with_attempt() if self.seen[k].get("runs", {}).get(r, {}).get("status") == "running"]
         pool = running if running and data.draw(st.integers(0, 9)) else self.with_attempt()

@@ -17,13 +17,15 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from backends.memory import MemoryWorld
-from backends.memory import connect as connect_memory
-from backends.postgres.backend import connect as connect_postgres
-from runner.exchange import AcceptRequest, Cut, ForkRequest, RunRef, WorkerInfo, Write
-from runner.models import ErrorInfo, HitlRequest, RunOptions, Usage
-from runner.ports import Backend
-from runner.states import ENDED, LIVE, RunStatus
+from runyard.domain.states import ENDED, LIVE, RunStatus
+from runyard.models import ErrorInfo, HitlRequest, RunOptions, Usage
+from runyard.ports.commands import AcceptRequest, Cut, ForkRequest, Write
+from runyard.ports.refs import RunRef
+from runyard.ports.stores import Backend
+from runyard.ports.workers import WorkerInfo
+from runyard_backends.memory import MemoryWorld
+from runyard_backends.memory import connect as connect_memory
+from runyard_backends.postgres.backend import connect as connect_postgres
 from tests.stateful.choices import EXTERNALS, RUNS, THREADS, Choices
 from tests.stateful.two_stores import Connect, Key, Side, Sides
 
@@ -422,7 +424,7 @@ def test_memory_against_itself() -> None:
 
 @pytest.mark.usefixtures("loop")
 def test_postgres_against_memory(module_postgres_url: str) -> None:
-    """design 3.1: levels and cutoffs show what copies show, whatever happened."""
+    """S1, S2: levels and cutoffs show what copies show, whatever happened."""
 
     def postgres() -> Connect:
         async def connect(tenant: str) -> Backend:

@@ -9,10 +9,14 @@ from typing import Any, ClassVar
 
 from hypothesis import event
 
-from runner.errors import RunyardError
-from runner.exchange import Attempt, Cut, Effects, Forked
-from runner.models import ErrorInfo, HitlRequest, Message, Run
-from runner.ports import Backend
+from runyard.errors import RunyardError
+from runyard.models import ErrorInfo, HitlRequest, Message, Run
+from runyard.ports.commands import Cut
+from runyard.ports.queries import PageRequest, PathRequest, RunFilter
+from runyard.ports.refs import AttemptToken
+from runyard.ports.results import Forked
+from runyard.ports.scheduling import Effects
+from runyard.ports.stores import Backend
 
 Key = tuple[str, str]
 Connect = Callable[[str], Awaitable[Backend]]
@@ -27,7 +31,7 @@ class Side:
 
     name: str
     backends: dict[str, Backend]
-    attempts: dict[tuple[Key, str], list[Attempt]] = field(default_factory=dict)
+    attempts: dict[tuple[Key, str], list[AttemptToken]] = field(default_factory=dict)
 
 
 class Sides:
@@ -135,10 +139,12 @@ class TwoStores:
         if thread is None:
             return {"thread": None}
         data = await backend.checkpointer.load(thread_id)
-        leaves = (await backend.threads.branches(thread_id, limit=1000)).items
-        paths = [await backend.threads.messages(thread_id, leaf.message_id) for leaf in leaves]
+        leaves = (await backend.threads.branches(thread_id, PageRequest(limit=1000))).items
+        paths = [await backend.threads.messages(thread_id, PathRequest(leaf_id=leaf.message_id)) for leaf in leaves]
         assert data is not None
-        runs = (await backend.runs.runs(thread_id=thread_id, limit=999)).items
+        runs = (await backend.runs.runs(RunFilter(thread_id=thread_id), PageRequest(limit=999))).items
+        page = PageRequest(limit=999)
+        requests = (await backend.runs.requests(thread_id=thread_id, pending=False, page=page)).items
         own = {run.run_id for run in runs}  # what became of an inherited run since the cut is no part of the fork
         return {
             "thread": thread.model_dump(exclude={"created_at", "updated_at"}),
@@ -149,7 +155,7 @@ class TwoStores:
             ),
             "paths": sorted(self.plain([path.items for path in paths]), key=str),
             "runs": {run.run_id: self.plain(run) for run in runs},
-            "requests": sorted(self.plain((await backend.runs.requests(thread_id=thread_id, pending=False, limit=999)).items)),
+            "requests": sorted(self.plain(requests)),
             "pending": self.plain(await backend.checkpointer.load_pending(thread_id)),
         }
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.app import App, load_app, name_of
-from runner.errors import AgentNotFoundError, InvalidInputError
-from runner.models import RetryPolicy, RunOptions
-from runner.outcomes import backoff, effective_options
+from runyard.app import App, load_app, name_of
+from runyard.errors import AgentNotFoundError, InvalidInputError
+from runyard.execution.retries import backoff, effective_options
+from runyard.models import RetryPolicy, RunOptions
 
 
 async def one(ctx: object) -> None: ...
@@ -74,7 +74,7 @@ def test_backoff_grows_to_its_maximum() -> None:
 def test_load_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "its_app.py").write_text("from runner.app import App\napp = App(version='3')\nother = 1\n")
+    (tmp_path / "its_app.py").write_text("from runyard.app import App\napp = App(version='3')\nother = 1\n")
     assert load_app("its_app:app").version == "3"
     for wrong in ("its_app", "its_app:none", "its_app:other", "no_such_module:app"):
         with pytest.raises(InvalidInputError):
@@ -92,6 +92,6 @@ def test_an_app_is_named_by_the_module_that_holds_it(monkeypatch: pytest.MonkeyP
     assert name_of(app) is None
     monkeypatch.setattr(sys.modules["__main__"], "held", app, raising=False)
     assert name_of(app) is None
-    monkeypatch.setattr("runner.agents.scripted.held", app, raising=False)
-    assert name_of(app) == "runner.agents.scripted:held"
-    assert load_app("runner.agents.scripted:held") is app
+    monkeypatch.setattr("runyard.testing.scripted_agent.held", app, raising=False)
+    assert name_of(app) == "runyard.testing.scripted_agent:held"
+    assert load_app("runyard.testing.scripted_agent:held") is app

@@ -1,1 +1,0 @@
-"""The HTTP API: :func:`api.http.app.asgi_app` makes it."""

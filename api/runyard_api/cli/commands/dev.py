@@ -1,0 +1,175 @@
+"""The command ``dev``: servers, workers and the HTTP API on one machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from runyard import Client
+from runyard.errors import BackendUnavailableError, InvalidInputError
+
+from .. import deployment
+from ..dev import dev_file
+from ..dev.api_process import ApiProcess
+from ..dev.processes import OwnedProcess
+from ..dev.servers import forget, private_servers
+from ..dev.user_program import user_program
+from ..dev.worker_processes import WorkerProcesses, ready
+from ..view import output
+from ..view.output import escape
+from . import migrate
+
+AppArg = Annotated[str, typer.Argument(envvar="RUNYARD_APP", metavar="[MODULE:APP]", help="App to serve.")]
+
+CommandArg = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- COMMAND...]", help="Program to run beside the workers; finds the servers in its environment."),
+]
+
+
+def dev(
+    context: typer.Context,
+    app: AppArg = "app:app",
+    command: CommandArg = None,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Number of worker processes.")] = 1,
+    reload: Annotated[bool, typer.Option("--reload", help="Restart the workers when a Python file changes.")] = False,
+    port: Annotated[
+        int,
+        typer.Option(
+            envvar="RUNYARD_API_PORT", min=0, max=65535, help="Port of the HTTP API. Another one is taken if it is 0 or in use."
+        ),
+    ] = 8000,
+    reset: Annotated[bool, typer.Option("--reset", help="Delete the data in .runyard/ first.")] = False,
+) -> None:
+    """Serve an app and the HTTP API on private servers, with the schema migrated. Data stays in .runyard/.
+
+    Servers that RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL name are used instead.
+    A COMMAND after `--` runs beside the workers, and `dev` ends when the command ends.
+    """
+    folder = Path.cwd() / dev_file.FOLDER
+    console = output.console()
+    _check_free(folder)
+    _check_app(app)
+    if reset and folder.exists():
+        forget(folder)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with ExitStack() as stack:
+        stack.enter_context(_terminable())
+        if not (os.environ.get("RUNYARD_POSTGRES_URL") and os.environ.get("RUNYARD_REDIS_URL")):
+            console.print("[bright_black]○ starting Postgres and Redis …[/]")
+        postgres_url, redis_url = stack.enter_context(private_servers(folder))
+        migrate.run(postgres_url)
+        dev_file.write(folder, dev_file.Deployment(os.getpid(), postgres_url, redis_url, app))
+        stack.callback(dev_file.remove, folder)
+        crew = stack.enter_context(WorkerProcesses(app, workers, postgres_url, redis_url))
+        api = stack.enter_context(ApiProcess(postgres_url, redis_url, port))
+        _wait_for(crew, console, postgres_url, redis_url)
+        crowd = output.count(workers, "worker", "workers")
+        console.print(f"[green]●[/] serving [bold]{escape(app)}[/] with {crowd}; Ctrl-C stops")
+        if not command:
+            console.print('[bright_black]  in a second terminal, in this folder: runyard prompt t1 "hello" --wait[/]')
+        console.print(f"[bright_black]  HTTP API, for programs of this machine: {api.url}[/]")
+        program = stack.enter_context(user_program(command or (), postgres_url, redis_url))
+        code = 0
+        try:
+            code = _watch(crew, api, program, console, reload=reload)
+        except KeyboardInterrupt:
+            console.print("\n[bright_black]stopping; the data stays in .runyard/[/]")
+    raise typer.Exit(code)
+
+
+def _wait_for(crew: WorkerProcesses, console: Console, postgres_url: str, redis_url: str) -> None:
+    """Wait until the workers report. Print a line if they do not: the watch starts them again once the app is mended."""
+
+    async def go() -> None:
+        async with Client.connect(postgres_url, redis=redis_url) as client:
+            await ready(client, crew)
+
+    try:
+        deployment.wait(go())
+    except BackendUnavailableError as error:
+        console.print(f"[red]●[/] {escape(error.message)}")
+
+
+def _watch(crew: WorkerProcesses, api: ApiProcess, program: OwnedProcess | None, console: Console, *, reload: bool) -> int:
+    """Replace processes that died, and all workers when a file changed, until Ctrl-C or the end of ``program``.
+
+    Returns the exit code of ``program``.
+    """
+    pause = 0.0
+    for changed in _changes(reload):
+        if program is not None and (code := program.exit_code) is not None:
+            return code if code >= 0 else 128 - code
+        if changed:
+            console.print(f"[yellow]↻[/] {escape(', '.join(changed))} changed; restarting the workers")
+            crew.replace()
+            pause = 0.0
+            continue
+        if (ended := api.revive()) is not None:
+            console.print(f"[red]●[/] the HTTP API ended with code {ended}; started again")
+        if codes := crew.dead():
+            pause = min(pause * 2 or 0.5, 10.0)
+            again = "when a file changes" if reload else f"in {pause:g} s"
+            console.print(f"[red]●[/] a worker ended with code {codes[0]}; starting it again {again}")
+        if not reload and len(crew.processes) < crew.count:
+            time.sleep(pause)
+            crew.start()
+    raise AssertionError("the iterator over changes ended")
+
+
+def _changes(reload: bool) -> Iterator[list[str]]:
+    """Yield the names of changed files as they change, and an empty list about twice a second."""
+    if not reload:
+        while True:
+            time.sleep(0.5)
+            yield []
+    from watchfiles import PythonFilter, watch
+
+    here = Path.cwd()
+    ignore = PythonFilter(ignore_paths=[here / dev_file.FOLDER])
+    for changes in watch(here, watch_filter=ignore, rust_timeout=500, yield_on_timeout=True, raise_interrupt=True):
+        yield sorted({os.path.relpath(path, here) for _, path in changes})
+
+
+def _check_free(folder: Path) -> None:
+    running = dev_file.read(folder)
+    if running is not None:
+        raise InvalidInputError(f"`runyard dev` runs here already (process {running.pid}); stop it first")
+
+
+def _check_app(app: str) -> None:
+    """Raise InvalidInputError if the app cannot be loaded, before any server is started.
+
+    Loads the app in a process of its own, so that this process imports no module of the project.
+    """
+    probe = (
+        "import sys; from runyard.app import load_app; from runyard.errors import RunyardError\ntry: load_app(sys.argv[1])\n"
+    )
+    probe += "except RunyardError as error: sys.exit(error.message)\n"
+    done = subprocess.run([sys.executable, "-P", "-c", probe, app], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InvalidInputError((done.stderr.strip().splitlines() or ["the app cannot be loaded"])[-1])
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Raise KeyboardInterrupt at SIGTERM while the block lasts, so that workers drain and servers stop as at Ctrl-C."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,139 @@
+"""The command ``doctor``: check a deployment and report problems."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+import typer
+from pydantic import ValidationError
+
+from runyard import Client
+from runyard.errors import RunyardError
+from runyard.support.settings import Settings
+
+from .. import deployment, exit_codes, options
+from ..view import output
+from ..view.output import escape
+from . import doctor_checks
+from .doctor_checks import Finding
+
+_SIGN: Final = {"ok": "[green]●[/]", "warn": "[yellow]▲[/]", "fail": "[red]✗[/]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting and its value. ``source``: ``environment``, ``.env``, ``option``, ``runyard dev`` or ``default``."""
+
+    name: str
+    value: str
+    source: str
+
+
+def doctor(context: typer.Context, as_json: options.Json = False) -> None:
+    """Check settings, servers, workers and queues. Prints each problem and how to solve it; exits with 1 if a check fails."""
+    target = deployment.target(context)
+    found: list[Finding] = []
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = f"RUNYARD_{first['loc'][0]}".upper()
+        given = "" if name.endswith("_SECRET") else f", got {first['input']!r}"
+        found.append(Finding("fail", "settings", f"{name}: {first['msg'].lower()}{given}", f"correct {name}"))
+        settings = Settings.model_construct()
+    url, redis = target.resolve()
+    found += deployment.wait(_examine(url, redis, target.tenant, settings))
+    shown = in_force(settings, url, redis, target)
+    if as_json:
+        output.print_json({"ok": not _failed(found), "findings": found, "settings": shown})
+    else:
+        _print(found, shown)
+    raise typer.Exit(int(exit_codes.Exit.FAILED_RUN if _failed(found) else exit_codes.Exit.OK))
+
+
+async def _examine(url: str, redis: str | None, tenant: str, settings: Settings) -> list[Finding]:
+    """Check each part of the deployment as far as the parts before it allow."""
+    if not url.startswith("postgres"):
+        async with Client.connect(url, tenant=tenant) as client:
+            leader = "this process" if await client.workers() else None
+            return [*doctor_checks.of_workers(await client.workers(), leader), *doctor_checks.of_queues(await client.queues())]
+    from runyard_backends.postgres import health as postgres
+    from runyard_backends.redis import health as valkey
+
+    found: list[Finding] = []
+    schedule = None
+    if redis is not None:
+        try:
+            schedule = await valkey.diagnose(redis)
+            found += doctor_checks.of_redis(schedule)
+        except RunyardError as error:
+            found.append(
+                Finding("fail", "redis", error.message, "start Redis or correct RUNYARD_REDIS_URL; until then runs start late")
+            )
+    try:
+        facts = await postgres.diagnose(url)
+    except RunyardError as error:
+        return [Finding("fail", "postgres", error.message, "start Postgres or correct RUNYARD_POSTGRES_URL"), *found]
+    found = [*doctor_checks.of_postgres(facts), *found, doctor_checks.of_clocks(facts, schedule)]
+    if facts.schema_trouble is None:
+        async with Client.connect(url, tenant=tenant, max_pool_size=1) as client:
+            workers, queues = await client.workers(), await client.queues()
+        found.append(doctor_checks.of_connections(facts, workers, settings.max_pool_size))
+        found += [*doctor_checks.of_workers(workers, facts.leader), *doctor_checks.of_queues(queues)]
+    return found
+
+
+def in_force(settings: Settings, url: str, redis: str | None, target: deployment.Target) -> list[Setting]:
+    """Return the settings of a worker that starts here, with the source of each, without passwords."""
+    shown = []
+    for name in Settings.model_fields:
+        value, source = getattr(settings, name), _source(settings, name)
+        if name in ("postgres_url", "redis_url"):
+            value = without_password(url if name == "postgres_url" else redis or "none")
+            named = target.url if name == "postgres_url" else target.redis
+            source = "runyard dev" if named is None else source if source != "default" else "option"
+        elif name == "listen_url" and value is not None:
+            value = without_password(value)
+        shown.append(
+            Setting(
+                name, ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value), source
+            )
+        )
+    return shown
+
+
+def without_password(url: str) -> str:
+    """Return ``url`` with its password replaced by ``***``."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"))
+
+
+def _source(settings: Settings, name: str) -> str:
+    if f"RUNYARD_{name}".upper() in {variable.upper() for variable in os.environ}:
+        return "environment"
+    return ".env" if name in settings.model_fields_set else "default"
+
+
+def _failed(found: Sequence[Finding]) -> bool:
+    return any(finding.level == "fail" for finding in found)
+
+
+def _print(found: Sequence[Finding], shown: Sequence[Setting]) -> None:
+    console = output.console()
+    for finding in found:
+        console.print(f"{_SIGN[finding.level]} {finding.about:<12} {escape(finding.says)}")
+        if finding.do:
+            console.print(f"  {'':<12} [bright_black]→[/] {escape(finding.do)}")
+    console.print("\n[bold]settings[/]")
+    for setting in (one for one in shown if one.source != "default"):
+        console.print(f"  {setting.name:<16} {escape(setting.value)}  [bright_black]{setting.source}[/]")
+    defaults = ", ".join(f"{one.name} {one.value}".strip() for one in shown if one.source == "default" and one.value)
+    console.print(f"  [bright_black]by default: {escape(defaults)}[/]")
+    counts = {level: sum(finding.level == level for finding in found) for level in _SIGN}
+    console.print(f"\n{counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failed")

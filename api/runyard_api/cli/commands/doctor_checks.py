@@ -1,0 +1,165 @@
+"""The checks of ``doctor``: pure functions from facts to findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from runyard.ports.workers import QueueInfo, WorkerInfo
+from runyard_backends.postgres.health import PostgresFacts
+from runyard_backends.redis.health import RedisFacts
+
+from ..view.output import clock, count, duration
+from .workers import state
+
+Level = Literal["ok", "warn", "fail"]
+
+MAX_SKEW_SECONDS: Final = 1.0
+"""Seconds by which two clocks may differ before a warning."""
+LONG_WAIT_SECONDS: Final = 60.0
+"""Seconds after which the oldest queued run is a warning."""
+BESIDE_POOL: Final = 3
+"""Connections of a worker beside its pool: two for its heartbeat thread, one for LISTEN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check. ``do``: how to solve the problem; empty if there is none."""
+
+    level: Level
+    about: str
+    says: str
+    do: str = ""
+
+
+def of_postgres(facts: PostgresFacts) -> Iterator[Finding]:
+    """Check the Postgres server and the schema."""
+    name = f"Postgres {facts.version}"
+    if facts.in_recovery:
+        yield Finding("fail", "postgres", f"{name}, a standby that takes no writes", "name the primary in RUNYARD_POSTGRES_URL")
+    else:
+        yield Finding("ok", "postgres", f"{name}, answers in {facts.round_trip * 1000:.1f} ms")
+    if facts.schema_trouble:
+        yield Finding("fail", "schema", facts.schema_trouble, "`runyard migrate`, or install the release that fits")
+    else:
+        yield Finding("ok", "schema", f"version {facts.schema}")
+    if facts.fsync != "on":
+        yield Finding("warn", "durability", "fsync is off: a crash of the machine can destroy the database", "set fsync = on")
+    elif facts.synchronous_commit == "off":
+        yield Finding(
+            "warn",
+            "durability",
+            "synchronous_commit is off: a crash of Postgres can lose runs that were accepted",
+            "set synchronous_commit = on",
+        )
+    else:
+        yield Finding("ok", "durability", f"fsync on, synchronous_commit {facts.synchronous_commit}")
+
+
+def of_connections(facts: PostgresFacts, workers: Sequence[WorkerInfo], pool: int) -> Finding:
+    """Compare the pools of all workers with the connections that Postgres allows. ``pool``: size of a worker's pool."""
+    live = sum(worker.dead_at is None for worker in workers)
+    budget = live * (pool + BESIDE_POOL)
+    says = f"{live} × {pool + BESIDE_POOL} for workers, {facts.connections} open now, {facts.max_connections} allowed"
+    if budget > facts.max_connections:
+        return Finding("fail", "connections", says, "raise max_connections, lower RUNYARD_MAX_POOL_SIZE, or use PgBouncer")
+    if budget > 0.8 * facts.max_connections:
+        return Finding("warn", "connections", says, "few connections are left for other clients; raise max_connections")
+    return Finding("ok", "connections", says)
+
+
+def of_redis(facts: RedisFacts) -> Iterator[Finding]:
+    """Check the Redis server, its eviction policy and its persistence."""
+    if facts.role not in ("master", "?"):
+        yield Finding(
+            "fail", "redis", f"{facts.server}, a {facts.role} that takes no writes", "point RUNYARD_REDIS_URL at the primary"
+        )
+    else:
+        yield Finding("ok", "redis", f"{facts.server}, answers in {facts.round_trip * 1000:.1f} ms")
+    if facts.eviction not in ("noeviction", "?"):
+        yield Finding(
+            "warn",
+            "eviction",
+            f"maxmemory-policy is {facts.eviction}: a full Redis evicts locks and queues, which delays runs",
+            "set maxmemory-policy noeviction",
+        )
+    else:
+        bound = f"{facts.maxmemory / 2**20:.0f} MiB" if facts.maxmemory else "no bound"
+        yield Finding("ok", "eviction", f"noeviction, {bound}")
+    kept = "append-only file" if facts.appendonly else "no append-only file"
+    yield Finding("ok", "persistence", f"{kept}; losing the data of Redis delays runs by seconds and loses none")
+
+
+def of_clocks(postgres: PostgresFacts, redis: RedisFacts | None) -> Finding:
+    """Compare the clocks of the servers with that of this host."""
+    ahead = {"Postgres": postgres.clock_ahead} | ({"Redis": redis.clock_ahead} if redis is not None else {})
+    says = ", ".join(f"{name} {seconds:+.3f} s" for name, seconds in ahead.items())
+    if max(map(abs, ahead.values())) > MAX_SKEW_SECONDS:
+        return Finding(
+            "warn",
+            "clocks",
+            f"against this host: {says}",
+            "run NTP; displayed times are wrong, but no decision depends on them",
+        )
+    return Finding("ok", "clocks", f"against this host: {says}")
+
+
+def of_workers(workers: Sequence[WorkerInfo], leader: str | None) -> Iterator[Finding]:
+    """Check that workers live, run one version, and have a leader."""
+    live = [worker for worker in workers if worker.dead_at is None]
+    if not live:
+        yield Finding("fail", "workers", "there is no live worker", "start one: `runyard worker MODULE:APP`")
+        return
+    silent = [worker.worker_id for worker in live if state(worker) == "silent"]
+    if silent:
+        yield Finding(
+            "warn", "workers", f"{len(live)}, silent: {', '.join(silent)}", "see their logs and `runyard workers stacks`"
+        )
+    else:
+        draining = sum(worker.draining for worker in live)
+        yield Finding("ok", "workers", f"{len(live)} live" + (f", {draining} of them draining" if draining else ""))
+    versions = sorted({worker.app_version or "none" for worker in live})
+    if len(versions) > 1:
+        yield Finding("warn", "versions", f"workers run {', '.join(versions)}", "finish the deploy, or drain the old ones")
+    if leader is None:
+        yield Finding(
+            "fail",
+            "leader",
+            "there is no leader: lost jobs and dead workers are not noticed",
+            "restart a worker and read its log",
+        )
+    else:
+        yield Finding("ok", "leader", leader)
+
+
+def of_queues(queues: Sequence[QueueInfo]) -> Iterator[Finding]:
+    """Check that queued runs have workers and do not wait long."""
+    for info in queues:
+        queued = count(info.queued, "run waits", "runs wait")
+        if info.paused_at is not None:
+            yield Finding(
+                "warn",
+                "queues",
+                f"{info.queue} is paused since {clock(info.paused_at)}, {queued}",
+                f"`runyard queues resume {info.queue}`",
+            )
+        elif info.queued and not info.workers:
+            yield Finding(
+                "fail",
+                "queues",
+                f"{queued} in {info.queue} and no worker serves it",
+                f"start a worker with RUNYARD_QUEUES={info.queue}",
+            )
+    waiting = max(queues, key=lambda info: info.oldest or 0.0, default=None)
+    if waiting is None or waiting.oldest is None:
+        yield Finding("ok", "oldest run", "nothing waits")
+    elif waiting.oldest > LONG_WAIT_SECONDS:
+        yield Finding(
+            "warn",
+            "oldest run",
+            f"waits for {duration(waiting.oldest)} in {waiting.queue}",
+            "`runyard queues list`, then `runyard runs explain` for the run: more workers or slots, or a busy lane",
+        )
+    else:
+        yield Finding("ok", "oldest run", f"waits for {duration(waiting.oldest)} in {waiting.queue}")

@@ -1,0 +1,135 @@
+"""The commands ``fork``, ``fork-once`` and ``fork-many``: start from a snapshot of a thread."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from runyard.client.fan_out import MAX_PARALLEL
+from runyard.errors import InvalidInputError
+from runyard.models import StopAt, Thread
+
+from .. import deployment, options
+from ..exit_codes import Exit
+from ..view import output
+from ..view.output import escape
+
+Source = Annotated[str, typer.Argument(metavar="THREAD", help="Id of the thread to start from.", show_default=False)]
+
+
+def fork(
+    context: typer.Context,
+    source: Source,
+    new: Annotated[str | None, typer.Argument(help="Id of the new thread. Default: a new id.")] = None,
+    after: options.After = None,
+    at: Annotated[str | None, typer.Option(help="Cut after this message instead of after a run.")] = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Close the tool calls that are open at the cut.")] = False,
+    title: Annotated[str | None, typer.Option(help="Title of the new thread.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Tag as key=value; may be repeated.")] = None,
+    agent: options.Agent = None,
+    message: Annotated[str | None, typer.Option(help="First prompt of the new thread.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the run of the cut has completed.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Fork a thread after a completed run and print the id of the new thread. Copies no message."""
+
+    async def go() -> Thread:
+        async with deployment.connect(context) as client:
+            return await client.fork(
+                source,
+                new,
+                after,
+                at_message_id=at,
+                repair=repair,
+                title=title,
+                tags=_tags(tag or []),
+                agent=agent,
+                message=message,
+                wait=wait,
+            )
+
+    made = deployment.wait(go())
+    if as_json:
+        output.print_json(made)
+    else:
+        output.print_line(made.thread_id)
+        cut = f" after run {escape(made.forked_after_run_id)}" if made.forked_after_run_id else ""
+        output.notes().print(f"[bright_black]forked from {escape(source)}{cut}[/]")
+
+
+def fork_once(
+    context: typer.Context,
+    source: Source,
+    text: Annotated[str, typer.Argument(help="The question.", show_default=False)],
+    after: options.After = None,
+    agent: options.Agent = None,
+    wait_timeout: options.WaitTimeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Ask a snapshot of a thread one question. Writes to no thread."""
+
+    async def go() -> Exit:
+        async with deployment.connect(context) as client:
+            probe = await client.fork_once(source, text, after, agent=agent, wait=wait_timeout)
+        if as_json:
+            output.print_json(probe)
+        else:
+            output.console().print(probe.text, markup=False, emoji=False)
+        return Exit.FAILED_RUN if probe.stop_reason == "error" else Exit.OK
+
+    raise typer.Exit(int(deployment.wait(go())))
+
+
+def fork_many(
+    context: typer.Context,
+    source: Source,
+    texts: Annotated[
+        list[str], typer.Argument(metavar="TEXT...", help="The messages to try, each on its own.", show_default=False)
+    ],
+    after: options.After = None,
+    threads: Annotated[bool, typer.Option("--threads", help="Run each message on a fork that is kept.")] = False,
+    stop: Annotated[str, typer.Option(help="Stop when all have ended (all) or when one has succeeded (first).")] = "all",
+    judge: Annotated[str | None, typer.Option(help="Agent that chooses the best answer.")] = None,
+    max_parallel: Annotated[int, typer.Option(min=1, help="Messages that are tried at once, at most.")] = MAX_PARALLEL,
+    run_id: Annotated[str | None, typer.Option(help="Id of the job. The same id and messages again are the same job.")] = None,
+    agent: options.Agent = None,
+    wait_timeout: options.WaitTimeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Try several messages on the same snapshot of a thread. Prints each answer and marks the best one."""
+
+    async def go() -> Exit:
+        async with deployment.connect(context) as client:
+            result = await client.fork_many(
+                source,
+                after,
+                messages=texts,
+                threads=threads,
+                stop=options.choice(stop, StopAt, "--stop"),
+                judge=judge,
+                max_parallel=max_parallel,
+                agent=agent,
+                run_id=run_id,
+                wait=wait_timeout,
+            )
+        if as_json:
+            output.print_json(result)
+        for n, candidate in enumerate(result.results if not as_json else ()):
+            mark = "*" if n == result.winner else " "
+            where = f" {candidate.thread_id}" if candidate.thread_id else ""
+            why = candidate.text if candidate.ok else candidate.stop_reason
+            output.console().print(f"{mark} {n}{where}: {why}".replace("\n", "\n    "), markup=False)
+        return Exit.OK if any(candidate.ok for candidate in result.results) else Exit.FAILED_RUN
+
+    raise typer.Exit(int(deployment.wait(go())))
+
+
+def _tags(pairs: list[str]) -> dict[str, str]:
+    tags = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise InvalidInputError(f"--tag takes key=value; got {pair!r}")
+        tags[key] = value
+    return tags

@@ -1,0 +1,39 @@
+"""The command ``init``: create a starter project with one agent."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from runyard.errors import InvalidInputError
+
+from ..view import output
+from ..view.output import escape
+
+STARTER: Final = {"app.py": "app.py.txt", "README.md": "README.md.txt", ".gitignore": "gitignore.txt"}
+"""File of the project → file in the package. Build tools would take a `.gitignore` in the package for their own."""
+
+
+def init(
+    directory: Annotated[
+        Path,
+        typer.Argument(help="Folder of the project. Created if it does not exist; no file is overwritten.", show_default=False),
+    ],
+) -> None:
+    """Create a starter project: an agent, a README and a .gitignore."""
+    if directory.exists() and not directory.is_dir():
+        raise InvalidInputError(f"{directory} is a file; name a folder", path=str(directory))
+    if taken := [name for name in STARTER if (directory / name).exists()]:
+        raise InvalidInputError(f"{directory} has {', '.join(taken)} already; choose another folder or remove them")
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, source in STARTER.items():
+        text = (files("runyard_api.cli") / "starter" / source).read_text(encoding="utf-8")
+        (directory / name).write_text(text.replace("{project}", directory.resolve().name), encoding="utf-8")
+    output.console().print(
+        f"[green]●[/] {escape(str(directory))} has an agent in [bold]app.py[/]\n\n"
+        f"  cd {escape(str(directory))}\n  runyard dev app:app --reload\n\n"
+        f'and in a second terminal, in the same folder\n\n  runyard prompt t1 "hello" --wait'
+    )

@@ -1,0 +1,72 @@
+"""The commands ``limits list``, ``set`` and ``clear``: how many runs may wait and run at once."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+import typer
+
+from runyard.errors import InvalidInputError
+from runyard.models import LIMITS, LimitName
+
+from .. import deployment, options
+from ..view import output
+from ..view.output import escape
+
+app = typer.Typer(help="Manage the limits of the deployment.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help=f"Name of the limit: one of {', '.join(LIMITS)}.", show_default=False)]
+Subject = Annotated[str | None, typer.Option("--for", help="Tenant or agent that the limit is for. Default: each.")]
+
+
+@app.command("list")
+def list_(context: typer.Context, as_json: options.Json = False) -> None:
+    """List the limits that are set."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            found = await client.limits()
+        if as_json:
+            output.print_json(found)
+            return
+        rows = (
+            (limit.name, "each" if limit.subject is None else escape(f'"{limit.subject}"'), str(limit.most)) for limit in found
+        )
+        output.table(("LIMIT", "FOR", "MOST"), rows, empty="no limits")
+
+    deployment.wait(go())
+
+
+@app.command("set")
+def set_(
+    context: typer.Context,
+    name: Name,
+    most: Annotated[int, typer.Argument(min=0, help="Highest number of runs, or of bytes.", show_default=False)],
+    subject: Subject = None,
+) -> None:
+    """Set a limit. It applies to the next accept and the next claim of every process."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            await client.set_limit(_known(name), most, subject=subject)
+
+    deployment.wait(go())
+
+
+@app.command()
+def clear(context: typer.Context, name: Name, subject: Subject = None) -> None:
+    """Remove a limit."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            if not await client.clear_limit(_known(name), subject=subject):
+                output.notes().print("[bright_black]the limit was not set[/]")
+
+    deployment.wait(go())
+
+
+def _known(name: str) -> LimitName:
+    found = name.replace("-", "_")
+    if found not in LIMITS:
+        raise InvalidInputError(f"limits are {', '.join(LIMITS)}; got {name!r}")
+    return cast(LimitName, found)

@@ -1,0 +1,165 @@
+"""The commands ``prompt``, ``respond``, ``abort`` and ``cancel``."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from runyard.errors import InvalidInputError
+from runyard.models import MultitaskStrategy, Priority
+
+from .. import deployment, options
+from ..view import output, waiting
+
+
+def prompt(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    text: Annotated[str | None, typer.Argument(help="The message. Without it the agent goes on from the last message.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="Id of the run. The same id and message again are the same run.")] = None,
+    agent: options.Agent = None,
+    queue: Annotated[str | None, typer.Option(help="Queue in which the run waits.")] = None,
+    parent: Annotated[str | None, typer.Option(help="Continue from this message, on a branch.")] = None,
+    parallel: Annotated[
+        bool, typer.Option("--parallel", help="Run on a branch of its own, without waiting for other runs.")
+    ] = False,
+    priority: Annotated[str, typer.Option(help="Priority: high, normal or low.")] = "normal",
+    delay: Annotated[float | None, typer.Option(min=0, help="Seconds until the run is due.")] = None,
+    run_at: Annotated[str | None, typer.Option(help="Time at which the run is due, in ISO 8601.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that one attempt may take.")] = None,
+    expires_in: Annotated[float | None, typer.Option(help="Seconds after which the run fails if it has not started.")] = None,
+    max_attempts: Annotated[int, typer.Option(help="Attempts before an error fails the run.")] = 1,
+    strategy: Annotated[str, typer.Option(help="If the thread is busy: enqueue, reject, interrupt or rollback.")] = "enqueue",
+    wait: options.Wait = False,
+    stream: options.Stream = False,
+    wait_timeout: options.WaitTimeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Send a message to a thread and print the id of the run, or its answer. The thread is created if it does not exist."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            handle = await client.enqueue(
+                thread,
+                text,
+                run_id,
+                agent=agent,
+                queue=queue,
+                parent_id=parent,
+                parallel=parallel,
+                priority=options.choice(priority, Priority, "--priority"),
+                delay=delay,
+                run_at=_moment(run_at),
+                timeout=timeout,
+                expires_in=expires_in,
+                max_attempts=max_attempts,
+                multitask_strategy=options.choice(strategy, MultitaskStrategy, "--strategy"),
+            )
+            await waiting.follow(client, handle, wait=wait, stream=stream, timeout=wait_timeout, as_json=as_json)
+
+    deployment.wait(go())
+
+
+def respond(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    answer: Annotated[str | None, typer.Argument(help="The answer, as JSON or as text.")] = None,
+    request: Annotated[str | None, typer.Option(help="Id of the request. Default: the only one that is open.")] = None,
+    response_id: Annotated[
+        str | None, typer.Option(help="Id of the answer. The same id and answer again change nothing.")
+    ] = None,
+    approve: Annotated[bool | None, typer.Option("--approve/--deny", help="Approve or deny the tool call.")] = None,
+    answered_by: Annotated[str | None, typer.Option(help="Who answers. Over HTTP: the API key.")] = None,
+    on_behalf_of: Annotated[str | None, typer.Option(help="On whose behalf.")] = None,
+    wait: options.Wait = False,
+    stream: options.Stream = False,
+    wait_timeout: options.WaitTimeout = None,
+    as_json: options.Json = False,
+) -> None:
+    """Answer the question or approval that a run waits for; the run goes on."""
+    if (answer is None) == (approve is None):
+        raise InvalidInputError("give an ANSWER, or --approve or --deny")
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            answered = await client.respond(
+                thread,
+                _json_or_text(answer) if approve is None else approve,
+                request,
+                response_id,
+                answered_by=answered_by,
+                on_behalf_of=on_behalf_of,
+            )
+            if answered.run_id is None or not (wait or stream):
+                if as_json:
+                    output.print_json(answered)
+                else:
+                    output.print_line(f"answered {answered.request_id}")
+                return
+            handle = client.handle(thread, answered.run_id)
+            await waiting.follow(client, handle, wait=wait, stream=stream, timeout=wait_timeout, as_json=as_json)
+
+    deployment.wait(go())
+
+
+def abort(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    reason: Annotated[str, typer.Argument(help="The reason. The model will read it.", show_default=False)],
+    run: Annotated[str | None, typer.Option(help="Id of the run, if several wait.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """End the run that waits for an answer. Its messages stay in the conversation, with the reason."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            aborted = await client.abort_pending(thread, reason, run_id=run)
+            if as_json:
+                output.print_json(aborted)
+            else:
+                output.print_line("nothing waits" if aborted is None else f"aborted {aborted.run_id}")
+
+    deployment.wait(go())
+
+
+def cancel(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    run: options.RunArg,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep its messages in the conversation.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Cancel a run. It stores nothing more."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            cancelled = await client.cancel(thread, run, keep=keep)
+            if as_json:
+                output.print_json(cancelled)
+            else:
+                asked = cancelled.cancel_requested_at is not None and not cancelled.ended
+                output.console().print("cancelling: its worker stops it" if asked else str(cancelled.status))
+
+    deployment.wait(go())
+
+
+def _moment(value: str | None) -> datetime | None:
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise InvalidInputError(f"--run-at takes a time such as 2030-01-31T09:00+01:00; got {value!r}") from None
+    return moment if moment.tzinfo else moment.astimezone()
+
+
+def _json_or_text(value: str | None) -> Any:
+    try:
+        return json.loads(value or "")
+    except ValueError:
+        return value
+    except RecursionError:
+        raise InvalidInputError("the answer is nested too deep to be read", field="answer") from None

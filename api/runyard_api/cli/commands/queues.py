@@ -1,0 +1,74 @@
+"""The commands ``queues list``, ``pause`` and ``resume``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from runyard.ports.workers import QueueInfo
+
+from .. import deployment, options
+from ..view import output
+from ..view.output import escape
+
+app = typer.Typer(help="List, pause and resume queues.", no_args_is_help=True)
+
+QueueArg = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
+
+
+@app.command("list")
+def list_(context: typer.Context, as_json: options.Json = False) -> None:
+    """List the queues of all tenants that have runs, are paused, or have a worker."""
+
+    async def go() -> list[QueueInfo]:
+        async with deployment.connect(context) as client:
+            return await client.queues()
+
+    found = deployment.wait(go())
+    if as_json:
+        output.print_json({"items": found})
+        return
+    rows = (
+        (
+            escape(info.queue),
+            str(info.queued),
+            output.duration(info.oldest),
+            str(info.deepest),
+            str(info.suspended),
+            f"[red]{info.workers}[/]" if info.queued and not info.workers else str(info.workers),
+            f"[yellow]paused since {output.clock(info.paused_at)}[/]" if info.paused_at else "open",
+        )
+        for info in found
+    )
+    output.table(("QUEUE", "QUEUED", "OLDEST", "DEEPEST LANE", "SUSPENDED", "WORKERS", "STATE"), rows, empty="no queues")
+
+
+@app.command()
+def pause(context: typer.Context, queue: QueueArg, as_json: options.Json = False) -> None:
+    """Pause a queue: its runs are accepted and wait. Runs that have started go on."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            since = await client.pause_queue(queue)
+        if as_json:
+            output.print_json({"queue": queue, "paused_at": since})
+        else:
+            output.console().print(f"paused since {output.clock(since)}")
+
+    deployment.wait(go())
+
+
+@app.command()
+def resume(context: typer.Context, queue: QueueArg, as_json: options.Json = False) -> None:
+    """Resume a queue: its runs start again."""
+
+    async def go() -> bool:
+        async with deployment.connect(context) as client:
+            return await client.resume_queue(queue)
+
+    was = deployment.wait(go())
+    if as_json:
+        output.print_json({"queue": queue, "was_paused": was})
+    else:
+        output.console().print("resumed" if was else "the queue was not paused")

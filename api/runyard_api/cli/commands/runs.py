@@ -1,0 +1,274 @@
+"""The commands ``runs list|show|watch|explain|attempts|dead|redrive|delete`` and ``requests``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from runyard.domain.states import RunStatus
+from runyard.errors import InvalidInputError
+from runyard.models import AttemptInfo, ErrorInfo, Run
+
+from .. import deployment, exit_codes, options
+from ..view import live_run, output
+from ..view.output import escape
+
+app = typer.Typer(help="List, show, watch and redrive runs.", no_args_is_help=True)
+
+_OUTCOME_STYLE = {"running": "cyan", "completed": "green", "suspended": "magenta", "failed": "red", "dead": "bold red"}
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    thread: Annotated[str | None, typer.Option(help="List only those of this thread.")] = None,
+    status: Annotated[str | None, typer.Option(help=f"List only runs in this status: {', '.join(RunStatus)}.")] = None,
+    agent: options.Agent = None,
+    limit: options.Limit = 30,
+    cursor: options.Cursor = None,
+    as_json: options.Json = False,
+) -> None:
+    """List runs."""
+    if status is not None and status not in set(RunStatus):
+        raise InvalidInputError(f"--status is one of {', '.join(RunStatus)}; got {status!r}")
+    wanted = RunStatus(status) if status else None
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            page = await deployment.gather(
+                lambda most, at: client.runs(thread, status=wanted, agent=agent, limit=most, cursor=at), limit, cursor
+            )
+        if as_json:
+            output.print_json({"items": page.items, "next": page.next})
+            return
+        output.table(("RUN", "THREAD", "STATUS", "ATTEMPT", "ACCEPTED", "PROMPT"), map(_row, page.items), empty="no runs")
+        output.more(page.next)
+
+    deployment.wait(go())
+
+
+@app.command()
+def show(context: typer.Context, thread: options.ThreadArg, run: options.RunArg, as_json: options.Json = False) -> None:
+    """Show one run."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            found = await client.run(thread, run)
+            sentence = await client.explain(thread, run)
+        if as_json:
+            output.print_json(found)
+            return
+        console = output.console()
+        console.print(f"[bold]{escape(found.run_id)}[/] on {escape(found.thread_id)}  {output.status(found.status)}")
+        console.print(escape(sentence))
+        for name, value in _details(found):
+            console.print(f"  [bright_black]{name:<10}[/] {escape(value)}")
+
+    deployment.wait(go())
+
+
+@app.command("watch")
+def watch_(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    run: options.RunArg,
+    after: Annotated[str | None, typer.Option("--from", help="Start after the event with this id.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print the events of a run, tokens included, until it ends or waits for a human. With --json: one event per line."""
+
+    async def go() -> exit_codes.Exit:
+        async with deployment.connect(context) as client:
+            events = client.stream(thread, run, after)
+            if as_json:
+                async for event in events:
+                    output.print_json_line(event)
+            else:
+                await live_run.show(events, live_run.Printer(output.console(), output.console()))
+            return exit_codes.of_run(await client.run(thread, run))
+
+    raise typer.Exit(int(deployment.wait(go())))
+
+
+@app.command()
+def explain(context: typer.Context, thread: options.ThreadArg, run: options.RunArg, as_json: options.Json = False) -> None:
+    """Print one sentence about what a run waits for or does."""
+
+    async def go() -> str:
+        async with deployment.connect(context) as client:
+            return await client.explain(thread, run)
+
+    sentence = deployment.wait(go())
+    if as_json:
+        output.print_json({"thread_id": thread, "run_id": run, "explanation": sentence})
+    else:
+        output.print_line(sentence)
+
+
+@app.command()
+def attempts(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    run: options.RunArg,
+    limit: options.Limit = 30,
+    cursor: options.Cursor = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the attempts of a run: worker, outcome, time and error."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            page = await deployment.gather(lambda most, at: client.attempts(thread, run, limit=most, cursor=at), limit, cursor)
+        if as_json:
+            output.print_json({"items": page.items, "next": page.next})
+            return
+        rows = (
+            (
+                str(attempt.fence),
+                f"[{_OUTCOME_STYLE.get(attempt.outcome, 'yellow')}]{attempt.outcome}[/]",
+                output.clock(attempt.started_at),
+                _lasted(attempt),
+                escape(attempt.worker_id or ""),
+                output.marked(escape(_error(attempt.error)), attempt.damaged),
+            )
+            for attempt in page.items
+        )
+        output.table(("FENCE", "OUTCOME", "STARTED", "LASTED", "WORKER", "ERROR"), rows, empty="no worker has taken it yet")
+        output.more(page.next)
+
+    deployment.wait(go())
+
+
+@app.command()
+def dead(
+    context: typer.Context, limit: options.Limit = 30, cursor: options.Cursor = None, as_json: options.Json = False
+) -> None:
+    """List dead runs, which crashed their workers too often, with the last error. `runs redrive` queues one again."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            page = await deployment.gather(
+                lambda most, at: client.runs(status=RunStatus.DEAD, limit=most, cursor=at), limit, cursor
+            )
+        if as_json:
+            output.print_json({"items": page.items, "next": page.next})
+            return
+        rows = (
+            (
+                escape(run.run_id),
+                escape(run.thread_id),
+                escape(run.agent or "default"),
+                str(run.attempt),
+                output.clock(run.finished_at),
+                output.marked(escape(_error(run.error)), run.damaged),
+            )
+            for run in page.items
+        )
+        output.table(("RUN", "THREAD", "AGENT", "ATTEMPTS", "DIED", "ERROR"), rows, empty="no dead runs")
+        output.more(page.next)
+
+    deployment.wait(go())
+
+
+@app.command()
+def redrive(context: typer.Context, thread: options.ThreadArg, run: options.RunArg, as_json: options.Json = False) -> None:
+    """Queue a failed or dead run again."""
+
+    async def go() -> Run:
+        async with deployment.connect(context) as client:
+            return await client.redrive(thread, run)
+
+    found = deployment.wait(go())
+    if as_json:
+        output.print_json(found)
+    else:
+        output.console().print(str(found.status))
+
+
+@app.command()
+def delete(context: typer.Context, thread: options.ThreadArg, run: options.RunArg) -> None:
+    """Delete the messages and results of a run that is in no context: a failed, dead or cancelled run, or a fork job."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            await client.delete_run(thread, run)
+
+    deployment.wait(go())
+    output.console().print("deleted")
+
+
+def requests(
+    context: typer.Context,
+    thread: Annotated[str | None, typer.Option(help="List only those of this thread.")] = None,
+    answered: Annotated[bool, typer.Option("--all", help="List answered requests too.")] = False,
+    limit: options.Limit = 100,
+    cursor: options.Cursor = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the questions and approvals that wait for a human."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            page = await deployment.gather(
+                lambda most, at: client.requests(thread, pending=not answered, limit=most, cursor=at), limit, cursor
+            )
+        if as_json:
+            output.print_json({"items": page.items, "next": page.next})
+            return
+        rows = (
+            (
+                escape(request.request_id),
+                escape(request.thread_id or ""),
+                escape(request.agent or ""),
+                request.kind,
+                output.age(request.created_at),
+                output.marked(escape(output.question(request)), request.damaged),
+            )
+            for request in page.items
+        )
+        output.table(("REQUEST", "THREAD", "AGENT", "KIND", "AGE", "QUESTION"), rows, empty="no requests wait for a human")
+        output.more(page.next)
+
+    deployment.wait(go())
+
+
+def _error(error: ErrorInfo | None) -> str:
+    return f"{error.code}: {error.message}" if error else ""
+
+
+def _lasted(attempt: AttemptInfo) -> str:
+    if attempt.started_at is None:
+        return ""
+    if attempt.ended_at is None:
+        return output.age(attempt.started_at)
+    return output.duration((attempt.ended_at - attempt.started_at).total_seconds())
+
+
+def _row(run: Run) -> tuple[str, ...]:
+    return (
+        escape(run.run_id),
+        escape(run.thread_id),
+        output.status(run.status),
+        str(run.attempt),
+        output.clock(run.accepted_at),
+        output.marked(escape(output.summary(run.input) if run.kind == "prompt" else f"({run.kind})"), run.damaged),
+    )
+
+
+def _details(run: Run) -> list[tuple[str, str]]:
+    pairs = [
+        ("kind", run.kind),
+        ("agent", run.agent or "default"),
+        ("queue", run.queue),
+        ("prompt", output.summary(run.input, 200)),
+        ("attempt", str(run.attempt)),
+        ("worker", run.worker_id or ""),
+        ("accepted", output.clock(run.accepted_at)),
+        ("started", output.clock(run.started_at)),
+        ("suspended", output.clock(run.suspended_at)),
+        ("finished", output.clock(run.finished_at)),
+        ("error", _error(run.error)),
+        ("deleted", output.clock(run.deleted_at)),
+    ]
+    return [(name, value) for name, value in pairs if value]

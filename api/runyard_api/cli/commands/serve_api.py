@@ -1,0 +1,55 @@
+"""The command ``api``: serve the HTTP API."""
+
+from __future__ import annotations
+
+import threading
+from typing import Annotated, Any
+
+import typer
+
+from runyard.support import optional_imports
+
+from .. import deployment
+from ..view import output
+from .worker import stop_with_owner
+
+
+def api(
+    context: typer.Context,
+    host: Annotated[str | None, typer.Option(envvar="RUNYARD_API_HOST", help="Address to listen on.")] = None,
+    port: Annotated[
+        int | None, typer.Option(envvar="RUNYARD_API_PORT", min=0, max=65535, help="Port to listen on. 0: a free one.")
+    ] = None,
+    auth: Annotated[
+        str | None,
+        typer.Option(
+            envvar="RUNYARD_API_AUTH",
+            help="`keys`: callers need an API key. `off`: only callers on this machine, without a key.",
+        ),
+    ] = None,
+    owned: Annotated[bool, typer.Option("--owned", hidden=True, help="Stop when standard input ends.")] = False,
+) -> None:
+    """Serve the HTTP API until SIGTERM or Ctrl-C. Any number of processes may serve it; `runyard keys create` makes a key."""
+    for needed in ("fastapi", "uvicorn"):
+        optional_imports.load(needed)
+    from runyard.support.logging import configure
+    from runyard.support.settings import Settings
+
+    from ...http.app import asgi_app
+    from ...http.serve import listen, serve
+    from ...http.settings import ApiSettings
+
+    target = deployment.target(context)
+    url, redis = target.resolve()
+    given: dict[str, Any] = {"host": host, "port": port, "auth": auth}
+    settings = ApiSettings(**{name: value for name, value in given.items() if value is not None})
+    general = Settings()
+    if owned:
+        threading.Thread(target=stop_with_owner, name="runyard-owner", daemon=True).start()
+    configure(general.log_level, general.log_format)
+    app = asgi_app(postgres=url, redis=redis, tenant=target.tenant, settings=settings)
+    listening = listen(settings)
+    address, number = listening.getsockname()[:2]
+    shown = f"[{address}]" if ":" in address else address
+    output.notes().print(f"the API listens on http://{shown}:{number}")
+    serve(app, listening)

@@ -1,0 +1,146 @@
+"""The commands ``threads list``, ``show`` and ``tree``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from runyard.models import Message
+
+from .. import deployment, options
+from ..view import graph, output, thread_tree
+from ..view.output import escape, escape_lines
+
+app = typer.Typer(help="List threads, show one, and draw its forks.", no_args_is_help=True)
+
+_PALETTE = ("cyan", "magenta", "yellow", "green", "blue", "red")
+_NODE_STYLE = {"failed": "red", "dead": "red", "suspended": "magenta", "running": "cyan", "cancelled": "bright_black"}
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    parent: Annotated[str | None, typer.Option(help="List only the forks of this thread.")] = None,
+    limit: options.Limit = 30,
+    cursor: options.Cursor = None,
+    as_json: options.Json = False,
+) -> None:
+    """List threads."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            page = await deployment.gather(
+                lambda most, at: client.threads(parent_thread_id=parent, limit=most, cursor=at), limit, cursor
+            )
+        if as_json:
+            output.print_json({"items": page.items, "next": page.next})
+            return
+        rows = (
+            (
+                escape(thread.thread_id),
+                output.marked(escape(thread.title or ""), thread.damaged),
+                escape(thread.parent_thread_id or ""),
+                output.clock(thread.created_at),
+                output.clock(thread.updated_at),
+            )
+            for thread in page.items
+        )
+        output.table(("THREAD", "TITLE", "FORK OF", "CREATED", "UPDATED"), rows, empty="no threads")
+        output.more(page.next)
+
+    deployment.wait(go())
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    leaf: Annotated[str | None, typer.Option(help="Show the path to this message. Default: the newest.")] = None,
+    limit: options.Limit = 50,
+    as_json: options.Json = False,
+) -> None:
+    """Show the newest messages of a thread, in order."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            found = await client.thread(thread)
+            page = await deployment.gather(
+                lambda most, at: client.messages(thread, leaf, limit=most, cursor=at, newest_first=True), limit
+            )
+        messages = page.items[::-1]
+        if as_json:
+            output.print_json({"thread": found, "messages": messages, "earlier": page.next is not None})
+            return
+        console = output.console()
+        fork = f"  [bright_black]fork of {escape(found.parent_thread_id)}[/]" if found.parent_thread_id else ""
+        console.print(f"[bold]{escape(found.thread_id)}[/]{fork}  {escape(found.title or '')}".rstrip())
+        if page.next:
+            console.print("[bright_black]⋮ earlier messages: give a higher --limit[/]")
+        for message in messages:
+            console.print(_line(message))
+
+    deployment.wait(go())
+
+
+@app.command()
+def tree(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    full: Annotated[bool, typer.Option("--full", help="Show every turn of long stretches without a fork.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Draw a thread with its forks, branches and ancestors, and the other forks of these, as a graph."""
+
+    async def go() -> thread_tree.ThreadTree:
+        async with deployment.connect(context) as client:
+            return await thread_tree.collect(client, thread)
+
+    found = deployment.wait(go())
+    if as_json:
+        output.print_json({"threads": found.threads, "turns": [asdict(turn) for turn in found.turns.values()]})
+        return
+    console = output.console()
+    for line in tree_lines(found, full=full):
+        console.print(line)
+
+
+def tree_lines(found: thread_tree.ThreadTree, *, full: bool = False) -> Sequence[str]:
+    """Return a tree of threads as lines of markup. Threads without messages come last."""
+    colour = {one.thread_id: _PALETTE[n % len(_PALETTE)] for n, one in enumerate(found.threads)}
+    rows = graph.draw(found.turns.values(), full=full)
+    width = max((len(row.lanes) for row in rows), default=0)
+    lines = [_graph_line(row, width, colour) for row in rows]
+    labelled = {ref for turn in found.turns.values() for ref in turn.refs}
+    empty = [one.thread_id for one in found.threads if one.thread_id not in labelled]
+    return [*lines, *(f"{_ref(thread_id, colour)} [bright_black](empty)[/]" for thread_id in empty)]
+
+
+def _graph_line(row: graph.Row, width: int, colour: dict[str, str]) -> str:
+    lanes = f"[bright_black]{row.lanes:<{width}}[/]"
+    if row.hidden:
+        return f"{lanes}  [bright_black]{row.hidden} more turns[/]"
+    if row.turn is None:
+        return lanes
+    turn = row.turn
+    node = graph.NODE.get(turn.status, "●")
+    style = _NODE_STYLE.get(turn.status, colour.get(turn.thread_id, "white"))
+    lanes = f"[bright_black]{row.lanes:<{width}}[/]".replace(node, f"[/][{style}]{node}[/][bright_black]", 1)
+    words = " [bright_black]→[/] ".join(escape(part) for part in (turn.prompt, turn.answer) if part)
+    mark = f" [{style}]{turn.status}[/]" if turn.status not in ("completed", "stored") else ""
+    refs = "".join(f" {_ref(ref, colour)}" for ref in turn.refs)
+    return f"{lanes} {refs} {words}{mark}"
+
+
+def _ref(thread_id: str, colour: dict[str, str]) -> str:
+    return f"[bold {colour.get(thread_id, 'white')}]‹{escape(thread_id)}›[/]"
+
+
+def _line(message: Message) -> str:
+    head = f"[{output.ROLE_STYLE[message.role]}]{message.role:>9}[/]"
+    words = [escape_lines(message.text)] if message.text else []
+    words += [f"[yellow]⚙ {escape(call.name)}[/][bright_black]{escape(str(call.arguments))}[/]" for call in message.tool_calls]
+    words += [f"[yellow]→ {escape_lines(str(result.content))}[/]" for result in message.tool_results]
+    return f"{head}  " + ("\n" + " " * 11).join("\n".join(words).split("\n"))

@@ -1,0 +1,60 @@
+"""The command ``worker``: serve the agents of an app."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Annotated, Any
+
+import typer
+
+from .. import deployment
+
+AppArg = Annotated[str, typer.Argument(envvar="RUNYARD_APP", metavar="MODULE:APP", help="App to serve, for example app:app.")]
+
+
+def worker(
+    context: typer.Context,
+    app: AppArg,
+    slots: Annotated[
+        int | None, typer.Option(envvar="RUNYARD_SLOTS", min=1, help="Runs that it executes at once, at most.")
+    ] = None,
+    queues: Annotated[
+        str | None,
+        typer.Option(envvar="RUNYARD_QUEUES", help="Queues to serve, separated by commas. Default: those of the agents."),
+    ] = None,
+    grace: Annotated[
+        float | None, typer.Option(envvar="RUNYARD_GRACE", min=0, help="Seconds that runs have to finish after SIGTERM.")
+    ] = None,
+    owned: Annotated[bool, typer.Option("--owned", hidden=True, help="Stop when standard input ends.")] = False,
+) -> None:
+    """Serve the agents of an app until SIGTERM or Ctrl-C.
+
+    The worker then claims no more runs, and hands over those that do not finish within the grace time.
+    """
+    from runyard.app import load_app
+    from runyard.support.logging import configure
+    from runyard.support.settings import Settings
+
+    from ...worker.process import run_worker
+
+    url, redis = deployment.target(context).resolve()
+    given: dict[str, Any] = {"postgres_url": url, "redis_url": redis, "tenant": deployment.target(context).tenant}
+    given |= {"slots": slots, "queues": queues, "grace": grace}
+    settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    if owned:
+        threading.Thread(target=stop_with_owner, name="runyard-owner", daemon=True).start()
+    configure(settings.log_level, settings.log_format)
+    run_worker(load_app(app), settings)
+
+
+def stop_with_owner() -> None:
+    """Send SIGTERM to this process when standard input ends.
+
+    Standard input is a pipe from the process that owns this one. It ends with the owner, even if that is killed.
+    """
+    while os.read(sys.stdin.fileno(), 1024):  # sys.stdin.read would hold the lock of its buffer while the interpreter ends
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,145 @@
+"""The commands ``workers list``, ``drain`` and ``stacks``."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import urllib.request
+from dataclasses import asdict
+from typing import Annotated, Final
+from urllib.error import HTTPError, URLError
+
+import typer
+
+from runyard import Client
+from runyard.errors import BackendUnavailableError
+from runyard.ports.workers import WorkerInfo
+
+from .. import deployment, options
+from ..view import output
+from ..view.output import escape
+
+app = typer.Typer(help="List and drain workers, and print their stacks.", no_args_is_help=True)
+
+WorkerArg = Annotated[
+    str, typer.Argument(help="Id of the worker, or a part of it that no other worker has.", show_default=False)
+]
+
+LATE_SECONDS: Final = 3.0
+"""Seconds after which a worker without a heartbeat counts as silent."""
+_STYLE = {"live": "green", "draining": "yellow", "silent": "magenta", "dead": "bright_black"}
+
+
+def state(worker: WorkerInfo) -> str:
+    """Return the state of a worker: ``live``, ``draining``, ``silent`` or ``dead``."""
+    if worker.dead_at is not None:
+        return "dead"
+    if worker.silent_for is not None and worker.silent_for > LATE_SECONDS:
+        return "silent"
+    return "draining" if worker.draining else "live"
+
+
+@app.command("list")
+def list_(context: typer.Context, as_json: options.Json = False) -> None:
+    """List workers with their state, slots, version, queues and agents."""
+
+    async def go() -> list[tuple[WorkerInfo, int]]:
+        async with deployment.connect(context) as client:
+            return [(worker, await _busy(client, worker)) for worker in await client.workers()]
+
+    found = deployment.wait(go())
+    if as_json:
+        items = [asdict(worker) | {"state": state(worker), "slots_in_use": busy} for worker, busy in found]
+        output.print_json({"items": items})
+        return
+    rows = (
+        (
+            escape(worker.worker_id),
+            f"[{_STYLE[state(worker)]}]{state(worker)}[/]",
+            output.duration(worker.silent_for),
+            f"{busy}/{worker.slots}",
+            escape(worker.app_version or ""),
+            escape(", ".join(worker.queues)),
+            escape(", ".join(worker.agents)),
+        )
+        for worker, busy in found
+    )
+    output.table(("WORKER", "STATE", "HEARTBEAT", "SLOTS", "VERSION", "QUEUES", "AGENTS"), rows, empty="no workers")
+
+
+@app.command()
+def drain(
+    context: typer.Context,
+    worker: WorkerArg,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the worker has ended.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Drain a worker: it claims no more runs, finishes those that it has however long they take, and ends with code 0."""
+
+    async def go() -> tuple[WorkerInfo, int]:
+        async with deployment.connect(context) as client:
+            found = await client.worker(worker)
+            await client.drain_worker(found.worker_id)
+            busy = await _busy(client, found)
+            while wait and await _lives(client, found.worker_id):  # noqa: ASYNC110 - the state is in the store
+                await asyncio.sleep(0.5)
+            return found, busy
+
+    found, busy = deployment.wait(go())
+    if as_json:
+        output.print_json({"worker_id": found.worker_id, "slots_in_use": busy, "ended": wait})
+    else:
+        output.print_line(found.worker_id)
+        runs = output.count(busy, "run has", "runs have")
+        what = "has ended" if wait else f"takes nothing more and ends when its {runs} ended" if busy else "ends now"
+        output.notes().print(f"[bright_black]it {what}[/]")
+
+
+@app.command()
+def stacks(context: typer.Context, worker: WorkerArg, as_json: options.Json = False) -> None:
+    """Print the stack of each thread and each task of a worker, also while user code blocks its event loop.
+
+    The worker needs a port (RUNYARD_METRICS_PORT). It shows its stacks to its own machine only,
+    unless it runs with RUNYARD_REMOTE_STACKS=true.
+    Without a port, `kill -USR1 PID` writes the stacks of its threads to its standard error.
+    """
+
+    async def go() -> WorkerInfo:
+        async with deployment.connect(context) as client:
+            return await client.worker(worker)
+
+    found = deployment.wait(go())
+    text = _ask(found)
+    if as_json:
+        output.print_json({"worker_id": found.worker_id, "stacks": text})
+    else:
+        output.console().print(text, markup=False, emoji=False, end="")
+
+
+def _ask(worker: WorkerInfo) -> str:
+    if worker.address is None:
+        raise BackendUnavailableError(
+            f"worker {worker.worker_id} has no port: start it with RUNYARD_METRICS_PORT, or send its process SIGUSR1"
+        )
+    host, _, port = worker.address.rpartition(":")
+    where = "localhost" if host == socket.gethostname() else host
+    try:
+        with urllib.request.urlopen(f"http://{where}:{port}/stacks", timeout=10) as reply:
+            text: str = reply.read().decode()
+            return text
+    except HTTPError as error:
+        with error:
+            raise BackendUnavailableError(f"worker {worker.worker_id} refused: {error.read().decode()}") from None
+    except (URLError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        raise BackendUnavailableError(
+            f"worker {worker.worker_id} cannot be reached at {where}:{port} ({reason}); run this on its own machine"
+        ) from None
+
+
+async def _busy(client: Client, worker: WorkerInfo) -> int:
+    return len(await client.backend.workers.running(worker.worker_id))
+
+
+async def _lives(client: Client, worker_id: str) -> bool:
+    return any(worker.worker_id == worker_id and worker.dead_at is None for worker in await client.workers())

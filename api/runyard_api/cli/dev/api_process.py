@@ -1,0 +1,68 @@
+"""The HTTP API of a ``runyard dev``: a process that ends with the command and is started again when it dies."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from typing import Final
+
+from .processes import OwnedProcess
+
+HOST: Final = "127.0.0.1"
+RESTART_SECONDS: Final = 5.0
+"""Seconds between two starts."""
+
+
+class ApiProcess:
+    """The API process. Entering ``with`` starts it, leaving stops it.
+
+    ``port``: the port on which it listens: the given one, or any free port if the given one is taken or 0.
+    """
+
+    def __init__(self, postgres_url: str, redis_url: str, port: int) -> None:
+        self.port = port if port and _is_free(port) else _any_port()
+        self._environment = {
+            "RUNYARD_API_TOKEN_SECRET": secrets.token_hex(32),  # kept here, so that tokens outlast a restart
+            **os.environ,
+            "RUNYARD_POSTGRES_URL": postgres_url,
+            "RUNYARD_REDIS_URL": redis_url,
+            "RUNYARD_LOG_LEVEL": os.environ.get("RUNYARD_LOG_LEVEL", "warning"),
+        }
+
+    def __enter__(self) -> ApiProcess:
+        arguments = ("--host", HOST, "--port", str(self.port), "--auth", "off")
+        self._process = OwnedProcess.runyard("api", *arguments, environment=self._environment)
+        self._started = time.monotonic()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.stop()
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def revive(self) -> int | None:
+        """Start the process again if it ended, RESTART_SECONDS after the last start. Returns the code with which it ended."""
+        code = self._process.exit_code
+        if code is None or time.monotonic() - self._started < RESTART_SECONDS:
+            return None
+        self._started = time.monotonic()
+        self._process.restart()
+        return code
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server((HOST, port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _any_port() -> int:
+    with socket.create_server((HOST, 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,93 @@
+"""Child processes that belong to one command: started with a pipe to their owner, stopped before the command ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Self
+
+STOP_SECONDS: Final = 15.0
+"""Seconds that a process has to stop before it is killed: more than the grace that a worker gives its runs."""
+
+
+class OwnedProcess:
+    """A child process. ``owned``: it is a command of runyard that stops when its standard input ends, which is a pipe from
+    this process, and it does not get the terminal's Ctrl-C. ``log``: the file that its output is appended to; None for this
+    process's own output.
+
+    The process is started when this is made, and stopped at the end of ``with``. Raises OSError if it cannot be started.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], *, owned: bool = True, log: Path | None = None
+    ) -> None:
+        self._command, self._environment, self._owned, self._log = command, environment, owned, log
+        self._process = self._spawn()
+
+    @classmethod
+    def runyard(cls, *arguments: str, environment: Mapping[str, str], log: Path | None = None) -> Self:
+        """Start a command of the command line."""
+        command = [sys.executable, "-P", "-m", "runyard_api.cli", *arguments, "--owned"]
+        return cls(command, environment, log=log)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, negative for a signal; None while the process runs."""
+        return self._process.poll()
+
+    def restart(self) -> None:
+        """Start the process again after it has ended."""
+        self._process = self._spawn()
+
+    def terminate(self) -> None:
+        """Send SIGTERM unless the process has ended."""
+        if self.exit_code is None:
+            self._process.terminate()
+
+    def stop(self) -> None:
+        """Send SIGTERM and wait; send SIGKILL after STOP_SECONDS."""
+        stop_all([self])
+
+    def wait(self, deadline: float) -> None:
+        """Wait for the end of the process; kill it at ``deadline`` (monotonic clock)."""
+        try:
+            self._process.wait(max(deadline - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        with ExitStack() as stack:
+            output = stack.enter_context(self._log.open("ab")) if self._log is not None else None
+            return subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.PIPE if self._owned else None,
+                stdout=output,
+                stderr=output,
+                start_new_session=self._owned,
+            )
+
+
+def stop_all(processes: Iterable[OwnedProcess]) -> None:
+    """Stop ``processes`` at the same time: SIGTERM to each, then SIGKILL to those that run after STOP_SECONDS."""
+    leaving = list(processes)
+    for process in leaving:
+        process.terminate()
+    deadline = time.monotonic() + STOP_SECONDS
+    for process in leaving:
+        process.wait(deadline)

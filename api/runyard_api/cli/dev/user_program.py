@@ -1,0 +1,29 @@
+"""A program of the user's own beside the workers of ``dev``: a web backend, or a script that prompts and is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from runyard.errors import InvalidInputError
+
+from .processes import OwnedProcess
+
+
+@contextmanager
+def user_program(command: Sequence[str], postgres_url: str, redis_url: str) -> Iterator[OwnedProcess | None]:
+    """Run ``command`` while the block lasts, with the servers in its environment; None if there is no command.
+
+    It shares the terminal: its input, its output and Ctrl-C. Raises InvalidInputError if it cannot be started.
+    """
+    if not command:
+        yield None
+        return
+    environment = {**os.environ, "RUNYARD_POSTGRES_URL": postgres_url, "RUNYARD_REDIS_URL": redis_url}
+    try:
+        program = OwnedProcess(command, environment, owned=False)
+    except OSError as error:
+        raise InvalidInputError(f"cannot start {command[0]!r}: {error.strerror}", field="command") from None
+    with program:
+        yield program

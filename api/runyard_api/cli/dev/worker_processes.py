@@ -1,0 +1,79 @@
+"""The worker processes of one command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from runyard import Client
+from runyard.errors import BackendUnavailableError
+
+from .processes import OwnedProcess, stop_all
+
+GRACE_SECONDS: Final = 10.0
+_DEFAULTS: Final = {"RUNYARD_GRACE": str(GRACE_SECONDS), "RUNYARD_METRICS_PORT": "0", "RUNYARD_METRICS_HOST": "127.0.0.1"}
+"""Settings of the workers where the environment has none: a free port each, for this machine only."""
+START_SECONDS: Final = 30.0
+"""Seconds within which workers must report."""
+
+
+class WorkerProcesses:
+    """Worker processes that are replaced when they die, and stopped gracefully at the end."""
+
+    def __init__(self, app: str, count: int, postgres_url: str, redis_url: str, *, log: Path | None = None) -> None:
+        self.app, self.count, self.log = app, count, log
+        self.environment = {**os.environ, "RUNYARD_POSTGRES_URL": postgres_url, "RUNYARD_REDIS_URL": redis_url}
+        for name, value in _DEFAULTS.items():
+            self.environment.setdefault(name, value)
+        self.processes: list[OwnedProcess] = []
+        self.drains: list[threading.Thread] = []
+
+    def __enter__(self) -> WorkerProcesses:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        leaving, self.processes = self.processes, []
+        stop_all(leaving)
+        for drain in self.drains:
+            drain.join()
+
+    def start(self) -> None:
+        """Start workers until there are ``count``."""
+        while len(self.processes) < self.count:
+            self.processes.append(OwnedProcess.runyard("worker", self.app, environment=self.environment, log=self.log))
+
+    def replace(self) -> None:
+        """Start new workers at once; the old ones drain meanwhile, so that no run waits for one that is under way."""
+        leaving, self.processes = self.processes, []
+        self.start()
+        drain = threading.Thread(target=stop_all, args=(leaving,), name="runyard-drain")
+        drain.start()
+        self.drains = [*(one for one in self.drains if one.is_alive()), drain]
+
+    def dead(self) -> list[int]:
+        """Remove the workers that ended by themselves, and return their exit codes."""
+        codes = {process: process.exit_code for process in self.processes}
+        self.processes = [process for process, code in codes.items() if code is None]
+        return [code for code in codes.values() if code is not None]
+
+
+async def ready(client: Client, crew: WorkerProcesses) -> None:
+    """Wait until every worker of ``crew`` beats. Raises BackendUnavailableError if one ended or none came in time."""
+    deadline = time.monotonic() + START_SECONDS
+    awaited = {str(process.pid) for process in crew.processes}
+    while not awaited <= {pid_of(worker.worker_id) for worker in await client.backend.workers.workers()}:
+        if codes := crew.dead():
+            raise BackendUnavailableError(f"a worker ended with code {codes[0]} while it started; see its log")
+        if time.monotonic() > deadline:
+            raise BackendUnavailableError(f"the workers did not start within {START_SECONDS:g} s; see their log")
+        await asyncio.sleep(0.05)
+
+
+def pid_of(worker_id: str) -> str:
+    """Return the process id in a worker's id (``host-pid-random``); empty if there is none."""
+    return worker_id.rsplit("-", 2)[-2] if worker_id.count("-") >= 2 else ""

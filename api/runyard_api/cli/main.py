@@ -1,0 +1,139 @@
+"""The ``runyard`` command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated, Final
+
+import typer
+
+from runyard.errors import RunyardError
+
+from . import deployment, exit_codes
+from .commands import (  # fmt: skip
+    demo,
+    dev,
+    doctor,
+    feed,
+    forks,
+    init,
+    keys,
+    limits,
+    migrate,
+    prompt,
+    queues,
+    runs,
+    serve_api,
+    threads,
+    usage,
+    webhooks,
+    worker,
+    workers,
+)
+from .exit_codes import Exit
+from .view import output
+
+# typer brings its own copy of click, or depends on click, by its version; either way this is the base of its usage errors.
+UsageError: Final[type[Exception]] = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
+
+app = typer.Typer(
+    name="runyard",
+    help="Agent conversations as durable, distributed jobs.",
+    epilog="Exit codes: " + ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in Exit) + ".",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        output.print_line(f"runyard {version('runyard')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    url: Annotated[
+        str | None,
+        typer.Option(envvar="RUNYARD_POSTGRES_URL", help="URL of Postgres. Default: that of the `runyard dev` in this folder."),
+    ] = None,
+    redis: Annotated[
+        str | None,
+        typer.Option(envvar="RUNYARD_REDIS_URL", help="URL of Redis. Default: that of the `runyard dev` in this folder."),
+    ] = None,
+    tenant: Annotated[str, typer.Option(envvar="RUNYARD_TENANT", help="Tenant of the threads, runs and keys.")] = "",
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    context.obj = deployment.Target(url, redis, tenant)
+
+
+_START, _TALK, _LOOK, _RUN = "Start", "Talk", "Look", "Operate"
+
+app.command(rich_help_panel=_START)(init.init)
+app.command(rich_help_panel=_START)(dev.dev)
+app.command(rich_help_panel=_START)(demo.demo)
+app.command(rich_help_panel=_TALK)(prompt.prompt)
+app.command(rich_help_panel=_TALK)(prompt.respond)
+app.command(rich_help_panel=_TALK)(prompt.abort)
+app.command(rich_help_panel=_TALK)(prompt.cancel)
+app.command(rich_help_panel=_TALK)(forks.fork)
+app.command("fork-once", rich_help_panel=_TALK)(forks.fork_once)
+app.command("fork-many", rich_help_panel=_TALK)(forks.fork_many)
+app.add_typer(threads.app, name="threads", rich_help_panel=_LOOK)
+app.add_typer(runs.app, name="runs", rich_help_panel=_LOOK)
+app.command(rich_help_panel=_LOOK)(runs.requests)
+app.command(rich_help_panel=_LOOK)(feed.feed)
+app.command(rich_help_panel=_LOOK)(usage.usage)
+app.command(rich_help_panel=_RUN)(worker.worker)
+app.command(rich_help_panel=_RUN)(serve_api.api)
+app.add_typer(keys.app, name="keys", rich_help_panel=_RUN)
+app.add_typer(workers.app, name="workers", rich_help_panel=_RUN)
+app.add_typer(queues.app, name="queues", rich_help_panel=_RUN)
+app.command(rich_help_panel=_RUN)(doctor.doctor)
+app.command(rich_help_panel=_RUN)(migrate.migrate)
+app.add_typer(limits.app, name="limits", rich_help_panel=_RUN)
+app.add_typer(webhooks.app, name="webhooks", rich_help_panel=_RUN)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. Every failure is one line on standard error."""
+    try:
+        code = app(args=list(arguments) if arguments is not None else None, prog_name="runyard", standalone_mode=False)
+    except UsageError as error:
+        words = _words(error)  # empty where a command is missing: typer has printed the help
+        return _say(words.rstrip(".") + _help_of(error), Exit.USAGE) if words else Exit.USAGE
+    except RunyardError as error:
+        return _say(error.message, exit_codes.of_error(error))
+    except exit_codes.MissingError as error:
+        return _say(str(error), Exit.NOT_FOUND)
+    except TimeoutError:
+        return _say("the wait timed out; the run goes on", Exit.TIMEOUT)
+    except (KeyboardInterrupt, typer.Abort):
+        return Exit.INTERRUPTED
+    except SystemExit as leaving:  # typer and rich exit like this if the reader of a pipe has gone, which is no failure
+        if not isinstance(leaving.__context__, BrokenPipeError):
+            raise
+        return Exit.OK
+    except Exception as error:
+        return _say(f"{type(error).__name__}: {error}", Exit.INTERNAL)
+    return int(code or 0)
+
+
+def _say(words: str, code: Exit) -> int:
+    output.say(f"runyard: {' '.join(words.split())}")
+    return int(code)
+
+
+def _words(error: Exception) -> str:
+    tell = getattr(error, "format_message", None)
+    return str(tell() if tell else error)
+
+
+def _help_of(error: BaseException) -> str:
+    command = getattr(getattr(error, "ctx", None), "command_path", "runyard")
+    return f"; see `{command} --help`"

@@ -1,0 +1,183 @@
+"""The output of commands: tables and sentences for people, JSON for programs.
+
+Every command writes through this module, so that control characters in stored text cannot drive a terminal: consoles print
+them as visible signs, JSON escapes them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+from rich import markup
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from runyard.domain.quoting import legible, legible_json, one_line
+from runyard.domain.states import RunStatus
+from runyard.models import HitlRequest, Message
+
+STATUS_STYLE = {
+    RunStatus.QUEUED: "yellow",
+    RunStatus.RUNNING: "cyan",
+    RunStatus.SUSPENDED: "magenta",
+    RunStatus.COMPLETED: "green",
+    RunStatus.FAILED: "red",
+    RunStatus.CANCELLED: "bright_black",
+    RunStatus.DEAD: "bold red",
+}
+PIPE_COLUMNS = 200
+"""Columns of a table that is written into a pipe."""
+ROLE_STYLE = {"user": "bold blue", "assistant": "bold green", "tool": "bold yellow", "system": "bold bright_black"}
+
+
+class Terminal(Console, RenderHook):
+    """A console that prints control characters as visible signs."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, emoji=False, **options)
+        self.push_render_hook(self)
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Wrap what rich is about to print."""
+        return [_Legible(renderable) for renderable in renderables]
+
+
+class _Legible:
+    def __init__(self, shown: ConsoleRenderable) -> None:
+        self._shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for text, style, control in console.render(self._shown, options):
+            yield Segment(text if control else legible(text), style, control)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self._shown)
+
+
+def console() -> Terminal:
+    """Return a console on standard output."""
+    return Terminal(file=sys.stdout, soft_wrap=True)
+
+
+def notes() -> Terminal:
+    """Return a console on standard error, for notes beside the answer, so that the answer can be piped."""
+    return Terminal(file=sys.stderr, soft_wrap=True)
+
+
+def escape(text: str) -> str:
+    """Return markup that prints ``text`` on one line as it is."""
+    return escape_lines(one_line(text))
+
+
+def escape_lines(text: str) -> str:
+    """Return markup that prints ``text`` as it is, with its line breaks."""
+    shown = markup.escape(text)
+    trailing = len(shown) - len(shown.rstrip("\\"))
+    return shown + "\\" * (trailing % 2)  # an odd backslash would escape a closing tag that follows
+
+
+def say(text: str) -> None:
+    """Print one line of plain text on standard error."""
+    print(one_line(text), file=sys.stderr)
+
+
+def print_line(text: str) -> None:
+    """Print one line of plain text on standard output."""
+    print(one_line(text))
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document on standard output. Models become objects."""
+    print(legible_json(json.dumps(to_jsonable_python(value), indent=2, ensure_ascii=False)))
+
+
+def print_json_line(value: Any) -> None:
+    """Print one JSON document as one line and flush it."""
+    print(legible_json(json.dumps(to_jsonable_python(value), ensure_ascii=False)), flush=True)
+
+
+def status(value: RunStatus) -> str:
+    """Return markup of a status in its colour."""
+    return f"[{STATUS_STYLE[value]}]{value}[/]"
+
+
+def clock(moment: datetime | None) -> str:
+    """Return a moment in local time: the time of day, with the date unless that is today."""
+    if moment is None:
+        return ""
+    local, today = moment.astimezone(), datetime.now(UTC).astimezone().date()
+    return local.strftime("%H:%M:%S" if local.date() == today else "%Y-%m-%d %H:%M")
+
+
+def age(moment: datetime | None) -> str:
+    """Return how long ago ``moment`` was, in the largest unit that fits."""
+    return "" if moment is None else duration(max((datetime.now(UTC) - moment).total_seconds(), 0.0))
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration in the largest unit that fits."""
+    if seconds is None:
+        return ""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def count(number: int, one: str, many: str) -> str:
+    """Return ``number`` with its noun in the singular or plural."""
+    return f"{number} {one if number == 1 else many}"
+
+
+def summary(message: Message | None, width: int = 60) -> str:
+    """Return a message as one line of plain text, at most ``width`` characters."""
+    if message is None:
+        return ""
+    calls = ", ".join(f"{call.name}(…)" for call in message.tool_calls)
+    results = ", ".join("error" if result.is_error else "result" for result in message.tool_results)
+    words = " ".join((message.text or (f"calls {calls}" if calls else results)).split())
+    return words if len(words) <= width else words[: width - 1] + "…"
+
+
+def question(request: HitlRequest) -> str:
+    """Return the question of a request, or its payload as JSON."""
+    asked = request.payload.get("question")
+    return asked if isinstance(asked, str) else json.dumps(request.payload, ensure_ascii=False)
+
+
+def marked(shown: str, damaged: Sequence[str]) -> str:
+    """Return ``shown`` followed by the names of the fields that cannot be read, if there are any."""
+    return f"{shown} [red]cannot be read: {escape(', '.join(damaged))}[/]".strip() if damaged else shown
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
+    """Print rows of markup under headings, or ``empty`` if there are none.
+
+    Only the last column is cut where the terminal is narrow.
+    """
+    lines = [[one_line(cell) for cell in row] for row in rows]
+    if not lines:
+        notes().print(escape(empty))
+        return
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for place, column in enumerate(columns):
+        widest = max(len(column), *(Text.from_markup(line[place]).cell_len for line in lines))
+        last = place == len(columns) - 1
+        grid.add_column(column, no_wrap=True, overflow="ellipsis", min_width=None if last else widest)
+    for line in lines:
+        grid.add_row(*line)
+    Terminal(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(grid)
+
+
+def more(cursor: str | None) -> None:
+    """Print the cursor with which a list continues, if there is one."""
+    if cursor:
+        notes().print(f"[bright_black]more: --cursor {escape(cursor)}[/]")

@@ -1,0 +1,118 @@
+"""Collect a thread, its ancestors and all its forks as turns of one graph."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from runyard import Client
+from runyard.domain.states import RunStatus
+from runyard.errors import ThreadNotFoundError
+from runyard.models import Branch, Message, Thread
+
+from ..deployment import gather
+from .graph import Turn
+from .output import summary
+
+MAX_SHOWN_CHARACTERS: Final = 48
+"""Characters shown of a prompt and of an answer."""
+MAX_PATH_MESSAGES: Final = 500
+"""Messages read per line of conversation, newest first; the graph starts where they start."""
+
+
+@dataclass
+class ThreadTree:
+    """A thread's oldest ancestor with all its forks, oldest first, and their turns."""
+
+    threads: list[Thread] = field(default_factory=list)
+    turns: dict[str, Turn] = field(default_factory=dict)
+    turn_of: dict[str, str] = field(default_factory=dict)
+
+    def add_path(self, thread: Thread, path: Sequence[Message], leaf: Branch | None) -> None:
+        """Add the turns of one path that no other path has added."""
+        last: Turn | None = None
+        for message in path:
+            if key := self.turn_of.get(message.id):
+                last = self.turns[key]
+                continue
+            if last is None or message.run_id is None or message.run_id != last.run_id:
+                last = self._open(thread, message, last, leaf)
+            self.turn_of[message.id] = last.key
+            if message.role == "assistant" and message.text:
+                last.answer = summary(message, MAX_SHOWN_CHARACTERS)
+
+    def label(self, ref: str, path: Sequence[Message]) -> None:
+        """Add ``ref`` to the turn at which ``path`` ends."""
+        if path and (key := self.turn_of.get(path[-1].id)):
+            self.turns[key].refs.append(ref)
+
+    def _open(self, thread: Thread, message: Message, before: Turn | None, leaf: Branch | None) -> Turn:
+        live = leaf is not None and leaf.run_id == message.run_id and leaf.run_status is not None
+        turn = Turn(
+            key=message.id,
+            thread_id=thread.thread_id,
+            created_at=message.created_at or thread.created_at,
+            parent=before.key if before else None,
+            run_id=message.run_id,
+            status=str(leaf.run_status) if leaf and live else "stored" if message.run_id is None else str(RunStatus.COMPLETED),
+            prompt="" if message.role == "assistant" else summary(message, MAX_SHOWN_CHARACTERS),
+        )
+        self.turns[turn.key] = turn
+        return turn
+
+
+async def collect(client: Client, thread_id: str) -> ThreadTree:
+    """Collect the tree of ``thread_id``. Raises ThreadNotFoundError."""
+    family = ThreadTree()
+    async for thread in _eldest_first(client, await _eldest(client, thread_id)):
+        family.threads.append(thread)
+        head = await _path(client, thread.thread_id)
+        leaves = await _leaves(client, thread.thread_id)
+        tips = {head[-1].id} if head else set()
+        family.add_path(thread, head, next((leaf for leaf in leaves if leaf.message_id in tips), None))
+        family.label(thread.thread_id, head)
+        for leaf in leaves:
+            if leaf.message_id not in tips:
+                family.add_path(thread, await _path(client, thread.thread_id, leaf.message_id), leaf)
+    return family
+
+
+async def _leaves(client: Client, thread_id: str) -> list[Branch]:
+    return (await gather(lambda _, at: client.branches(thread_id, cursor=at), sys.maxsize)).items
+
+
+async def _path(client: Client, thread_id: str, leaf_id: str | None = None) -> list[Message]:
+    """Return the newest messages of a path, in order."""
+    page = await gather(
+        lambda most, at: client.messages(thread_id, leaf_id, limit=most, cursor=at, newest_first=True), MAX_PATH_MESSAGES
+    )
+    return page.items[::-1]
+
+
+async def _eldest(client: Client, thread_id: str) -> Thread:
+    thread = await client.thread(thread_id)
+    seen = {thread.thread_id}
+    while thread.parent_thread_id is not None and thread.parent_thread_id not in seen:
+        try:
+            thread = await client.thread(thread.parent_thread_id)
+        except ThreadNotFoundError:  # the parent was deleted: its fork is the root
+            break
+        seen.add(thread.thread_id)
+    return thread
+
+
+async def _eldest_first(client: Client, thread: Thread) -> AsyncIterator[Thread]:
+    generation = [thread]
+    while generation:
+        following: list[Thread] = []
+        for member in generation:
+            yield member
+            cursor: str | None = None
+            while True:
+                page = await client.threads(parent_thread_id=member.thread_id, cursor=cursor)
+                following += page.items
+                if (cursor := page.next) is None:
+                    break
+        generation = following

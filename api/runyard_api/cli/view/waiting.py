@@ -1,0 +1,56 @@
+"""Wait for a run as the options ask, print its answer, and exit with the code of its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+
+import typer
+
+from runyard import Client
+from runyard.client.run_handle import RunHandle, RunResult
+from runyard.domain.states import RunStatus
+
+from .. import exit_codes
+from . import live_run, output
+from .output import escape
+
+
+async def follow(client: Client, handle: RunHandle, *, wait: bool, stream: bool, timeout: float | None, as_json: bool) -> None:
+    """Print the id of the run, or its answer with ``wait`` or ``stream``. Raises TimeoutError after ``timeout`` seconds."""
+    if not (wait or stream):
+        run = await handle.run()
+        if as_json:
+            output.print_json({**run.model_dump(mode="json"), "created": handle.created})
+        else:
+            output.print_line(handle.id)
+            where = escape(handle.thread_id)
+            output.notes().print(f"[bright_black]{run.status} on thread {where}; add --wait for the answer[/]")
+        return
+    async with asyncio.timeout(timeout):
+        if stream and not as_json:
+            await live_run.show(handle.stream(), live_run.Printer(output.console(), output.notes()))
+        result = await handle.result()
+    finish(result, as_json=as_json, shown=stream and not as_json)
+
+
+def finish(result: RunResult, *, as_json: bool, shown: bool = False) -> None:
+    """Print ``result`` unless it was ``shown`` already, and exit with its code."""
+    if as_json:
+        output.print_json({"run": result.run, "text": result.text, "messages": result.messages, "requests": result.requests})
+    elif not shown and result.text:
+        output.console().print(result.text, markup=False, emoji=False)
+    code = exit_codes.of_run(result.run)
+    if code is not exit_codes.Exit.OK and not as_json:
+        output.notes().print(_reason(result))
+    raise typer.Exit(int(code))
+
+
+def _reason(result: RunResult) -> str:
+    run = result.run
+    if run.status is RunStatus.SUSPENDED:
+        lines = [f"[magenta]waits for an answer:[/] {escape(output.question(request))}" for request in result.requests]
+        how = "--approve or --deny" if any(request.kind == "approval" for request in result.requests) else "ANSWER"
+        lines.append(f"[bright_black]answer with: runyard respond {escape(run.thread_id)} {how}[/]")
+        return "\n".join(lines)
+    why = f": {run.error.message} ({run.error.code})" if run.error else ""
+    return f"[red]run {escape(run.run_id)} {run.status}{escape(why)}[/]"

@@ -1,0 +1,156 @@
+"""The HTTP API as an ASGI application, which is served alone or mounted in a host's FastAPI."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.middleware.cors import CORSMiddleware
+
+from runyard import Client
+from runyard.errors import InvalidInputError, RunyardError
+from runyard.ports.stores import Backend
+from runyard.support import backend_registry, metrics
+from runyard.support.settings import Settings
+
+from . import docs, problems
+from .auth import Auth, Gate
+from .bounds import Bounds
+from .document import document
+from .head import Head
+from .paths import KeepSlashes
+from .routes import deployment, forks, health, messages, requests, runs, streams, threads, usage, webhooks, whoami
+from .service import Guard, Service
+from .settings import ApiSettings
+from .telemetry import Telemetry
+
+CONNECTION: Final = "runyard-api"
+"""Name under which Postgres and Redis list the connections of an API process."""
+ROUTERS: Final = (threads, runs, streams, messages, requests, forks, deployment, usage, webhooks, whoami, health)
+TAGS: Final = [
+    {"name": "threads", "description": "Conversations."},
+    {"name": "runs", "description": "Prompts, and the runs that answer them."},
+    {"name": "messages", "description": "The messages of a thread, which form a tree."},
+    {"name": "requests", "description": "Questions and approvals that wait for a human."},
+    {"name": "forks", "description": "Threads and probes that start from a snapshot."},
+    {"name": "feed", "description": "The changes of all threads, in the order of their commits."},
+    {"name": "usage", "description": "Tokens, cost and time of runs, by day."},
+    {"name": "webhooks", "description": "Secrets with which receivers verify webhooks."},
+    {"name": "deployment", "description": "Agents and workers."},
+    {"name": "access", "description": "The caller."},
+    {"name": "probes", "description": "Liveness, readiness and metrics."},
+]
+ASKED: Final = (
+    *("Authorization", "Content-Type", "Idempotency-Key", "If-Match", "If-None-Match", "Last-Event-ID"),
+    *("X-Api-Key", "X-Request-Id", "traceparent"),
+)
+TOLD: Final = ("ETag", "Location", "RateLimit", "RateLimit-Policy", "Retry-After", "X-Request-Id")
+"""Headers of requests and responses that CORS permits to pages of other origins."""
+LICENSE: Final = {"name": "Apache License 2.0", "identifier": "Apache-2.0"}
+SERVERS: Final = [{"url": "/", "description": "The server of this document."}]
+DESCRIPTION: Final = """\
+Agent conversations as durable, distributed, forkable runs.
+
+A request that creates something may carry an id that you choose. The same request with the same id creates nothing more and
+returns the same, so you can repeat it after any failure. Errors are problem documents (RFC 9457) with a stable `code`. Lists
+come in pages: pass `next` as `cursor` to get the next page. The headers `RateLimit` and `RateLimit-Policy` say how many
+requests a key may make at once, and when it may make more.
+"""
+
+
+def asgi_app(
+    backend_or_client: Backend | Client | None = None,
+    *,
+    postgres: str | None = None,
+    redis: str | None = None,
+    tenant: str | None = None,
+    auth: Auth | None = None,
+    settings: ApiSettings | None = None,
+    **options: Any,
+) -> FastAPI:
+    """Return the API as an application, over a backend or client of the caller, or over servers that it connects to itself.
+
+    ``postgres`` and ``redis``: URLs, by default those of :class:`runyard.support.settings.Settings`; ``options`` are the
+    backend's.
+    ``tenant``: the tenant of callers without a key, if ``auth`` is off.
+    ``auth``: ``"keys"`` (API keys), ``"off"`` (programs of this machine only), or a coroutine function that takes the request
+    and returns a :class:`~runyard_api.http.auth.Principal`, or None for 401. It connects with the first request, and so can be
+    mounted: ``host.mount("/agents", asgi_app(client, auth=…))``. A host ends the streams with ``app.state.service.close()``.
+    Raises InvalidInputError if ``settings`` have no secret for stream tokens, unless ``auth`` is off.
+    """
+    found = settings or ApiSettings()
+    backend = backend_or_client.backend if isinstance(backend_or_client, Client) else backend_or_client
+    if backend is not None and (postgres is not None or redis is not None):
+        raise InvalidInputError("give a backend or URLs, not both", field="postgres")
+    general = Settings() if tenant is None else Settings(tenant=tenant)
+    gate = Gate(auth or found.auth, found, tenant=backend.tenant if backend is not None else general.tenant)
+    connect = _existing(backend) if backend is not None else _connecting(general, postgres, redis, options)
+    service = Service(connect, owned=backend is None, gate=gate, settings=found)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.streams.open()
+        with suppress(RunyardError):  # /readyz reports it, and the next request connects again
+            await service.backend()
+        yield
+        await service.close()
+
+    app = FastAPI(
+        title="runyard",
+        version=version("runyard"),
+        description=DESCRIPTION,
+        openapi_tags=TAGS,
+        license_info=LICENSE,
+        servers=SERVERS,
+        openapi_url=None,
+        lifespan=lifespan,
+        generate_unique_id_function=lambda route: route.name,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    problems.install(app)
+    for module in ROUTERS:
+        app.include_router(module.router)
+    app.include_router(docs.router)
+    # The last middleware that is added is the outermost.
+    app.add_middleware(KeepSlashes)
+    app.add_middleware(Bounds, settings=found)
+    app.add_middleware(Guard, service=service)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=found.cors_origins,
+        allow_methods=["GET", "POST", "PATCH", "DELETE"],
+        allow_headers=ASKED,
+        expose_headers=TOLD,
+    )
+    app.add_middleware(Head)
+    app.add_middleware(Telemetry)
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]
+    routes = [route for module in ROUTERS for route in module.router.routes if isinstance(route, APIRoute)]
+    metrics.serve_http((method, route.path, route.status_code or 200) for route in routes for method in route.methods or ())
+    return app
+
+
+def _existing(backend: Backend) -> Callable[[], Awaitable[Backend]]:
+    async def connect() -> Backend:
+        return backend
+
+    return connect
+
+
+def _connecting(
+    general: Settings, postgres: str | None, redis: str | None, options: dict[str, Any]
+) -> Callable[[], Awaitable[Backend]]:
+    url = postgres or general.postgres_url
+    if url.startswith("postgres"):
+        pool = {"min_pool_size": general.min_pool_size, "max_pool_size": general.max_pool_size}
+        options = {"redis": redis or general.redis_url, **pool, "name": CONNECTION, "page_bytes": general.page_bytes, **options}
+
+    async def connect() -> Backend:
+        return await backend_registry.connect(url, tenant=general.tenant, **options)
+
+    return connect

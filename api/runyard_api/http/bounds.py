@@ -1,0 +1,146 @@
+"""Bounds of requests (A2): the size of headers and bodies, and the time until they are complete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from runyard.errors import HeadersTooLargeError, RateLimitedError, RequestTimeoutError, RequestTooLargeError, RunyardError
+
+from . import problems
+from .reading import OUT_OF_BOUNDS, Shape
+from .settings import ApiSettings
+
+
+class Hold:
+    """The bytes of a request's body, counted until the request is answered."""
+
+    def __init__(self, held: Counter[str], key: str, most: int) -> None:
+        self._held, self._key, self._most = held, key, most
+        self._own = 0
+
+    def grow(self, size: int) -> None:
+        """Add ``size`` bytes. Raises RateLimitedError if the requests of the key would hold too many together."""
+        if self._held[self._key] + size > self._most:
+            words = f"requests of this key that wait for their answers hold {self._most} bytes already"
+            raise RateLimitedError(f"{words}; wait for some of them", retry_after=1)
+        self._own += size
+        self._held[self._key] += size
+
+    def release(self) -> None:
+        self._held[self._key] -= self._own
+        self._own = 0
+        if not self._held[self._key]:
+            del self._held[self._key]
+
+    def until_answered(self, send: Send) -> Send:
+        """Return ``send``, which releases the bytes when the response begins: a stream may last long after that."""
+
+        async def told(message: Message) -> None:
+            self.release()
+            await send(message)
+
+        return told
+
+
+class Bounds:
+    """Refuses requests that are too large or too slow, and hands bodies over whole."""
+
+    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+        self.app, self.settings = app, settings
+        self._held: Counter[str] = Counter()
+        self._most_held = max(settings.bodies_per_key, settings.max_body)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        with self._hold(scope) as held:
+            try:
+                self._check_head(scope)
+                body = await self._body(scope, receive, held)
+            except RunyardError as error:
+                await problems.send(error, scope, receive, send)
+                return
+            if body is not None:
+                await self.app(scope, _again(body, receive), held.until_answered(send))
+
+    @contextmanager
+    def _hold(self, scope: Scope) -> Iterator[Hold]:
+        principal = scope.get("state", {}).get("principal")
+        held = Hold(self._held, principal.id if principal is not None else "", self._most_held)
+        try:
+            yield held
+        finally:
+            held.release()
+
+    def _check_head(self, scope: Scope) -> None:
+        headers = scope["headers"]
+        size = sum(len(name) + len(value) for name, value in headers) + len(scope["query_string"])
+        if len(headers) > self.settings.max_headers or size > self.settings.max_header_bytes:
+            most = f"{self.settings.max_headers} of {self.settings.max_header_bytes} bytes"
+            raise HeadersTooLargeError(f"{len(headers)} headers and a query of {size} bytes in all; at most {most}")
+        declared = dict(headers).get(b"content-length", b"0")
+        if declared.isdigit() and int(declared[:20]) > self.settings.max_body:
+            raise self._too_large()
+
+    async def _body(self, scope: Scope, receive: Receive, held: Hold) -> bytes | None:
+        """Return the whole body; None if the client left. Does not wait if the request announces no body.
+
+        A body whose shape is out of bounds is not kept. ``scope`` then has the reason for the route that reads the JSON.
+        """
+        named = {name for name, _ in scope["headers"]}
+        if scope["method"] in ("GET", "HEAD", "OPTIONS") and not named & {b"content-length", b"transfer-encoding"}:
+            return b""
+        parts: list[bytes] = []
+        shape: Shape | None = Shape()
+        size, more = 0, True
+        try:
+            async with asyncio.timeout(self.settings.body_timeout):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    part: bytes = message.get("body", b"")
+                    more = message.get("more_body", False)
+                    size += len(part)
+                    if size > self.settings.max_body:
+                        raise self._too_large()
+                    if shape is None:
+                        continue
+                    held.grow(len(part))
+                    try:
+                        shape.feed(part)
+                        parts.append(part)
+                    except ValueError as error:
+                        scope.setdefault("state", {})[OUT_OF_BOUNDS] = str(error)  # the error itself would hold the body
+                        shape = None
+                        parts.clear()
+                        held.release()
+        except TimeoutError:
+            raise RequestTimeoutError(f"the body did not arrive within {self.settings.body_timeout:g} s") from None
+        return b"".join(parts)
+
+    def _too_large(self) -> RequestTooLargeError:
+        most = self.settings.max_body
+        return RequestTooLargeError(
+            f"the body is larger than {most} bytes; keep large content elsewhere and send a reference", most=most
+        )
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return a ``receive`` that begins with ``body``."""
+    told = False
+
+    async def next_message() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return next_message

@@ -1,0 +1,120 @@
+"""Counts invalid keys, tokens and logins by the address that sent them (A2)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from ipaddress import IPv6Address, IPv6Network, ip_address
+from typing import Final, TypeAlias
+
+from starlette.requests import HTTPConnection
+
+from runyard.errors import BackendUnavailableError, ForbiddenError, UnauthenticatedError
+
+from .principal import Principal
+from .rates import Buckets
+
+Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[Principal | None]]
+"""A host's own scheme. Returns the principal, or None if the caller is unknown (401). Raises ForbiddenError to refuse, and
+BackendUnavailableError if the scheme cannot tell at the moment. Any other error counts as a failure of the caller."""
+
+MAX_PASSED_CALLERS: Final = 10_000
+"""Most callers of a host's own scheme that are remembered."""
+SHOWN: Final = frozenset({b"authorization", b"cookie", b"x-api-key"})
+"""Headers by which a caller that passed is recognised. A caller without them is recognised by all that do not vary."""
+VARYING: Final = frozenset(
+    b"accept accept-encoding baggage cache-control connection content-encoding content-length content-type expect "
+    b"idempotency-key if-match if-none-match last-event-id pragma priority range referer sentry-trace traceparent tracestate "
+    b"transfer-encoding x-amzn-trace-id x-cloud-trace-context x-correlation-id x-request-id".split()
+)
+"""Headers that differ between requests of one caller and do not identify it."""
+
+
+class Failures:
+    """Failures by address. ``rate``: failures per second that are allowed; ``burst``: at once after a pause."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._buckets = Buckets(rate, burst)
+
+    def check(self, request: HTTPConnection) -> None:
+        """Raise RateLimitedError if the address of ``request`` has too many failures."""
+        address = address_of(request)
+        self._buckets.check(address, _too_many(address))
+
+    def add(self, request: HTTPConnection) -> None:
+        """Count a failure, also beyond the limit."""
+        self._buckets.owe(address_of(request))
+
+    def count(self, request: HTTPConnection) -> str:
+        """Count a failure and return its address. Raises RateLimitedError."""
+        address = address_of(request)
+        self._buckets.take(address, _too_many(address))
+        return address
+
+    def give_back(self, address: str) -> None:
+        """Take back a failure that was counted: the caller was valid, or that could not be found out."""
+        self._buckets.give_back(address)
+
+
+class OwnScheme:
+    """A host's own scheme. Not called for addresses with too many failures, unless the caller passed before."""
+
+    def __init__(self, authenticate: Authenticate, failures: Failures) -> None:
+        self._authenticate, self._failures = authenticate, failures
+        self._passed: OrderedDict[bytes, None] = OrderedDict()
+
+    async def admit(self, request: HTTPConnection) -> Principal:
+        """Return the principal of ``request``. Raises UnauthenticatedError, RateLimitedError.
+
+        A failure is counted after it happened, since many valid callers behind one proxy may ask at once. Each of several
+        failures at once is counted, also beyond the limit.
+        """
+        shown = _shown(request)
+        if shown not in self._passed:
+            self._failures.check(request)
+        try:
+            found = await self._asked(request)
+        except (ForbiddenError, BackendUnavailableError):
+            raise
+        except Exception:
+            self._passed.pop(shown, None)
+            self._failures.add(request)
+            raise
+        self._keep(shown)
+        return found
+
+    async def _asked(self, request: HTTPConnection) -> Principal:
+        found = await self._authenticate(request)
+        if found is None:
+            raise UnauthenticatedError("the request has no credentials, or they are not valid")
+        return found
+
+    def _keep(self, shown: bytes) -> None:
+        self._passed[shown] = None
+        self._passed.move_to_end(shown)
+        if len(self._passed) > MAX_PASSED_CALLERS:
+            self._passed.popitem(last=False)
+
+
+def _shown(request: HTTPConnection) -> bytes:
+    """Return a digest of the headers that identify the caller. The API refuses queries that could identify one."""
+    headers = sorted((bytes(name), bytes(value)) for name, value in request.scope["headers"])
+    found = [each for each in headers if each[0] in SHOWN] or [each for each in headers if each[0] not in VARYING]
+    return hashlib.sha256(repr(found).encode()).digest()
+
+
+def _too_many(address: str) -> str:
+    return f"keys, tokens or logins that are not valid from {address or 'one address'}"
+
+
+def address_of(request: HTTPConnection) -> str:
+    """Return the address that failures count for: the IPv4 address, or the /64 network of an IPv6 address."""
+    host = request.client.host if request.client is not None else ""
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return host
+    if not isinstance(found, IPv6Address):
+        return str(found)
+    return str(found.ipv4_mapped or IPv6Network((int(found), 64), strict=False))

@@ -1,0 +1,76 @@
+"""Types of the fields of requests, with their checks and their schemas."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
+
+from runyard.models import MAX_ID_LENGTH, MAX_TAG_LENGTH, check_id
+
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
+YEAR_SECONDS: Final = 365 * 86400.0
+MAX_SEQ: Final = 2**63 - 1
+MAX_CHECKED_ENTRIES: Final = 1000
+"""Entries that an object may have whose names or values are checked: each one that does not fit is an error to describe, and a
+body has room for millions."""
+
+ID_SCHEMA: Final[dict[str, Any]] = {"pattern": "^(?!\\.{1,2}$)[^\\u0000-\\u001f\\u007f-\\u00a0]+$"}
+
+
+def checked_id(value: str) -> str:
+    """``value`` if it is an id. Raises InvalidInputError."""
+    return check_id(value, "id")
+
+
+def _moment(value: Any) -> Any:
+    """Numbers are no dates here, although pydantic takes them for seconds."""
+    if not (isinstance(value, str) and _DATE.match(value)):
+        raise ValueError("a date and time with its zone (RFC 3339), such as 2030-01-31T12:00:00Z")
+    return value
+
+
+def _day(value: Any) -> Any:
+    if not (isinstance(value, str) and _DAY.fullmatch(value)):
+        raise ValueError("a day, such as 2030-01-31")
+    return value
+
+
+def few(value: Any) -> Any:
+    """``value`` if it holds no more than MAX_CHECKED_ENTRIES entries, those of objects in it included."""
+    waiting, left = [value], MAX_CHECKED_ENTRIES
+    while waiting:
+        if isinstance(found := waiting.pop(), dict):
+            if (left := left - len(found)) < 0:
+                raise ValueError(f"at most {MAX_CHECKED_ENTRIES} entries are taken here")
+            waiting += found.values()
+    return value
+
+
+def few_fields(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > MAX_CHECKED_ENTRIES:
+        raise ValueError(f"at most {MAX_CHECKED_ENTRIES} fields are taken here")
+    return value
+
+
+Id = Annotated[
+    str,
+    AfterValidator(checked_id),
+    Field(
+        min_length=1,
+        max_length=MAX_ID_LENGTH,
+        description="1 to 255 printable characters; not . or ..",
+        json_schema_extra=ID_SCHEMA,
+    ),
+]
+Uuid = Annotated[str, Field(description="A message's id.", json_schema_extra={"format": "uuid"})]
+Name = Annotated[str, AfterValidator(checked_id), Field(min_length=1, max_length=MAX_ID_LENGTH, json_schema_extra=ID_SCHEMA)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_moment)]
+Day = Annotated[date, BeforeValidator(_day)]
+TagName = Annotated[
+    str, AfterValidator(checked_id), Field(min_length=1, max_length=MAX_TAG_LENGTH, json_schema_extra=ID_SCHEMA)
+]
+Tags = Annotated[dict[TagName, str], BeforeValidator(few)]

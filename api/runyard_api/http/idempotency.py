@@ -1,0 +1,62 @@
+"""``Idempotency-Key``: one header for every POST, instead of the id that each operation has for repetitions.
+
+The id is derived from the key, the tenant, the operation and the thread. Nothing else is stored: a repetition has the same id
+for as long as the thread exists. An id in the body takes precedence over the header. An operation whose repetition depends on
+the state alone has no id: its key is checked for its form and not used.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, NamedTuple
+
+from fastapi import Depends, Header, Request
+
+from runyard.domain.derived_ids import derived_id
+from runyard.errors import InvalidRequestError
+
+from .auth import Principal
+from .problems import Refusal
+
+MAX_KEY_CHARACTERS: Final = 255
+SAYS: Final = "Any text. The same request with the same key is executed once. An id in the body takes precedence."
+UNUSED: Final = "Accepted and not used: the state decides the outcome of a repetition."
+
+
+class Key(NamedTuple):
+    """The key of a request (None without one) and its tenant."""
+
+    value: str | None
+    tenant: str
+
+    def id(self, operation: str, *of: str) -> str | None:
+        """Return a UUID for ``operation`` on the objects that ``of`` names; None without a key."""
+        if self.value is None:
+            return None
+        return derived_id("idempotency key", self.tenant, operation, *of, self.value)
+
+
+def _header(says: str) -> Any:
+    return Header(min_length=1, max_length=MAX_KEY_CHARACTERS, pattern="^[!-~]+$", description=says)
+
+
+def _key(request: Request, idempotency_key: Annotated[str | None, _header(SAYS)] = None) -> Key:
+    _check_one(request)
+    principal: Principal = request.scope["state"]["principal"]
+    return Key(idempotency_key, principal.tenant)
+
+
+def _unused(request: Request, idempotency_key: Annotated[str | None, _header(UNUSED)] = None) -> None:
+    """Check the form of the header."""
+    _check_one(request)
+
+
+def _check_one(request: Request) -> None:
+    """Raise a Refusal with InvalidRequestError if the header is given twice."""
+    if len(request.headers.getlist("idempotency-key")) > 1:
+        at = {"location": "header", "pointer": "Idempotency-Key", "message": "give it once"}
+        raise Refusal(InvalidRequestError("Idempotency-Key: give it once", errors=[at]))
+
+
+Idempotency = Annotated[Key, Depends(_key)]
+BY_STATE: Final = [Depends(_unused)]
+"""Dependencies of a route whose repetition is safe, or refused, because of the state alone."""

@@ -1,0 +1,129 @@
+"""The API keys that this process has looked up, and a bound on look-ups of keys that do not exist (A1, A2).
+
+A key that was found is looked up again every few seconds, one that was not found after a while. If an address has sent too many
+invalid keys, its unknown keys are refused without a query. Keys that this process knows pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections import OrderedDict
+from typing import Final, TypeVar
+
+from starlette.requests import HTTPConnection
+
+from runyard.domain.api_keys import Secret
+from runyard.errors import UnauthenticatedError
+from runyard.ports.stores import KeyStore
+
+from .failures import Failures
+from .principal import Principal
+
+FOUND_SECONDS: Final = 5.0
+"""Seconds for which a key that was found is not looked up again. A revoked key passes for that long."""
+NOT_FOUND_SECONDS: Final = 30.0
+"""Seconds for which a key that was not found is not looked up again."""
+MAX_KEYS: Final = 10_000
+"""Most keys that are remembered, and most keys that do not exist."""
+
+
+_NOBODY: Final = (0.0, None)
+
+T = TypeVar("T")
+
+
+class Keyring:
+    """The known keys. ``failures``: counts invalid keys."""
+
+    def __init__(self, failures: Failures) -> None:
+        self._met: OrderedDict[str, tuple[float, Principal]] = OrderedDict()
+        self._unknown: OrderedDict[str, float] = OrderedDict()
+        self._asking: dict[str, asyncio.Task[Principal | None]] = {}
+        self._failures = failures
+
+    async def open(self, text: str, keys: KeyStore, request: HTTPConnection) -> Principal:
+        """Return the principal of the key ``text``. Raises UnauthenticatedError, RateLimitedError."""
+        secret = Secret.parse(text)
+        digest = secret.digest if secret is not None else b""
+        if secret is not None and _has(self._met.get(secret.key_id, _NOBODY)[1], digest):
+            found = await self.find(secret.key_id, keys)
+        else:
+            found = await self._of_stranger(secret, digest, keys, request)
+        if found is None or not _has(found, digest):
+            raise UnauthenticatedError("the API key is not valid: unknown, expired or revoked")
+        return found
+
+    async def _of_stranger(
+        self, secret: Secret | None, digest: bytes, keys: KeyStore, request: HTTPConnection
+    ) -> Principal | None:
+        """Return the principal of a key that this process does not know, or None.
+
+        A look-up counts as a failure until the key is found, so that look-ups at once are bounded too. A caller that joins a
+        look-up is counted if it finds no key.
+        """
+        if secret is not None and secret.key_id in self._asking:
+            found = await self.find(secret.key_id, keys)
+            if not _has(found, digest):
+                self._failures.count(request)
+            return found
+        address = self._failures.count(request)
+        if secret is None:
+            return None
+        failed = False
+        try:
+            found = await self.find(secret.key_id, keys)
+            failed = not _has(found, digest)
+        finally:
+            if not failed:
+                self._failures.give_back(address)
+        return found
+
+    async def find(self, key_id: str, keys: KeyStore) -> Principal | None:
+        """Return the principal of a key, which may have been looked up seconds ago; None if there is no such key.
+
+        Callers that ask during a look-up share its result.
+        """
+        now = time.monotonic()
+        if (known := self._met.get(key_id)) and now - known[0] < FOUND_SECONDS:
+            return known[1]
+        if (since := self._unknown.get(key_id)) is not None and now - since < NOT_FOUND_SECONDS:
+            return None
+        asking = self._asking.get(key_id)
+        if asking is None:
+            asking = self._asking[key_id] = asyncio.create_task(self._ask(key_id, keys), name="runyard-key")
+            asking.add_done_callback(lambda task: self._asked(key_id, task))
+        return await asyncio.shield(asking)
+
+    async def _ask(self, key_id: str, keys: KeyStore) -> Principal | None:
+        now = time.monotonic()
+        found = await keys.find_key(key_id)
+        self._met.pop(key_id, None)
+        self._unknown.pop(key_id, None)
+        if found is None:
+            _keep(self._unknown, key_id, now)
+            return None
+        principal = Principal.of_key(*found)
+        _keep(self._met, key_id, (now, principal))
+        return principal
+
+    def _asked(self, key_id: str, task: asyncio.Task[Principal | None]) -> None:
+        del self._asking[key_id]
+        if not task.cancelled():
+            task.exception()  # callers that waited have it, but there may be none
+
+    def forget(self) -> None:
+        """Forget every key, so that each is looked up again."""
+        self._met.clear()
+        self._unknown.clear()
+
+
+def _has(principal: Principal | None, digest: bytes) -> bool:
+    return principal is not None and principal.key is not None and hmac.compare_digest(principal.key, digest)
+
+
+def _keep(kept: OrderedDict[str, T], key_id: str, value: T) -> None:
+    kept[key_id] = value
+    if len(kept) > MAX_KEYS:
+        kept.popitem(last=False)

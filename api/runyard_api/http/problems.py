@@ -1,0 +1,254 @@
+"""Errors as problem documents (RFC 9457), for the whole tree of :mod:`runyard.errors`.
+
+A problem names the error's stable ``code``, says in ``detail`` what was wrong and what to do, and carries the error's
+``details``; ``errors`` lists the fields of a request that do not fit its schema.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from pydantic_core import to_jsonable_python
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from runyard import errors
+from runyard.errors import RunyardError
+from runyard.models import JsonValue
+
+from .paths import route_path
+
+MAX_FIELDS: Final = 50
+"""Most fields that one problem names."""
+MAX_QUOTED_CHARACTERS: Final = 500
+"""Most characters of a pointer and of its message, which may repeat what the caller sent."""
+MEDIA_TYPE: Final = "application/problem+json"
+EVERYWHERE: Final[tuple[type[RunyardError], ...]] = (
+    errors.InvalidInputError,
+    errors.RequestError,
+    errors.UnauthenticatedError,
+    errors.ForbiddenError,
+    errors.RequestTimeoutError,
+    errors.RequestTooLargeError,
+    errors.HeadersTooLargeError,
+    errors.InvalidRequestError,
+    errors.RateLimitedError,
+    errors.BackendUnavailableError,
+    errors.SchemaError,
+)
+"""Errors that every route may return."""
+
+
+class FieldError(BaseModel):
+    """A part of a request that does not fit its schema. ``pointer``: a JSON pointer into the body, or a parameter."""
+
+    location: str = Field(description="body, path, query or header", examples=["body"])
+    pointer: str = Field(examples=["/message/content/0/text"])
+    message: str = Field(examples=["Input should be a valid string"])
+
+
+class Problem(BaseModel):
+    """A problem (RFC 9457)."""
+
+    type: str = Field(description="URN of the kind of problem.", examples=["urn:runyard:problem:run_conflict"])
+    title: str = Field(description="Name of the HTTP status.", examples=["Conflict"])
+    status: int = Field(description="HTTP status.", examples=[409])
+    code: str = Field(description="Stable code of the error, for programs.", examples=["run_conflict"])
+    detail: str = Field(description="Sentence that says what was wrong and what to do.")
+    instance: str = Field(description="URN of the request's id, which the access log has too.", examples=["urn:uuid:0198…"])
+    details: dict[str, JsonValue] = Field(
+        default_factory=dict, description="Facts about the error. Their names depend on the code."
+    )
+    errors: list[FieldError] | None = Field(None, description="The parts of the request that do not fit the schema.")
+
+
+class ProblemResponse(Response):
+    """A response with a problem."""
+
+    media_type = MEDIA_TYPE
+
+
+def response(error: RunyardError, request_id: str, headers: Mapping[str, str] | None = None) -> ProblemResponse:
+    """Return ``error`` as the response to the request."""
+    details = dict(error.details)
+    found = details.pop("errors", None) if isinstance(error, errors.InvalidRequestError) else None
+    problem = Problem.model_construct(
+        type=f"urn:runyard:problem:{error.code}",
+        title=HTTPStatus(error.http_status).phrase,
+        status=error.http_status,
+        code=error.code,
+        detail=error.message,
+        instance=f"urn:uuid:{request_id}",
+        details=details,
+        errors=found,
+    )
+    body = {name: value for name, value in problem.__dict__.items() if value is not None}
+    # Not pydantic's JSON: a message may quote a lone surrogate, which only an escape can show.
+    content = json.dumps(to_jsonable_python(body, fallback=str))
+    return ProblemResponse(content, error.http_status, {**_headers(error), **(headers or {})})
+
+
+def _headers(error: RunyardError) -> dict[str, str]:
+    match error:
+        case errors.UnauthenticatedError():
+            return {"WWW-Authenticate": 'Bearer realm="runyard"'}
+        case errors.MethodNotAllowedError():
+            return {"Allow": str(error.details.get("allow", ""))}
+        case errors.BackendUnavailableError() | errors.SchemaError():
+            return {"Retry-After": "1"}
+        case _ if "retry_after" in error.details:
+            return {"Retry-After": str(max(1, math.ceil(float(error.details["retry_after"]))))}
+    return {}
+
+
+async def send(error: RunyardError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send ``error`` as the response of a middleware."""
+    scope.setdefault("state", {})["code"] = error.code
+    await response(error, request_id_of(scope))(scope, receive, send)
+
+
+def request_id_of(scope: Scope) -> str:
+    """Return the id of the request."""
+    return str(scope.get("state", {}).get("request_id", "00000000-0000-0000-0000-000000000000"))
+
+
+def install(app: FastAPI) -> None:
+    """Make ``app`` answer every error of its routes with a problem document."""
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RunyardError)
+        request.state.code = error.code
+        return response(error, request_id_of(request.scope))
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return await refused(request, _invalid(error))
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return await refused(request, _of_http(request, error))
+
+    app.add_exception_handler(RunyardError, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+
+
+def _invalid(error: RequestValidationError) -> errors.InvalidRequestError:
+    listed: dict[tuple[str, str], str] = {}
+    for one in error.errors()[:MAX_FIELDS]:
+        where, *path = one["loc"] or ("body",)
+        pointer = _pointer(error.body, path, one["type"] == "missing") if where == "body" else str(path[0]) if path else ""
+        words = str(one["msg"]).removeprefix("Value error, ")
+        listed.setdefault((str(where), pointer[:MAX_QUOTED_CHARACTERS]), words[:MAX_QUOTED_CHARACTERS])
+    # Of the alternatives of a union, the one that fits best has its error at the deepest place.
+    best = {at: words for at, words in listed.items() if not any(_is_inside(other, at) for other in listed)}
+    found = [{"location": where, "pointer": pointer, "message": words} for (where, pointer), words in best.items()]
+    first = found[0]
+    return errors.InvalidRequestError(f"{first['pointer'] or first['location']}: {first['message']}", errors=found)
+
+
+def _pointer(body: Any, path: Sequence[str | int], missing: bool) -> str:
+    """Return the JSON pointer of ``path`` in ``body``. ``missing``: the last part of the path is not in the body.
+
+    Parts of the path that name an alternative of a union are left out, since they are not in the body.
+    """
+    pointer = ""
+    for n, part in enumerate(path):
+        there = (
+            part in body if isinstance(body, dict) else isinstance(part, int) and isinstance(body, list) and part < len(body)
+        )
+        if there:
+            body = body[part]
+        if there or (missing and n == len(path) - 1):
+            pointer += f"/{_escaped(part)}"
+    return pointer
+
+
+def _is_inside(inner: tuple[str, str], outer: tuple[str, str]) -> bool:
+    return inner[0] == outer[0] and inner[1].startswith(f"{outer[1]}/")
+
+
+def _escaped(part: object) -> str:
+    return str(part).replace("~", "~0").replace("/", "~1")
+
+
+def _of_http(request: Request, error: HTTPException) -> RunyardError:
+    """Return the runyard error for an error of the framework."""
+    if isinstance(error, Refusal):
+        return error.error
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return errors.RouteNotFoundError("there is no such path; /openapi.json lists the paths")
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allow = ", ".join(sorted(_methods(request)))
+        method = "HEAD" if getattr(request.state, "head", False) else request.method
+        return errors.MethodNotAllowedError(f"this path allows {allow}, not {method}", allow=allow)
+    return errors.RequestError(str(error.detail))
+
+
+def _methods(request: Request) -> set[str]:
+    """Return the methods of the path. Of several templates that fit it, the one with the fewest ids counts."""
+    path = route_path(request.scope)
+    fitting = {
+        template: methods
+        for template, methods in request.app.openapi()["paths"].items()
+        if re.fullmatch(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(template)), path)
+    }
+    nearest = min(fitting, key=lambda template: template.count("{"), default=None)
+    found = {method.upper() for method in fitting[nearest]} if nearest is not None else set()
+    return found | {"HEAD"} if "GET" in found else found
+
+
+class Refusal(HTTPException):
+    """Carries an error of runyard through code of the framework that passes on only its own exceptions."""
+
+    def __init__(self, error: RunyardError) -> None:
+        super().__init__(error.http_status)
+        self.error = error
+
+
+def document_header(name: str) -> dict[str, str]:
+    """Return a reference to a header of a response, for the OpenAPI document."""
+    return {"$ref": f"#/components/headers/{name}"}
+
+
+def documented(*classes: type[RunyardError]) -> dict[int | str, dict[str, Any]]:
+    """Return the error responses of a route for the OpenAPI document: those of ``classes`` and of EVERYWHERE."""
+    by_status: dict[int, list[type[RunyardError]]] = {}
+    for cls in dict.fromkeys((*classes, *EVERYWHERE)):
+        by_status.setdefault(cls.http_status, []).append(cls)
+    return {status: _documented(status, found) for status, found in sorted(by_status.items())}
+
+
+def _documented(status: int, found: Sequence[type[RunyardError]]) -> dict[str, Any]:
+    says = {cls.code: (cls.__doc__ or "").splitlines()[0].replace("``", "`") for cls in found}
+    content: dict[str, Any] = {
+        "schema": {"$ref": "#/components/schemas/Problem"},
+        "examples": {code: {"summary": words, "value": _example(status, code, words)} for code, words in says.items()},
+    }
+    described: dict[str, Any] = {
+        "description": " ".join(f"`{code}`: {words}" for code, words in says.items()),
+        "content": {MEDIA_TYPE: content},
+    }
+    if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+        described["headers"] = {"Retry-After": document_header("Retry-After")}
+    return described
+
+
+def _example(status: int, code: str, words: str) -> dict[str, Any]:
+    return {
+        "type": f"urn:runyard:problem:{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "code": code,
+        "detail": words,
+        "instance": "urn:uuid:01980000-0000-7000-8000-000000000000",
+        "details": {},
+    }

@@ -1,0 +1,96 @@
+"""Requests per second and open streams by name, counted per process (A2)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from runyard.errors import RateLimitedError
+
+from .settings import ApiSettings
+
+MAX_NAMES: Final = 10_000
+"""Most names whose rate is known. The one without a request for longest is forgotten first."""
+
+
+class Buckets:
+    """A token bucket for each name. It fills at ``rate`` tokens per second up to ``burst``."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self.rate, self.burst = rate, burst
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def level(self, name: str) -> float:
+        """Return how many tokens may be taken at once."""
+        level, since = self._levels.get(name, (float(self.burst), 0.0))
+        return min(level + (time.monotonic() - since) * self.rate, float(self.burst))
+
+    def check(self, name: str, what: str) -> None:
+        """Raise RateLimitedError, with a message that names ``what``, if no token may be taken."""
+        left = self.level(name)
+        if left < 1:
+            self._set(name, left)
+            raise RateLimitedError(f"more than {self.rate:g} {what} per second; wait", retry_after=(1 - left) / self.rate)
+
+    def take(self, name: str, what: str) -> None:
+        """Take a token. Raises RateLimitedError, with a message that names ``what``."""
+        self.check(name, what)
+        self.owe(name)
+
+    def owe(self, name: str) -> None:
+        """Take a token, also if there is none left."""
+        self._set(name, self.level(name) - 1)
+
+    def give_back(self, name: str) -> None:
+        """Return a token."""
+        self._set(name, min(self.level(name) + 1, float(self.burst)))
+
+    def _set(self, name: str, level: float) -> None:
+        self._levels[name] = (level, time.monotonic())
+        self._levels.move_to_end(name)
+        if len(self._levels) > MAX_NAMES:
+            self._levels.popitem(last=False)
+
+
+class Rates:
+    """The rate of requests and the number of open streams of each key."""
+
+    def __init__(self, settings: ApiSettings) -> None:
+        self._requests = Buckets(settings.requests_per_second, settings.burst)
+        self._most = settings.streams_per_key
+        self._streams: Counter[str] = Counter()
+        self._policy = f'"key";q={settings.burst};w={math.ceil(settings.burst / settings.requests_per_second)}'
+
+    def take(self, key: str) -> None:
+        """Count a request of ``key``. Raises RateLimitedError."""
+        self._requests.take(key, "requests")
+
+    def headers(self, key: str) -> dict[str, str]:
+        """Return the headers about the rate of ``key`` (draft-ietf-httpapi-ratelimit-headers-11).
+
+        They give the policy, the requests that may be made at once, and seconds: until all may be made again, or until one may
+        be made if there is none left.
+        """
+        left = self._requests.level(key)
+        until = (1 if left < 1 else self._requests.burst) - left
+        return {
+            "RateLimit-Policy": self._policy,
+            "RateLimit": f'"key";r={int(left)};t={math.ceil(until / self._requests.rate)}',
+        }
+
+    @contextmanager
+    def stream(self, key: str) -> Iterator[None]:
+        """Count an open stream of ``key``, or a request that waits for a run. Raises RateLimitedError."""
+        if self._streams[key] >= self._most:
+            raise RateLimitedError(f"{self._most} streams and waits are open with this key already; end one", retry_after=1)
+        self._streams[key] += 1
+        try:
+            yield
+        finally:
+            self._streams[key] -= 1
+            if not self._streams[key]:
+                del self._streams[key]

@@ -1,0 +1,70 @@
+"""Routes of the feed, the agents and the workers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from fastapi import APIRouter, Response
+
+from runyard.errors import AgentNotFoundError, CursorExpiredError, InvalidCursorError
+from runyard.ports.workers import WorkerInfo
+
+from ..answers import Agent, Agents, FeedPage, Worker, Workers
+from ..service import Caller
+from .dependencies import Administers, AgentName, Paging, Reads, Route, operation, reply
+
+router = APIRouter(route_class=Route)
+
+
+@router.get(
+    "/v1/feed",
+    tags=["feed"],
+    **operation("read", InvalidCursorError, CursorExpiredError, s200=(FeedPage, "A page of entries, in order.")),
+)
+async def read_feed(caller: Reads, paging: Paging) -> Response:
+    """Read the feed: the changes of all threads after `cursor`, in the order of their commits, each at least once.
+
+    Keep `next` and continue with it.
+    """
+    page = await caller.client.feed(**paging)
+    assert page.next is not None  # the feed has no end
+    return reply(FeedPage.model_construct(items=page.items, next=page.next))
+
+
+@router.get("/v1/agents", tags=["deployment"], **operation("read", s200=(Agents, "The agents, by name.")))
+async def list_agents(caller: Reads) -> Response:
+    """List the agents that live workers serve."""
+    return reply(Agents(items=[found for _, found in sorted((await _served(caller)).items())]))
+
+
+@router.get("/v1/agents/{name}", tags=["deployment"], **operation("read", AgentNotFoundError, s200=(Agent, "The agent.")))
+async def get_agent(caller: Reads, name: AgentName) -> Response:
+    """Read one agent: its queues, versions, and how many workers serve it."""
+    found = (await _served(caller)).get(name)
+    if found is None:
+        raise AgentNotFoundError(f"no live worker serves agent {name!r}", agent=name)
+    return reply(found)
+
+
+async def _served(caller: Caller) -> dict[str, Agent]:
+    """Return the agents that live workers serve, by name."""
+    served: defaultdict[str, list[tuple[str, WorkerInfo]]] = defaultdict(list)
+    for worker in await caller.client.workers():
+        if worker.dead_at is None and not worker.draining:
+            for name, queue in worker.agents.items():
+                served[name].append((queue, worker))
+    return {
+        name: Agent(
+            name=name,
+            queues=sorted({queue for queue, _ in found}),
+            workers=len(found),
+            versions=sorted({worker.app_version for _, worker in found if worker.app_version}),
+        )
+        for name, found in served.items()
+    }
+
+
+@router.get("/v1/workers", tags=["deployment"], **operation("admin", s200=(Workers, "The workers, the oldest first.")))
+async def list_workers(caller: Administers) -> Response:
+    """List the worker processes, which serve all tenants."""
+    return reply(Workers(items=[Worker.of(worker) for worker in await caller.client.workers()]))

@@ -1,0 +1,127 @@
+"""Routes of forks: threads and probes that start from a snapshot of another thread."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter, Response
+
+from runyard.client.forks import fork_request, make_fork
+from runyard.errors import (
+    ForkBoundaryError,
+    HitlNotAllowedError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    QueueFullError,
+    ResultExpiredError,
+    RunConflictError,
+    RunNotCompletedError,
+    ThreadAlreadyExistsError,
+    ThreadNotFoundError,
+    TooManyCandidatesError,
+)
+from runyard.models import Run, new_id
+from runyard.ports.commands import Cut
+
+from ..answers import FanOutAnswer, ForkMade, ProbeAnswer
+from ..idempotency import Idempotency
+from ..request_bodies import FanOut, Fork, Probe, as_message
+from ..service import Caller
+from .dependencies import Route, ThreadId, Wait, Writes, operation, patience, reply
+from .runs import RETRY_AFTER_SECONDS, accepted
+
+router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["forks"], route_class=Route)
+
+REFUSED: Final = (ThreadNotFoundError, RunNotCompletedError, RunConflictError, MessageTooLargeError, QueueFullError)
+JOB: Final = (Run, "The job goes on. `Location` is its path; its `result` will have the answer.", "Location", "Retry-After")
+
+
+@router.post(
+    "/fork",
+    status_code=201,
+    **operation(
+        "write",
+        *REFUSED,
+        ThreadAlreadyExistsError,
+        ForkBoundaryError,
+        MessageNotFoundError,
+        s200=(ForkMade, "The fork that an earlier request with the same content created.", "Location"),
+        s201=(ForkMade, "The new thread. `Location` is its path.", "Location"),
+        s202=(Run, "With `wait`: the job that forks when the run of the cut has completed.", "Location"),
+    ),
+)
+async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork, key: Idempotency) -> Response:
+    """Create a thread that shows this one as it was after a run or at a message. Copies no message."""
+    new = body.new or key.id("fork", thread_id)
+    cut = Cut(after_run_id=body.after_run_id, at_message_id=body.at_message_id, at_seq=body.at_seq, repair=body.repair)
+    if body.wait:
+        handle = await caller.client.enqueue_fork(
+            thread_id, new, body.job_id or key.id("fork_job", thread_id),
+            after_run_id=cut.after_run_id, at_message_id=cut.at_message_id, at_seq=cut.at_seq, repair=cut.repair,
+            metadata=body.metadata, title=body.title, tags=body.tags, agent=body.agent, reset_usage=body.reset_usage,
+        )  # fmt: skip
+        return accepted(caller, handle)
+    request = fork_request(thread_id, new, cut, body.metadata, body.title, body.tags, body.agent, body.reset_usage)
+    forked, prompted = await make_fork(caller.client, request, as_message(body.message), body.run_id)
+    made = ForkMade.model_construct(thread=forked.thread, run=prompted.accepted if prompted is not None else None)
+    return reply(made, 201 if forked.created else 200, Location=caller.location("threads", forked.thread.thread_id))
+
+
+@router.post(
+    "/fork_once",
+    **operation(
+        "write",
+        *REFUSED,
+        HitlNotAllowedError,
+        ResultExpiredError,
+        s200=(ProbeAnswer, "The answer of the probe."),
+        s202=JOB,
+    ),
+)
+async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, key: Idempotency, wait: Wait = 30.0) -> Response:
+    """Ask a snapshot of the thread one question. Writes to no thread. Tools that the agent calls have their real effects."""
+    run_id = body.run_id or key.id("fork_once", thread_id) or new_id()
+    message = as_message(body.message)
+    assert message is not None
+    try:
+        with caller.seat().permit:
+            result = await caller.client.fork_once(
+                thread_id, message, body.after_run_id,
+                run_id=run_id, agent=body.agent, timeout=body.timeout, wait=patience(wait, caller),
+            )  # fmt: skip
+    except TimeoutError:
+        return await _later(caller, thread_id, run_id)
+    return reply(ProbeAnswer.model_validate(result))
+
+
+@router.post(
+    "/fork_many",
+    **operation(
+        "write",
+        *REFUSED,
+        HitlNotAllowedError,
+        ResultExpiredError,
+        TooManyCandidatesError,
+        s200=(FanOutAnswer, "The answer of each candidate, and the index of the winner."),
+        s202=JOB,
+    ),
+)
+async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, key: Idempotency, wait: Wait = 30.0) -> Response:
+    """Try several messages on the same snapshot. Returns all answers, the first one, or the one that a judge prefers."""
+    run_id = body.run_id or key.id("fork_many", thread_id) or new_id()
+    messages = [message for each in body.messages if (message := as_message(each)) is not None]
+    try:
+        with caller.seat().permit:
+            result = await caller.client.fork_many(
+                thread_id, body.after_run_id,
+                messages=messages, threads=body.threads, stop=body.stop, judge=body.judge, max_parallel=body.max_parallel,
+                agent=body.agent, run_id=run_id, timeout=body.timeout, wait=patience(wait, caller),
+            )  # fmt: skip
+    except TimeoutError:
+        return await _later(caller, thread_id, run_id)
+    return reply(FanOutAnswer.model_validate(result))
+
+
+async def _later(caller: Caller, thread_id: str, run_id: str) -> Response:
+    where = caller.location("threads", thread_id, "runs", run_id)
+    return reply(await caller.client.run(thread_id, run_id), 202, Location=where, Retry_After=RETRY_AFTER_SECONDS)

@@ -1,0 +1,51 @@
+"""Routes of health checks and metrics."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import REGISTRY
+from prometheus_client.exposition import choose_encoder
+
+from runyard.errors import RunyardError
+
+from ..answers import Liveness, Readiness
+from .dependencies import Administers, Route, operation, reply, service_of
+
+router = APIRouter(tags=["probes"], route_class=Route)
+
+OPEN: Final[dict[str, Any]] = {"openapi_extra": {"security": []}}
+
+
+@router.get("/livez", response_model=Liveness, **OPEN)
+async def livez() -> Response:
+    """Return 200 while the process runs, also if Postgres or Redis is away."""
+    return reply(Liveness())
+
+
+@router.get(
+    "/readyz",
+    response_model=Readiness,
+    responses={503: {"model": Readiness, "description": "Postgres cannot be reached, or this code cannot run on its schema."}},
+    **OPEN,
+)
+async def readyz(request: Request) -> Response:
+    """Return 200 if Postgres answers and this code can run on its schema."""
+    try:
+        backend = await service_of(request).backend()
+        await backend.check()
+    except RunyardError as error:
+        return reply(Readiness(ready=False, reasons=[error.message]), 503)
+    try:
+        await backend.scheduler.ping()
+    except RunyardError as error:
+        return reply(Readiness(ready=True, degraded=[error.message]))
+    return reply(Readiness(ready=True))
+
+
+@router.get("/metrics", **operation("admin", s200=(None, "Metrics in the text format of Prometheus.")))
+async def metrics(caller: Administers, request: Request) -> Response:
+    """Return the metrics of this process."""
+    encode, media_type = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(REGISTRY), headers={"Content-Type": media_type})

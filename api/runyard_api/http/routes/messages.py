@@ -1,0 +1,109 @@
+"""Routes of messages: paths and leaves of the message tree, and messages without a run."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Response
+
+from runyard.errors import (
+    InvalidCursorError,
+    LeafMovedError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    ThreadBusyError,
+    ThreadNotFoundError,
+)
+from runyard.models import Message
+
+from ..answers import BranchPage, MessagePage
+from ..idempotency import Idempotency
+from ..request_bodies import MessageInput, StoreMessage
+from .dependencies import (
+    IfNoneMatch,
+    MessageId,
+    Paging,
+    Reads,
+    Route,
+    ThreadId,
+    Writes,
+    operation,
+    reply,
+    reply_if_changed,
+    to_bytes,
+)
+
+router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["messages"], route_class=Route)
+
+
+@router.get(
+    "/messages",
+    **operation(
+        "read",
+        ThreadNotFoundError,
+        MessageNotFoundError,
+        InvalidCursorError,
+        s200=(MessagePage, "A page of the path, in order. `ETag` changes with its content.", "ETag"),
+        s304=(None, "The page still has the `ETag` of If-None-Match.", "ETag"),
+    ),
+)
+async def list_messages(
+    caller: Reads,
+    thread_id: ThreadId,
+    paging: Paging,
+    leaf_id: Annotated[
+        str | None,
+        Query(description="Last message of the path. Default: the newest leaf.", json_schema_extra={"format": "uuid"}),
+    ] = None,
+    order: Annotated[
+        Literal["oldest_first", "newest_first"], Query(description="Start at the root or at the leaf.")
+    ] = "oldest_first",
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """List the messages from the root to a leaf of the message tree, page by page."""
+    page = await caller.client.messages(thread_id, leaf_id, **paging, newest_first=order == "newest_first")
+    content = to_bytes(MessagePage.model_construct(items=page.items, next=page.next))
+    tag = f'"{hashlib.blake2s(content, digest_size=16).hexdigest()}"'
+    return reply_if_changed(content, tag, if_none_match)
+
+
+@router.post(
+    "/messages",
+    status_code=201,
+    **operation(
+        "write",
+        ThreadBusyError,
+        MessageNotFoundError,
+        LeafMovedError,
+        MessageTooLargeError,
+        s201=(Message, "The stored message."),
+    ),
+)
+async def store_message(caller: Writes, thread_id: ThreadId, body: StoreMessage, key: Idempotency) -> Response:
+    """Add a message without a run. The next run sees it. The thread is created if it does not exist.
+
+    The same message with the same `id` again is stored once.
+    """
+    given = MessageInput(content=body.message) if isinstance(body.message, str) else body.message
+    message = given.model_copy(update={"id": given.id or key.id("messages", thread_id)}).message()
+    stored = await caller.client.store_message(thread_id, message, body.parent_id, expected_leaf=body.expected_leaf)
+    return reply(stored, 201)
+
+
+@router.get(
+    "/messages/{message_id}", **operation("read", ThreadNotFoundError, MessageNotFoundError, s200=(Message, "The message."))
+)
+async def get_message(caller: Reads, thread_id: ThreadId, message_id: MessageId) -> Response:
+    """Read one message of any branch of the thread."""
+    return reply(await caller.client.message(thread_id, message_id))
+
+
+@router.get(
+    "/branches",
+    **operation("read", ThreadNotFoundError, InvalidCursorError, s200=(BranchPage, "A page of leaves, the oldest first.")),
+)
+async def list_branches(caller: Reads, thread_id: ThreadId, paging: Paging) -> Response:
+    """List the leaves of the thread's message tree."""
+    page = await caller.client.branches(thread_id, **paging)
+    return reply(BranchPage.model_construct(items=page.items, next=page.next))

@@ -1,0 +1,340 @@
+"""Routes of runs: prompt, wait, stream, cancel, redrive, explain."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, aclosing, suppress
+from datetime import datetime
+from typing import Annotated, Final, TypedDict
+
+from fastapi import APIRouter, Body, Depends, Query, Response
+
+from runyard.client.run_handle import RunHandle
+from runyard.domain.states import RunStatus
+from runyard.errors import (
+    ForkBoundaryError,
+    InvalidCursorError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    NothingToRunError,
+    QueueFullError,
+    ResultExpiredError,
+    RunAlreadyClaimedError,
+    RunAlreadyCompletedError,
+    RunConflictError,
+    RunEndedError,
+    RunInUseError,
+    RunNotFoundError,
+    ThreadBusyError,
+    ThreadNotFoundError,
+)
+from runyard.events.run_stream import stopped
+from runyard.models import Run
+from runyard.ports.results import PAGE_BYTES
+
+from ..answers import AttemptPage, Explanation, RunOutcome, RunPage
+from ..field_types import Moment
+from ..idempotency import BY_STATE, Idempotency, Key
+from ..request_bodies import Cancel, Prompt, Regenerate, StreamedPrompt, as_message
+from ..service import Caller
+from ..sse import Entry, EventStream
+from .dependencies import (
+    EVENTS,
+    LastEventId,
+    Paging,
+    Reads,
+    Route,
+    RunId,
+    Streams,
+    ThreadId,
+    Wait,
+    Writes,
+    operation,
+    patience,
+    reply,
+)
+
+router = APIRouter(tags=["runs"], route_class=Route)
+
+REFUSED: Final = (
+    RunConflictError,
+    RunAlreadyClaimedError,
+    RunAlreadyCompletedError,
+    ThreadBusyError,
+    NothingToRunError,
+    MessageNotFoundError,
+    ForkBoundaryError,
+    MessageTooLargeError,
+    QueueFullError,
+)
+"""Errors of a refused prompt."""
+
+OF_THREAD: Final = "/v1/threads/{thread_id}"
+OF_RUN: Final = "/v1/threads/{thread_id}/runs/{run_id}"
+RETRY_AFTER_SECONDS: Final = "1"
+"""Seconds after which a caller may ask again for a run that goes on."""
+
+
+async def _enqueue(caller: Caller, thread_id: str, body: Prompt, key: Key) -> RunHandle:
+    run_id = body.run_id or key.id("runs", thread_id)
+    return await caller.client.enqueue(
+        thread_id, as_message(body.message), run_id, parent_id=body.parent_id, **body.execution()
+    )
+
+
+def accepted(caller: Caller, handle: RunHandle) -> Response:
+    """Return 202 with the run if this request created it, 200 if it existed."""
+    assert handle.accepted is not None
+    return reply(handle.accepted, 202 if handle.created else 200, Location=where(caller, handle))
+
+
+def where(caller: Caller, handle: RunHandle) -> str:
+    """Return the path of the run."""
+    return caller.location("threads", handle.thread_id, "runs", handle.id)
+
+
+async def outcome(caller: Caller, handle: RunHandle, seconds: float) -> Response:
+    """Return the outcome of the run, or 202 and the run if it goes on after ``seconds``."""
+    try:
+        result = await handle.result(seconds, PAGE_BYTES)
+    except TimeoutError:
+        return reply(await handle.run(), 202, Location=where(caller, handle), Retry_After=RETRY_AFTER_SECONDS)
+    return reply(RunOutcome.of(result), Location=where(caller, handle))
+
+
+async def entries(caller: Caller, run: Run, last_event_id: str | None) -> AsyncGenerator[Entry]:
+    """Yield the events of a run, which was just read, as a stream carries them."""
+    async with aclosing(caller.client.stream(run.thread_id, run.run_id, last_event_id, found=run)) as events:
+        async for event in events:
+            yield Entry(event.id, event)
+
+
+@router.post(
+    f"{OF_THREAD}/runs",
+    status_code=202,
+    **operation(
+        "write",
+        *REFUSED,
+        s200=(Run, "The run that an earlier request with the same content created.", "Location"),
+        s202=(Run, "The accepted run. It will end, whatever crashes. `Location` is its path.", "Location"),
+    ),
+)
+async def create_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: Idempotency) -> Response:
+    """Accept a prompt and return at once. The thread is created if it does not exist.
+
+    The same prompt with the same `run_id` again is the same run.
+    """
+    return accepted(caller, await _enqueue(caller, thread_id, body, key))
+
+
+@router.post(
+    f"{OF_THREAD}/runs/stream",
+    **operation("write", *REFUSED, s200=(*EVENTS, "Location")),
+)
+async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedPrompt, key: Idempotency) -> Response:
+    """Accept a prompt and stream its events. `Location` names the run; if the connection breaks, go on with its stream."""
+    seat = caller.seat()
+    with ExitStack() as held:
+        held.enter_context(seat.permit)  # whoever is refused it shall not find a run accepted
+        handle = await _enqueue(caller, thread_id, body, key)
+        seat = seat._replace(permit=held.pop_all())
+    assert handle.accepted is not None
+
+    async def cancel() -> None:
+        with suppress(RunEndedError):
+            await handle.cancel()
+
+    return EventStream(
+        entries(caller, handle.accepted, None),
+        seat,
+        {"Location": where(caller, handle)},
+        on_left=cancel if body.on_disconnect == "cancel" else None,
+    )
+
+
+@router.post(
+    f"{OF_THREAD}/runs/wait",
+    **operation(
+        "write",
+        *REFUSED,
+        ResultExpiredError,
+        s200=(RunOutcome, "The run ended, or waits for a human.", "Location"),
+        s202=(Run, "The run goes on. Call `GET …/runs/{run_id}/wait` to wait again.", "Location", "Retry-After"),
+    ),
+)
+async def wait_new_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: Idempotency, wait: Wait = 30.0) -> Response:
+    """Accept a prompt and wait until its run ends or waits for a human, at most `wait` seconds."""
+    with caller.seat().permit:
+        return await outcome(caller, await _enqueue(caller, thread_id, body, key), patience(wait, caller))
+
+
+@router.post(
+    f"{OF_THREAD}/regenerate",
+    status_code=202,
+    tags=["messages"],
+    **operation(
+        "write",
+        *REFUSED,
+        ThreadNotFoundError,
+        s200=(Run, "The run that an earlier request with the same content created.", "Location"),
+        s202=(Run, "The accepted run, on a branch of its own.", "Location"),
+    ),
+)
+async def regenerate(caller: Writes, thread_id: ThreadId, body: Regenerate, key: Idempotency) -> Response:
+    """Run the agent again on a user message, or on `message` in its place (edit and resend)."""
+    handle = await caller.client.regenerate(
+        thread_id,
+        body.message_id,
+        body.run_id or key.id("regenerate", thread_id),
+        message=as_message(body.message),
+        **body.execution(),
+    )
+    return accepted(caller, handle)
+
+
+Status = Annotated[RunStatus | None, Query(description="Only runs with this status.")]
+Agent = Annotated[str | None, Query(description="Only runs of this agent.")]
+Since = Annotated[Moment | None, Query(description="Only runs accepted at this time or later.")]
+Before = Annotated[Moment | None, Query(description="Only runs accepted before this time.")]
+
+
+class FilterArguments(TypedDict):
+    """The arguments of ``client.runs`` that filter."""
+
+    status: RunStatus | None
+    agent: str | None
+    since: datetime | None
+    before: datetime | None
+
+
+async def _filter_arguments(
+    status: Status = None, agent: Agent = None, since: Since = None, before: Before = None
+) -> FilterArguments:
+    return {"status": status, "agent": agent, "since": since, "before": before}
+
+
+Filters = Annotated[FilterArguments, Depends(_filter_arguments)]
+
+
+@router.get(
+    f"{OF_THREAD}/runs",
+    **operation("read", ThreadNotFoundError, InvalidCursorError, s200=(RunPage, "A page of runs, the newest first.")),
+)
+async def list_thread_runs(caller: Reads, thread_id: ThreadId, paging: Paging, filters: Filters) -> Response:
+    """List the runs of a thread, filtered by status, agent and time."""
+    page = await caller.client.runs(thread_id, **filters, **paging)
+    return reply(RunPage.model_construct(items=page.items, next=page.next))
+
+
+@router.get("/v1/runs", **operation("read", InvalidCursorError, s200=(RunPage, "A page of runs, the newest first.")))
+async def list_runs(caller: Reads, paging: Paging, filters: Filters) -> Response:
+    """List the runs of all threads, filtered by status, agent and time."""
+    page = await caller.client.runs(**filters, **paging)
+    return reply(RunPage.model_construct(items=page.items, next=page.next))
+
+
+@router.get(OF_RUN, **operation("read", RunNotFoundError, s200=(Run, "The run.")))
+async def get_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response:
+    """Read one run."""
+    return reply(await caller.client.run(thread_id, run_id))
+
+
+@router.delete(
+    OF_RUN,
+    status_code=204,
+    **operation(
+        "write", RunNotFoundError, ThreadNotFoundError, RunInUseError, s204=(None, "The content of the run is deleted.")
+    ),
+)
+async def delete_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Response:
+    """Delete the content of a run that has ended and is in no context.
+
+    The run stays as an empty record with `deleted_at`. Lists leave it out.
+    """
+    await caller.client.delete_run(thread_id, run_id)
+    return Response(status_code=204)
+
+
+@router.get(
+    f"{OF_RUN}/stream",
+    **operation(
+        "read",
+        RunNotFoundError,
+        token=True,
+        s200=EVENTS,
+        s204=(None, "The run stopped, and `Last-Event-ID` is its last event: there is nothing more."),
+    ),
+)
+async def stream_run(caller: Streams, thread_id: ThreadId, run_id: RunId, last_event_id: LastEventId = None) -> Response:
+    """A run's events after `Last-Event-ID`, live, until it ends or waits for a human."""
+    run = await caller.client.run(thread_id, run_id)
+    if last_event_id is not None and stopped(run) and run.event_id == last_event_id:
+        return Response(status_code=204)  # this tells a browser's EventSource not to come back
+    return EventStream(entries(caller, run, last_event_id), caller.seat())
+
+
+@router.get(
+    f"{OF_RUN}/wait",
+    **operation(
+        "read",
+        RunNotFoundError,
+        ResultExpiredError,
+        s200=(RunOutcome, "The run ended, or waits for a human.", "Location"),
+        s202=(Run, "The run goes on. Call again to wait again.", "Location", "Retry-After"),
+    ),
+)
+async def wait_run(caller: Reads, thread_id: ThreadId, run_id: RunId, wait: Wait = 30.0) -> Response:
+    """Wait until a run ends or waits for a human, at most `wait` seconds."""
+    with caller.seat().permit:
+        return await outcome(caller, caller.client.handle(thread_id, run_id), patience(wait, caller))
+
+
+@router.get(
+    f"{OF_RUN}/explain",
+    **operation("read", RunNotFoundError, ThreadNotFoundError, s200=(Explanation, "One sentence about the run.")),
+)
+async def explain_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response:
+    """Return one sentence about what a run waits for or does."""
+    return reply(Explanation(explanation=await caller.client.explain(thread_id, run_id)))
+
+
+@router.get(
+    f"{OF_RUN}/attempts",
+    **operation("read", RunNotFoundError, ThreadNotFoundError, InvalidCursorError, s200=(AttemptPage, "A page, in order.")),
+)
+async def list_attempts(caller: Reads, thread_id: ThreadId, run_id: RunId, paging: Paging) -> Response:
+    """List the attempts of a run: worker, outcome, times and error."""
+    page = await caller.client.attempts(thread_id, run_id, **paging)
+    return reply(AttemptPage.model_construct(items=page.items, next=page.next))
+
+
+@router.post(
+    f"{OF_RUN}/cancel",
+    dependencies=BY_STATE,
+    **operation("write", RunNotFoundError, ThreadNotFoundError, RunEndedError, s200=(Run, "The run. It stores nothing more.")),
+)
+async def cancel_run(
+    caller: Writes, thread_id: ThreadId, run_id: RunId, body: Annotated[Cancel | None, Body()] = None
+) -> Response:
+    """Cancel a run. A worker that executes it stops within about a second. A repetition returns the same."""
+    return reply(await caller.client.cancel(thread_id, run_id, keep=body is not None and body.keep))
+
+
+@router.post(
+    f"{OF_RUN}/redrive",
+    dependencies=BY_STATE,
+    status_code=202,
+    **operation(
+        "write",
+        RunNotFoundError,
+        ThreadNotFoundError,
+        RunEndedError,
+        RunAlreadyClaimedError,
+        RunAlreadyCompletedError,
+        s202=(Run, "The run is queued again.", "Location"),
+    ),
+)
+async def redrive_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Response:
+    """Queue a failed or dead run again. A repetition is refused while the run is queued or runs."""
+    run = await caller.client.redrive(thread_id, run_id)
+    return reply(run, 202, Location=caller.location("threads", thread_id, "runs", run_id))

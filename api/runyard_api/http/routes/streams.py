@@ -1,0 +1,58 @@
+"""Routes of a thread's stream, and of tokens for readers that cannot send headers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+from fastapi import APIRouter, Response
+
+from runyard import Client
+from runyard.errors import RunNotFoundError, ThreadNotFoundError
+
+from ..answers import StreamToken
+from ..idempotency import BY_STATE
+from ..request_bodies import TokenRequest
+from ..sse import Entry, EventStream
+from .dependencies import EVENTS, LastEventId, Reads, Route, Streams, ThreadId, operation, reply
+
+router = APIRouter(tags=["runs"], route_class=Route)
+
+
+async def _entries(client: Client, thread_id: str, after: str | None) -> AsyncGenerator[Entry]:
+    async with aclosing(client.stream_thread(thread_id, after)) as events:
+        async for cursor, event in events:
+            yield Entry(cursor, event)
+
+
+@router.get("/v1/threads/{thread_id}/stream", **operation("read", ThreadNotFoundError, token=True, s200=EVENTS))
+async def stream_thread(caller: Streams, thread_id: ThreadId, last_event_id: LastEventId = None) -> Response:
+    """The events of all runs of a thread, live, until you leave or the thread is deleted. This stream's ids are its own."""
+    place = None
+    if last_event_id is None:
+        last_event_id = place = await caller.client.thread_cursor(thread_id)
+    else:
+        await caller.client.thread(thread_id)
+    return EventStream(_entries(caller.client, thread_id, last_event_id), caller.seat(), place=place)
+
+
+@router.post(
+    "/v1/stream_tokens",
+    dependencies=BY_STATE,
+    status_code=201,
+    **operation("read", ThreadNotFoundError, RunNotFoundError, s201=(StreamToken, "For the query of a stream's URL.")),
+)
+async def create_stream_token(caller: Reads, body: TokenRequest) -> Response:
+    """A token with which a browser's EventSource reads one stream: `…/stream?token=…`. It ends with the key of who asks.
+
+    Nothing is stored: a repetition makes another token.
+    """
+    if body.run_id is not None:
+        await caller.client.run(body.thread_id, body.run_id)
+    else:
+        await caller.client.thread(body.thread_id)
+    service = caller.service
+    lifetime = min(body.lifetime, service.settings.token_lifetime)
+    token, expires = service.gate.issue(caller.principal, body.thread_id, body.run_id, lifetime)
+    return reply(StreamToken(token=token, expires_at=datetime.fromtimestamp(expires, UTC)), 201)

@@ -1,0 +1,172 @@
+"""Routes of threads: create, list, read, update, delete, lineage and diff."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from runyard.domain.etags import EPOCH, etag_of, moment_of
+from runyard.domain.quoting import brief
+from runyard.domain.threads import Lineage, ThreadDiff
+from runyard.errors import (
+    InvalidCursorError,
+    InvalidInputError,
+    PreconditionFailedError,
+    ThreadAlreadyExistsError,
+    ThreadBusyError,
+    ThreadNotFoundError,
+)
+from runyard.models import Thread
+
+from ..answers import ThreadPage
+from ..idempotency import Idempotency
+from ..request_bodies import CreateThread, UpdateThread
+from ..service import Caller
+from .dependencies import (
+    ANY,
+    IfMatch,
+    IfNoneMatch,
+    Limit,
+    Paging,
+    Reads,
+    Route,
+    ThreadId,
+    Writes,
+    bounded,
+    operation,
+    reply,
+    reply_if_changed,
+    to_bytes,
+)
+
+router = APIRouter(prefix="/v1/threads", tags=["threads"], route_class=Route)
+
+
+@router.post(
+    "",
+    status_code=201,
+    **operation(
+        "write",
+        ThreadAlreadyExistsError,
+        s200=(Thread, "The thread that an earlier request with the same content created.", "Location"),
+        s201=(Thread, "The new thread. `Location` is its path.", "Location"),
+    ),
+)
+async def create_thread(caller: Writes, body: CreateThread, key: Idempotency) -> Response:
+    """Create an empty thread. The same id with the same content again is the same thread."""
+    made = await caller.client.create_thread(
+        body.thread_id or key.id("threads"),
+        agent=body.agent,
+        title=body.title,
+        tags=body.tags,
+        extra=body.extra,
+        config=body.config,
+    )
+    return reply(made.thread, 201 if made.created else 200, Location=caller.location("threads", made.thread.thread_id))
+
+
+@router.get("", **operation("read", InvalidCursorError, s200=(ThreadPage, "A page of threads, the oldest first.")))
+async def list_threads(
+    caller: Reads,
+    paging: Paging,
+    parent_thread_id: Annotated[str | None, Query(description="Only forks of this thread.")] = None,
+    agent: Annotated[str | None, Query(description="Only threads of this agent.")] = None,
+    tag: Annotated[list[str] | None, Query(description="Only threads with this tag, as name:value. May be repeated.")] = None,
+) -> Response:
+    """List threads, page by page."""
+    page = await caller.client.threads(parent_thread_id=parent_thread_id, agent=agent, tags=_tags(tag or []), **paging)
+    return reply(ThreadPage.model_construct(items=page.items, next=page.next))
+
+
+def _tags(given: list[str]) -> dict[str, str] | None:
+    tags = {}
+    for text in given:
+        name, colon, value = text.partition(":")
+        if not (name and colon):
+            raise InvalidInputError(f"a tag is name:value, got {brief(text)}", field="tag")
+        tags[name] = value
+    return tags or None
+
+
+@router.get(
+    "/{thread_id}",
+    **operation(
+        "read",
+        ThreadNotFoundError,
+        s200=(Thread, "The thread. `ETag` is its version.", "ETag"),
+        s304=(None, "The thread still has the `ETag` of If-None-Match.", "ETag"),
+    ),
+)
+async def get_thread(caller: Reads, thread_id: ThreadId, if_none_match: IfNoneMatch = None) -> Response:
+    """Read one thread."""
+    thread = await caller.client.thread(thread_id)
+    return reply_if_changed(to_bytes(thread), etag_of(thread.updated_at), if_none_match)
+
+
+async def _expected(caller: Caller, thread_id: str, if_match: list[str] | None) -> datetime | None:
+    """Return the time of the last change that ``if_match`` names. The store compares it under the lock of the thread."""
+    if if_match is None:
+        return None
+    current = etag_of((await caller.client.thread(thread_id)).updated_at)
+    if if_match == ANY:
+        return None
+    return moment_of(current if current in if_match else if_match[0]) or EPOCH
+
+
+@router.patch(
+    "/{thread_id}",
+    **operation("write", ThreadNotFoundError, PreconditionFailedError, s200=(Thread, "The thread after the change.", "ETag")),
+)
+async def update_thread(caller: Writes, thread_id: ThreadId, body: UpdateThread, if_match: IfMatch = None) -> Response:
+    """Set the title, replace the tags, merge into extra. null clears a value. If-Match: only if the thread has that ETag."""
+    expected = await _expected(caller, thread_id, if_match)
+    thread = await caller.client.update_thread(thread_id, **body.given(), expected=expected)
+    return reply(thread, ETag=etag_of(thread.updated_at))
+
+
+@router.delete(
+    "/{thread_id}",
+    status_code=204,
+    **operation("write", ThreadNotFoundError, ThreadBusyError, PreconditionFailedError, s204=(None, "The thread is deleted.")),
+)
+async def delete_thread(
+    caller: Writes,
+    thread_id: ThreadId,
+    cancel: Annotated[bool, Query(description="Cancel the live runs of the thread first.")] = False,
+    descendants: Annotated[bool, Query(description="Delete its forks and their forks first.")] = False,
+    erase: Annotated[bool, Query(description="Blank its messages in every fork that shows them.")] = False,
+    if_match: IfMatch = None,
+) -> Response:
+    """Delete a thread. Its forks keep the messages that they show, unless `erase` or `descendants` is given."""
+    if erase and descendants:
+        raise InvalidInputError("give erase or descendants, not both", field="erase")
+    expected = await _expected(caller, thread_id, if_match)
+    if erase:
+        await caller.client.erase_thread(thread_id, cancel=cancel, expected=expected)
+    else:
+        await caller.client.delete_thread(thread_id, cancel=cancel, descendants=descendants, expected=expected)
+    return Response(status_code=204)
+
+
+@router.get(
+    "/{thread_id}/lineage", **operation("read", ThreadNotFoundError, s200=(Lineage, "The ancestors and forks of the thread."))
+)
+async def get_lineage(caller: Reads, thread_id: ThreadId, limit: Limit = 100) -> Response:
+    """Return the ancestors of a thread and its forks."""
+    return reply(await caller.client.lineage(thread_id, limit=bounded(limit, caller)))
+
+
+@router.get(
+    "/{thread_id}/diff",
+    **operation("read", ThreadNotFoundError, s200=(ThreadDiff, "The messages of each thread after the last common one.")),
+)
+async def diff_threads(
+    caller: Reads,
+    thread_id: ThreadId,
+    other: Annotated[str, Query(min_length=1, max_length=255, description="The thread to compare with.")],
+    limit: Limit = 200,
+) -> Response:
+    """Return the last message that two threads both show, and the messages of each after it."""
+    return reply(await caller.client.diff(thread_id, other, limit=bounded(limit, caller)))

@@ -1,0 +1,48 @@
+"""Routes of the secret that signs webhooks of a tenant's runs (R11)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Body, Response
+
+from runyard.domain.webhooks import WebhookSecret
+from runyard.errors import CapabilityMissingError
+
+from ..idempotency import Idempotency
+from ..request_bodies import RotateSecret
+from .dependencies import Administers, Route, operation, reply
+
+router = APIRouter(tags=["webhooks"], route_class=Route)
+
+UNSEEN: Final = "no-store"
+"""Value of ``Cache-Control`` that keeps secrets out of caches."""
+
+
+@router.get(
+    "/v1/webhook_secret",
+    **operation("admin", CapabilityMissingError, s200=(WebhookSecret, "The secret with which a receiver verifies signatures.")),
+)
+async def get_webhook_secret(caller: Administers) -> Response:
+    """Read the secret with which receivers verify webhooks of this tenant's runs. Every tenant has its own."""
+    found = await caller.client.webhook_secret()
+    assert found is not None  # every tenant has one
+    return reply(found, Cache_Control=UNSEEN)
+
+
+@router.post(
+    "/v1/webhook_secret/rotate",
+    **operation("admin", CapabilityMissingError, s200=(WebhookSecret, "The secret that signs from now on.")),
+)
+async def rotate_webhook_secret(
+    caller: Administers, key: Idempotency, body: Annotated[RotateSecret | None, Body()] = None
+) -> Response:
+    """Replace the secret that signs webhooks. The old one signs too for `overlap` seconds; give 0 after a leak.
+
+    The same `rotation_id` or key again returns the secret that it made, until the next rotation.
+    """
+    asked = body or RotateSecret()
+    rotation_id = asked.rotation_id or key.id("rotate")
+    made = await caller.client.rotate_webhook_secret(overlap=asked.overlap, rotation_id=rotation_id)
+    assert made is not None
+    return reply(made, Cache_Control=UNSEEN)

@@ -1,0 +1,102 @@
+"""Serve the API until SIGTERM or SIGINT. Streams then end at once, other requests within seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import socket
+from ipaddress import ip_address
+from typing import Final
+
+import uvicorn
+from fastapi import FastAPI
+
+from runyard.errors import BackendUnavailableError, InvalidInputError
+from runyard.support.garbage_collector import settle
+
+from .protocol import Protocol
+from .settings import ApiSettings
+
+GRACE_SECONDS: Final = 10
+"""Seconds that requests have to end when the server stops."""
+LISTEN_BACKLOG: Final = 2048
+"""Connections that may wait to be accepted."""
+OTHER_FILES: Final = 128
+"""File descriptors that are not connections of clients."""
+UNACKNOWLEDGED_MS: Final = 60_000
+"""Milliseconds after which a connection is closed whose peer acknowledges nothing, on systems that support it."""
+
+
+class Server(uvicorn.Server):
+    """A server that ends the streams first when it stops. It would wait for them otherwise."""
+
+    def __init__(self, app: FastAPI) -> None:
+        config = uvicorn.Config(
+            app,
+            http=Protocol,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.state.service.streams.close()
+        await super().shutdown(sockets)
+
+
+def listen(settings: ApiSettings) -> socket.socket:
+    """Return the listening socket that ``settings`` describe. Raises InvalidInputError, BackendUnavailableError."""
+    host, port = settings.host, settings.port
+    if settings.auth == "off" and not _is_loopback(host):
+        raise InvalidInputError(f"without keys the API listens on 127.0.0.1 or ::1 only, not on {host}", field="host")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=LISTEN_BACKLOG)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise BackendUnavailableError(f"cannot listen on {host}:{port}: {why}", host=host, port=port) from error
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # close() alone would wait for ever until the peer reads
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+    return listening
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def serve(app: FastAPI, listening: socket.socket) -> None:
+    """Serve ``app`` on ``listening`` until a signal ends it. Handles the signals of the process."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # uvicorn raises them once more when it has stopped; that is no failure
+    settings: ApiSettings = app.state.service.settings
+    settings.max_connections = room_for(settings.max_connections, files=_files(settings.max_connections + OTHER_FILES))
+    server = Server(app)
+    settle()
+    with listening, asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+        runner.run(server.serve([listening]))
+
+
+def room_for(connections: int, *, files: int) -> int:
+    """Return how many connections a process with ``files`` descriptors may have, at most ``connections``."""
+    return min(connections, max(files - OTHER_FILES, files // 2))
+
+
+def _files(wanted: int) -> int:
+    """Raise the soft limit of file descriptors to ``wanted``, as far as the hard limit allows, and return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+    except (OSError, ValueError):  # some systems have a lower limit than the one that they report
+        return soft
+    return more

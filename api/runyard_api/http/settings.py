@@ -1,0 +1,74 @@
+"""Settings of the HTTP API, from the environment (``RUNYARD_API_…``) or a ``.env`` file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from runyard.errors import InvalidInputError
+
+MIN_SECRET_CHARACTERS: Final = 32
+"""Fewest characters of a secret."""
+
+
+class ApiSettings(BaseSettings):
+    """Settings of the API (A1, A2). Durations are in seconds, sizes in bytes.
+
+    ``host`` and ``port``: where ``runyard api`` listens. ``auth``: ``keys``, or ``off`` for callers on the same machine only.
+    ``cors_origins``: origins (comma-separated) whose pages may call. ``max_body``, ``max_headers``, ``max_header_bytes``: of
+    one request. ``bodies_per_key``: of all requests of one key that wait for their answers, in one process. ``body_timeout``:
+    until a body is complete, and before it the headers.
+    ``idle_timeout``: between two requests of a connection. ``max_connections``: open at once in one process, as far as the
+    system gives it descriptors. ``requests_per_second`` and ``burst``:
+    of one key in one process, and how many may come at once after a pause. ``streams_per_key``: open at once in one process,
+    requests that wait for a run included. ``heartbeat``: silence after which a stream sends a comment. ``max_stream``: how long
+    one lasts; its reader comes back, to whichever process.
+    ``max_wait``: how long a request may wait for a run. ``max_page``: entries of one page.
+    ``failures_per_second`` and ``failure_burst``: keys, tokens and logins that are not valid, from one address in one
+    process.
+    ``token_lifetime``: of stream tokens at most. ``token_secret``: signs stream tokens, the same in every process; needed
+    unless ``auth`` is off. Several (comma-separated) while one takes the place of another: the first signs, all verify.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="RUNYARD_API_", env_file=".env", env_file_encoding="utf-8", extra="ignore")
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    auth: Literal["keys", "off"] = "keys"
+    cors_origins: Annotated[list[str], NoDecode] = Field(default_factory=list)
+    max_body: int = Field(10 * 2**20, ge=1)
+    bodies_per_key: int = Field(64 * 2**20, ge=1)
+    max_headers: int = Field(100, ge=10)
+    max_header_bytes: int = Field(32 * 2**10, ge=1024)
+    body_timeout: float = Field(30.0, gt=0)
+    idle_timeout: float = Field(5.0, gt=0)
+    max_connections: int = Field(10_000, ge=1)
+    requests_per_second: float = Field(200.0, gt=0)
+    burst: int = Field(400, ge=1)
+    streams_per_key: int = Field(2000, ge=1)
+    failures_per_second: float = Field(10.0, gt=0)
+    failure_burst: int = Field(200, ge=1)
+    heartbeat: float = Field(15.0, gt=0)
+    max_stream: float = Field(3600.0, gt=0)
+    max_wait: float = Field(60.0, ge=0)
+    max_page: int = Field(1000, ge=1, le=1000)
+    token_lifetime: float = Field(3600.0, gt=0)
+    token_secret: SecretStr | None = None
+
+    def token_secrets(self) -> list[str]:
+        """Return the secrets of ``token_secret``; the first one signs. Raises InvalidInputError for one that is too short."""
+        given = self.token_secret.get_secret_value() if self.token_secret else ""
+        found = [secret.strip() for secret in given.split(",") if secret.strip()]
+        if any(len(secret) < MIN_SECRET_CHARACTERS for secret in found):
+            raise InvalidInputError(
+                f"RUNYARD_API_TOKEN_SECRET has fewer than {MIN_SECRET_CHARACTERS} characters; `openssl rand -hex 32` makes one",
+                field="token_secret",
+            )
+        return found
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value

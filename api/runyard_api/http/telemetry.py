@@ -1,0 +1,121 @@
+"""The id, log line, metrics and trace of each request, and the security headers of its response."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+from uuid import UUID
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from runyard.errors import RunyardError
+from runyard.models import new_id
+from runyard.support import metrics, tracing
+
+from . import problems
+
+CAREFUL: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+}
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+log = structlog.get_logger("runyard.http")
+
+
+class Telemetry:
+    """The outermost middleware of the API."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        request_id = _request_id(headers.get("x-request-id"))
+        scope.setdefault("state", {})["request_id"] = request_id
+        record = _Record(scope)
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                out = MutableHeaders(scope=message)
+                out["X-Request-Id"] = request_id
+                out.update(scope["state"].get("headers", {}))
+                for name, value in CAREFUL.items():
+                    out.setdefault(name, value)
+                if scope.get("scheme") == "https":
+                    out.setdefault("Strict-Transport-Security", "max-age=31536000")
+                record.starts(message["status"], out.get("content-type", ""))
+            await send(message)
+
+        try:
+            with tracing.within(headers.get("traceparent")):
+                await self.app(scope, receive, answer)
+        except Exception:
+            log.exception("request_failed", request_id=request_id, method=scope["method"], route=record.route)
+            if record.status is not None:
+                raise  # the server closes the connection, so that half a response does not pass for a whole one
+            await problems.send(
+                RunyardError("the request failed for a reason of the server; its log has it"), scope, receive, answer
+            )
+        finally:
+            record.ends(request_id)
+
+
+class _Record:
+    """The outcome of one request."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.began = time.monotonic()
+        self.status: int | None = None
+        self.measured = False
+
+    @property
+    def route(self) -> str:
+        """The template of the path, or an empty text if no route matched: labels of metrics stay few."""
+        return str(getattr(self.scope.get("route"), "path", ""))
+
+    def starts(self, status: int, content_type: str) -> None:
+        self.status = status
+        if content_type.startswith("text/event-stream"):
+            self._measure()
+
+    def ends(self, request_id: str) -> None:
+        if not self.measured:
+            self._measure()
+        state = self.scope["state"]
+        if code := state.get("code"):
+            metrics.count_rejected(code)
+        principal = state.get("principal")
+        log.info(
+            "request_answered",
+            request_id=request_id,
+            method=self.scope["method"],
+            path=self.scope["path"],  # without the query, which may hold a token
+            status=self.status,
+            code=code,
+            seconds=round(time.monotonic() - self.began, 6),
+            tenant=principal.tenant if principal else None,
+            key=principal.id if principal else None,
+        )
+
+    def _measure(self) -> None:
+        self.measured = True
+        method = self.scope["method"] if self.scope["method"] in METHODS else "other"
+        status = str(self.status or "left")
+        metrics.HTTP.labels(method=method, route=self.route, status=status).observe(time.monotonic() - self.began)
+
+
+def _request_id(given: str | None) -> str:
+    """Return the caller's id if it is a UUID, else a new one."""
+    try:
+        return str(UUID(given or ""))
+    except ValueError:
+        return new_id()

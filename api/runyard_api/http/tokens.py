@@ -1,0 +1,104 @@
+"""Stream tokens, which a browser's EventSource passes in the query, since it cannot send headers (A1).
+
+A token is JSON with an HMAC. The key of the HMAC is derived from a secret of the server and from its purpose. So nobody can
+make a token from an API key or its row, and signatures for other purposes are not valid tokens. There is one algorithm, which
+tokens do not name. A token names its creator and the streams that it opens. The rights of the creator are looked up at
+each use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal, TypeAlias
+
+from itsdangerous import BadData, URLSafeSerializer
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from runyard.errors import InvalidInputError
+
+from .field_types import checked_id
+
+CLOCK_SKEW_SECONDS: Final = 30.0
+"""Seconds by which the clocks of servers may differ."""
+MAX_TOKEN_CHARACTERS: Final = 16_000
+"""Most characters of a token. Tokens with the longest ids have less."""
+VERSION: Final = 1
+PURPOSE: Final = b"runyard stream token"
+_FORM: Final = re.compile(r"\.?[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
+"""Pattern of the only text that is accepted for a signature. Decoders of base64 accept several texts for the same bytes."""
+
+_Id = Annotated[str, AfterValidator(checked_id)]
+_Text = Annotated[str, Field(max_length=1000)]
+
+
+class _Claims(BaseModel):
+    """``thread_id``, ``run_id``: whose stream is opened; None: the thread's. ``expires``: milliseconds of Unix time."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    version: int = Field(ge=VERSION, le=VERSION)
+    thread_id: _Id
+    run_id: _Id | None
+    expires: int = Field(ge=0, lt=2**53)
+
+
+class ByKey(_Claims):
+    """Claims of a token that was created with an API key. The row of the key has the rest."""
+
+    by: Literal["key"] = "key"
+    key_id: str = Field(pattern="^[0-9a-f]{16}$")
+
+
+class ByHost(_Claims):
+    """Claims of a token that was created by a caller of the host's own scheme. The signature proves the caller."""
+
+    by: Literal["host"] = "host"
+    tenant: _Text
+    id: _Text
+    name: _Text | None
+
+
+class ByAnyone(_Claims):
+    """Claims of a token that was created where ``auth`` is off."""
+
+    by: Literal["anyone"] = "anyone"
+
+
+Claims: TypeAlias = ByKey | ByHost | ByAnyone
+_CLAIMS: Final[TypeAdapter[Claims]] = TypeAdapter(Annotated[Claims, Field(discriminator="by")])
+
+
+class Tokens:
+    """Signs and reads tokens.
+
+    ``secrets``: the first one signs, all of them verify. ``lifetime``: seconds for which a token is valid, at most.
+    """
+
+    def __init__(self, secrets: Sequence[str], lifetime: float) -> None:
+        how = {"key_derivation": "hmac", "digest_method": hashlib.sha256}
+        self._serializer = URLSafeSerializer(list(reversed(secrets)), salt=PURPOSE, signer_kwargs=how)
+        self._lifetime = lifetime
+
+    def issue(self, claims: Claims) -> str:
+        """Return a signed token. Raises InvalidInputError if an id is too long for a token."""
+        text = self._serializer.dumps(claims.model_dump())
+        if len(text) > MAX_TOKEN_CHARACTERS:
+            raise InvalidInputError("the ids are too long for a stream token")
+        return text
+
+    def read(self, text: str) -> Claims | None:
+        """Return the claims of a token that one of the secrets signed, else None."""
+        if len(text) > MAX_TOKEN_CHARACTERS or not _FORM.fullmatch(text):
+            return None
+        try:
+            return _CLAIMS.validate_python(self._serializer.loads(text))
+        except (BadData, ValidationError):
+            return None
+
+    def is_current(self, claims: Claims) -> bool:
+        """Return True if ``claims`` have not expired and expire within ``lifetime``."""
+        left = claims.expires / 1000 - time.time()
+        return 0 < left <= self._lifetime + CLOCK_SKEW_SECONDS

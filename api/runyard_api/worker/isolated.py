@@ -1,0 +1,122 @@
+"""The child process of a worker that executes attempts alone: ``python -m runyard_api.worker.isolated <socket>``.
+
+It executes the orders that come over the socket (:mod:`runyard.worker.isolation`), and ends when the socket closes, whatever
+user code is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+
+import structlog
+
+from runyard.app import App, load_app
+from runyard.events.writer import EventWriter
+from runyard.execution.executor import Execution, Stop, WorkerServices
+from runyard.ports.results import Claim, Ended
+from runyard.ports.stores import Backend
+from runyard.support.logging import configure
+from runyard.support.store_retries import patiently
+from runyard.worker.isolation import HEADER, Alive, ChildReply, Order, frame
+from runyard.worker.task_guard import contain
+from runyard.worker.worker import TURN_SECONDS
+
+from .process import CONNECT_SECONDS, connectors, guard_downloads, loop_factory
+
+POOL = {"min_pool_size": 1, "max_pool_size": 2}
+"""Bounds of the pool: one run at a time needs few connections."""
+
+log = structlog.get_logger("runyard.isolation")
+
+
+class Isolated:
+    """Executes one attempt at a time, as the worker orders."""
+
+    def __init__(self, app: App, backend: Backend, link: socket.socket, parent: int) -> None:
+        self._app = app
+        self._backend = backend
+        self._link = link
+        self._parent = parent
+        self._execution: Execution | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def told(self, message: Order | Claim | Stop) -> None:
+        """Execute the attempt of a claim, or stop the attempt that is under way."""
+        if isinstance(message, Claim):
+            self._task = asyncio.create_task(self._execute(message))
+        elif isinstance(message, Stop) and self._execution is not None:
+            self._execution.stop(message)
+
+    async def turn(self) -> None:
+        """Send a sign of life every TURN_SECONDS until the worker is gone."""
+        while os.getppid() == self._parent:
+            self._say(Alive())
+            await asyncio.sleep(TURN_SECONDS)
+
+    async def _execute(self, claim: Claim) -> None:
+        writer = EventWriter(self._backend.events)
+        writing = asyncio.create_task(writer.run())
+        ended: Ended | None = None
+        try:
+            self._execution = Execution(WorkerServices.of(self._app, self._backend, writer), claim)
+            ended = await self._execution.run()
+        except Exception:
+            log.exception("execution_failed", run_id=claim.ref.run_id)
+        finally:
+            self._execution = None
+            writer.close()
+            await writing
+        self._say(ChildReply(ended))
+
+    def _say(self, message: Alive | ChildReply) -> None:
+        self._link.sendall(frame(message))
+
+
+def _read(stream: io.BufferedIOBase) -> Order | Claim | Stop:
+    """Return the next message. Ends this process if the worker has gone."""
+    header = stream.read(HEADER.size)
+    if len(header) < HEADER.size:
+        os._exit(0)
+    message: Order | Claim | Stop = pickle.loads(stream.read(*HEADER.unpack(header)))
+    return message
+
+
+async def _serve(order: Order, link: socket.socket, stream: io.BufferedIOBase) -> None:
+    app = load_app(order.app)
+    connect, _ = connectors(order.settings.model_copy(update=POOL))
+    isolated = Isolated(app, await patiently(connect, bound=CONNECT_SECONDS), link, order.parent)
+    loop = asyncio.get_running_loop()
+    contain(loop)
+
+    def listen() -> None:
+        while True:
+            loop.call_soon_threadsafe(isolated.told, _read(stream))
+
+    threading.Thread(target=listen, name="runyard-orders", daemon=True).start()
+    await isolated.turn()
+
+
+def main() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # the worker gets them too, and orders what to do
+    link = socket.socket(fileno=int(sys.argv[1]))
+    link.set_inheritable(False)
+    stream = link.makefile("rb")
+    order = _read(stream)
+    assert isinstance(order, Order)
+    sys.path[:] = order.path
+    configure(order.settings.log_level, order.settings.log_format)
+    guard_downloads()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_serve(order, link, stream))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""Start a worker in this process: connect, serve until a signal, and end in time whatever user code does."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from runyard.app import App, name_of
+from runyard.ports.stores import Backend
+from runyard.support import backend_registry
+from runyard.support.garbage_collector import settle
+from runyard.support.store_retries import patiently
+from runyard.worker.health_server import Watched, serving
+from runyard.worker.heartbeat import Connect
+from runyard.worker.isolation import Isolation, Order
+from runyard.worker.task_guard import contain
+from runyard.worker.worker import Worker
+from runyard_backends.redis.arq_worker import ArqWorker
+from runyard_backends.webhooks.sender import HttpSender
+
+if TYPE_CHECKING:
+    from runyard.support.settings import Settings
+
+CONNECT_SECONDS: Final = 60.0
+"""Seconds for which a starting worker waits for its servers."""
+LINGER_SECONDS: Final = 2.0
+"""Seconds that connections, and tasks and threads of agents, may take to end once the worker is done."""
+
+MAIN_CONNECTION: Final = "runyard-worker"
+HEARTBEAT_CONNECTION: Final = "runyard-heartbeat"
+"""Names under which the servers list the connections of a worker's main loop and of its heartbeat thread."""
+
+log = structlog.get_logger("runyard.worker")
+
+
+@asynccontextmanager
+async def serve(app: App, backend: Backend, **options: Any) -> AsyncIterator[Worker]:
+    """Run a worker in this process for as long as the block lasts. ``options`` are those of :class:`ArqWorker`."""
+    worker = ArqWorker(app, backend, **options)
+    serving = asyncio.create_task(worker.async_run())
+    started = asyncio.create_task(worker.host.started.wait())
+    try:
+        await asyncio.wait((serving, started), return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            serving.result()
+        yield worker.host
+    finally:
+        started.cancel()
+        worker.host.stop()
+        await serving
+
+
+async def _run(app: App, settings: Settings, watched: Watched, soon: Callable[[int], None]) -> None:
+    status = 1
+    connect, second = connectors(settings)
+    backend = await patiently(connect, bound=CONNECT_SECONDS)
+    sender = HttpSender(settings.webhook_allow_private)
+    try:
+        worker = ArqWorker(
+            app,
+            backend,
+            queues=settings.queues,
+            slots=settings.slots,
+            grace=settings.grace,
+            watchdog=settings.watchdog,
+            connect=second,
+            retention=settings.retention,
+            address=watched.address,
+            isolation=_isolation(app, settings),
+            sender=sender,
+            webhooks=settings.webhooks,
+        )
+        watched.worker = worker.host
+        loop = asyncio.get_running_loop()
+        contain(loop)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, worker.host.stop)
+        settle()
+        await worker.async_run()
+        status = 0
+    finally:
+        soon(status)
+        await sender.close()
+        await backend.close()
+
+
+def _isolation(app: App, settings: Settings) -> Isolation | None:
+    """Return how to execute an attempt in a process of its own; None if a child could not import the app."""
+    name = name_of(app)
+    if name is None:
+        log.warning("isolation_unavailable", reason="only the main module holds the app, which a child process cannot import")
+        return None
+    command = [sys.executable, "-P", "-m", f"{__package__}.isolated"]
+    return Isolation(command, Order(name, settings, os.getpid()), watchdog=settings.watchdog)
+
+
+def connectors(settings: Settings) -> tuple[Connect, Connect | None]:
+    """Return what connects the worker's backend, and what connects that of its heartbeat thread (None without servers)."""
+    url, tenant = settings.postgres_url, settings.tenant
+    if not url.startswith("postgres"):
+        return lambda: backend_registry.connect(url, tenant=tenant), None
+
+    async def main() -> Backend:
+        return await backend_registry.connect(
+            url,
+            tenant=tenant,
+            redis=settings.redis_url,
+            min_pool_size=settings.min_pool_size,
+            max_pool_size=settings.max_pool_size,
+            listen_url=settings.listen_url,
+            name=MAIN_CONNECTION,
+        )
+
+    return main, heartbeat_connector(url, settings.redis_url)
+
+
+def heartbeat_connector(url: str, redis_url: str) -> Connect:
+    """Return what connects the backend of a worker's heartbeat thread: two connections, two seconds for each statement."""
+
+    async def connect() -> Backend:
+        return await backend_registry.connect(
+            url, redis=redis_url, min_pool_size=1, max_pool_size=2, command_timeout=2.0, name=HEARTBEAT_CONNECTION
+        )
+
+    return connect
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def guard_downloads() -> None:
+    """Make this process refuse to download what messages name by URL (:mod:`runyard.agents.downloads`).
+
+    That holds for agents that are imported later, too.
+    """
+    if find_spec("pydantic_ai") is None:
+        return
+    from runyard.agents.downloads import guard_process
+
+    if not guard_process():
+        log.warning("downloads_unguarded", effect="messages that name files by URL are refused")
+
+
+def run_worker(app: App, settings: Settings) -> None:
+    """Serve ``app`` until SIGTERM or SIGINT, then drain for the grace time; a second signal ends that at once. Blocks.
+
+    SIGUSR1 writes the stacks of all threads to standard error, also while native code holds the interpreter.
+
+    Raises BackendUnavailableError if the servers do not answer within a minute or the port of ``settings`` is taken,
+    SchemaUninitialized, SchemaMismatch.
+    """
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    guard_downloads()
+    with _own_port(settings) as watched, _ending_soon() as soon, asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_run(app, settings, watched, soon))
+
+
+@contextmanager
+def _ending_soon() -> Iterator[Callable[[int], None]]:
+    """Give a function that takes an exit status and has the process end with it unless the block ends in LINGER_SECONDS.
+
+    An event loop waits for every task and thread when it closes, and user code may hold its own for ever.
+    """
+
+    def leave(status: int) -> None:
+        log.error("worker_process_killed", reason="user code or a connection did not end", seconds=LINGER_SECONDS)
+        os._exit(status)
+
+    with ExitStack() as stack:
+
+        def soon(status: int) -> None:
+            timer = threading.Timer(LINGER_SECONDS, leave, (status,))
+            timer.daemon = True
+            timer.start()
+            stack.callback(timer.cancel)
+
+        yield soon
+
+
+def _own_port(settings: Settings) -> AbstractContextManager[Watched]:
+    if settings.metrics_port is None:
+        return nullcontext(Watched())
+    return serving(settings.metrics_port, settings.metrics_host, remote_stacks=settings.remote_stacks)

@@ -1,7 +1,0 @@
-"""Scheduling and event streams on Redis. Everything here may be lost at any moment: Postgres decides, Redis only schedules."""
-
-from .connection import RedisServer
-from .events import RedisEventLog
-from .scheduler import RedisScheduler
-
-__all__ = ["RedisEventLog", "RedisScheduler", "RedisServer"]

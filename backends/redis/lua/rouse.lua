@@ -1,9 +1,0 @@
---[[
-End the wait of one worker, or its next one if it is not waiting just now.
-
-KEYS[1]  the list of that worker, "runyard:{0}:rouse:<worker>"
-ARGV     ms after which the token is forgotten
-Returns  nothing
-]]
-redis.call('RPUSH', KEYS[1], '1')
-redis.call('PEXPIRE', KEYS[1], ARGV[1])

@@ -1,0 +1,109 @@
+"""The suite that every store must pass. Third parties run it too::
+
+    # tests/test_my_store.py
+    import pytest_asyncio
+    from runyard_backends.conformance import *
+
+    @pytest_asyncio.fixture
+    async def backend_factory():
+        async def connect(tenant=""):   # each call opens a connection to the same, new database
+            return await my_store.connect(url, tenant=tenant)
+        yield connect
+
+Each test names the rule that it proves. Only the stores are used (``checkpointer``, ``threads``, ``runs``, ``workers``); a
+backend's scheduler and event log have suites of their own.
+"""
+
+import pytest
+
+MODULES = (
+    "abort", "api_keys", "attempt_events", "attempts", "bounds", "cancels", "checkpointer", "creation", "cuts", "deletion",
+    "expiry", "external_runs", "fan_out", "feed", "forks", "history", "inheritance", "lanes", "limits", "pages", "poison",
+    "queues", "requests", "runs", "steps", "tenants", "thread_updates", "transitions", "tree", "usage", "versions",
+    "webhooks", "workers", "world", "writers",
+)  # fmt: skip
+pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
+
+from .abort import TestAbort  # noqa: E402
+from .api_keys import TestKeys  # noqa: E402
+from .attempt_events import TestAttemptEvents  # noqa: E402
+from .attempts import TestAttempts  # noqa: E402
+from .bounds import TestBounds, TestNesting, TestWholeMessages  # noqa: E402
+from .cancels import TestCancels  # noqa: E402
+from .checkpointer import TestCheckpointer, TestRequests  # noqa: E402
+from .creation import TestCreation, TestFilters  # noqa: E402
+from .cuts import TestMessageCuts  # noqa: E402
+from .deletion import TestDeletion, TestRunDeletion  # noqa: E402
+from .expiry import TestExpiry  # noqa: E402
+from .external_runs import TestExternalRuns  # noqa: E402
+from .fan_out import TestFanOut  # noqa: E402
+from .feed import TestFeed, TestPruning  # noqa: E402
+from .forks import TestForks  # noqa: E402
+from .history import TestHistory  # noqa: E402
+from .inheritance import TestInheritance  # noqa: E402
+from .lanes import TestLanes  # noqa: E402
+from .limits import TestLimits, TestSlots  # noqa: E402
+from .pages import TestPages  # noqa: E402
+from .poison import TestPoison  # noqa: E402
+from .queues import TestQueues  # noqa: E402
+from .requests import TestHitl  # noqa: E402
+from .runs import TestRuns  # noqa: E402
+from .steps import TestSteps  # noqa: E402
+from .tenants import TestTenants  # noqa: E402
+from .thread_updates import TestThreadUpdates  # noqa: E402
+from .transitions import TestTransitions  # noqa: E402
+from .tree import TestParallel, TestTree  # noqa: E402
+from .usage import TestUsage  # noqa: E402
+from .versions import TestVersions  # noqa: E402
+from .webhooks import TestWebhooks  # noqa: E402
+from .workers import TestWorkers  # noqa: E402
+from .world import World, world  # noqa: E402
+from .writers import TestCheckpointedWriters, TestWriters  # noqa: E402
+
+__all__ = [
+    "TestAbort",
+    "TestAttemptEvents",
+    "TestAttempts",
+    "TestBounds",
+    "TestCancels",
+    "TestCheckpointedWriters",
+    "TestCheckpointer",
+    "TestCreation",
+    "TestDeletion",
+    "TestExpiry",
+    "TestExternalRuns",
+    "TestFanOut",
+    "TestFeed",
+    "TestFilters",
+    "TestForks",
+    "TestHistory",
+    "TestHitl",
+    "TestInheritance",
+    "TestKeys",
+    "TestLanes",
+    "TestLimits",
+    "TestMessageCuts",
+    "TestNesting",
+    "TestPages",
+    "TestParallel",
+    "TestPoison",
+    "TestPruning",
+    "TestQueues",
+    "TestRequests",
+    "TestRunDeletion",
+    "TestRuns",
+    "TestSlots",
+    "TestSteps",
+    "TestTenants",
+    "TestThreadUpdates",
+    "TestTransitions",
+    "TestTree",
+    "TestUsage",
+    "TestVersions",
+    "TestWebhooks",
+    "TestWholeMessages",
+    "TestWorkers",
+    "TestWriters",
+    "World",
+    "world",
+]

@@ -1,0 +1,59 @@
+"""API keys: stored without their secret, bound to a tenant, invalid once revoked or expired (A1)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from runyard.domain.api_keys import ApiKey, Secret
+
+from .world import World, eventually
+
+pytestmark = pytest.mark.asyncio
+
+
+def fresh(name: str = "k", **fields: object) -> tuple[ApiKey, Secret]:
+    secret = Secret.new()
+    return ApiKey.model_validate({"key_id": secret.key_id, "name": name, **fields}), secret
+
+
+class TestKeys:
+    async def test_create_find_list_revoke(self, world: World) -> None:
+        store = world.backend.keys
+        (one, secret), (two, _) = fresh("one", scopes=("read", "admin")), fresh("two")
+        made = await store.create_key(one, secret.digest)
+        assert made.created_at is not None
+        assert made == one.model_copy(update={"created_at": made.created_at})
+        await store.create_key(two, b"d")
+        assert await store.find_key(one.key_id) == (made, secret.digest)
+        assert [key.name for key in await store.keys()] == ["one", "two"]
+        assert await store.revoke_key(one.key_id) and not await store.revoke_key(one.key_id)
+        assert not await store.revoke_key("unknown") and await store.find_key("unknown") is None
+        assert await store.find_key(one.key_id) is None
+        assert [key.revoked_at is None for key in await store.keys()] == [False, True]
+
+    async def test_a_key_belongs_to_its_tenant(self, world: World) -> None:
+        other = await world.factory(tenant="other")
+        key, secret = fresh()
+        await world.backend.keys.create_key(key, secret.digest)
+        assert await other.keys.keys() == [] and not await other.keys.revoke_key(key.key_id)
+        found = await other.keys.find_key(key.key_id)
+        assert found is not None and found[0].tenant == ""
+        await other.close()
+
+    async def test_a_key_expires(self, world: World) -> None:
+        key, secret = fresh()
+        made = await world.backend.keys.create_key(key, secret.digest, lifetime=0.05)
+        assert made.expires_at is not None
+
+        async def gone() -> bool:
+            return await world.backend.keys.find_key(key.key_id) is None
+
+        await eventually(gone)
+        assert len(await world.backend.keys.keys()) == 1
+
+    async def test_keys_are_made_at_once(self, world: World) -> None:
+        made = [fresh(str(n)) for n in range(8)]
+        await asyncio.gather(*(world.backend.keys.create_key(key, secret.digest) for key, secret in made))
+        assert {key.key_id for key in await world.backend.keys.keys()} == {key.key_id for key, _ in made}

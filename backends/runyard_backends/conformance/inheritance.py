@@ -1,0 +1,224 @@
+"""The runs that a fork inherits, and the meaning of their ids in it (S6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from runyard import errors
+from runyard.models import RunOptions
+from runyard.ports.commands import AcceptRequest
+
+from .world import World, said, user
+
+pytestmark = pytest.mark.asyncio
+
+
+class TestInheritance:
+    async def test_inherited_run_is_completed_for_the_child(self, world: World) -> None:
+        """An inherited run counts as completed: claim, append and accept are refused, and a cut after it is valid."""
+        await world.turn("r1")
+        await world.turn("r2")
+        await world.fork("c", after_run_id="r2")
+        for run_id in ("r1", "r2"):
+            with pytest.raises(errors.RunAlreadyCompletedError):
+                await world.checkpointer.claim_run("c", run_id)
+            with pytest.raises(errors.RunAlreadyCompletedError):
+                await world.checkpointer.append("c", [said("x", run_id=run_id)])
+            with pytest.raises(errors.RunAlreadyCompletedError):
+                await world.accept(run_id, thread="c")
+            await world.checkpointer.mark_run_complete("c", run_id)
+        await world.fork("d", src="c", after_run_id="r1")
+        assert await world.texts("d") == ["r1?", "r1!"]
+
+    async def test_runs_after_the_cut_are_not_inherited(self, world: World) -> None:
+        """The id of a run after the cut is free in the fork and names a new run there."""
+        for run_id in ("r1", "r2"):
+            await world.turn(run_id)
+        await world.failed("bad")
+        await world.fork("c", after_run_id="r1")
+        for run_id in ("r2", "bad"):
+            with pytest.raises(errors.RunNotCompletedError):
+                await world.fork("d", src="c", after_run_id=run_id)
+        await world.turn("r2", thread="c")
+        await world.checkpointer.claim_run("c", "bad")
+        assert await world.texts("c") == ["r1?", "r1!", "r2?", "r2!"]
+        assert (await world.messages("c"))[2].id != (await world.messages())[2].id
+        await world.fork("e", src="c", after_run_id="r2")
+        assert (await world.messages("e"))[2].id == (await world.messages("c"))[2].id
+
+    async def test_sibling_branch_is_not_inherited(self, world: World) -> None:
+        """Runs of a sibling branch are not inherited, however low their numbers are."""
+        await world.turn("r1")
+        beside = await world.start("side", "side?", options=RunOptions(parallel=True))
+        await world.finish(beside, said("side!"))
+        await world.turn("r2")
+        await world.fork("c", after_run_id="r2")
+        assert await world.texts("c") == ["r1?", "r1!", "r2?", "r2!"]
+        with pytest.raises(errors.RunNotCompletedError):
+            await world.fork("d", src="c", after_run_id="side")
+        await world.checkpointer.claim_run("c", "side")
+
+    async def test_late_completion_is_not_inherited(self, world: World) -> None:
+        """A run that completed after the cut is not inherited."""
+        cp = world.checkpointer
+        for run_id in ("slow", "fast"):
+            await cp.claim_run("t", run_id)
+        await cp.append("t", [said("slow", run_id="slow"), said("fast", run_id="fast")])
+        await cp.mark_run_complete("t", "fast")
+        await world.fork("c", after_run_id="fast")
+        await cp.mark_run_complete("t", "slow")
+        await cp.claim_run("c", "slow")
+
+    async def test_cutting_a_cut_intersects(self, world: World) -> None:
+        """A fork of a fork never shows more than its parent."""
+        cp = world.checkpointer
+        for run_id in ("a", "b"):
+            await cp.claim_run("t", run_id)
+        await cp.append("t", [said("a1", run_id="a"), said("b1", run_id="b"), said("a2", run_id="a"), said("b2", run_id="b")])
+        await cp.mark_run_complete("t", "a")
+        await cp.mark_run_complete("t", "b")
+        at = (await world.messages())[2]
+        assert at.text == "a2"
+        await world.fork("c", at_message_id=at.id)
+        assert await world.texts("c") == ["a1", "a2"]
+        for n, cut in enumerate(({"at_message_id": at.id}, {"after_run_id": "a"}, {})):
+            await world.fork(f"d{n}", src="c", **cut)
+            assert await world.texts(f"d{n}") == ["a1", "a2"]
+        first = (await world.messages("c"))[0]
+        await world.fork("e", src="c", at_message_id=first.id)
+        assert await world.texts("e") == ["a1"]
+
+    async def test_partly_visible_run(self, world: World) -> None:
+        """If the child was cut inside a run, a fork after that run raises ForkBoundaryError, and its id still counts as
+        completed."""
+        attempt = await world.start("r1", "q")
+        (one,) = await world.runs.append(attempt, [said("one")])
+        await world.finish(attempt, said("two"))
+        await world.fork("c", at_message_id=one.id)
+        assert await world.texts("c") == ["q", "one"]
+        for src in ("c", "d"):
+            with pytest.raises(errors.ForkBoundaryError):
+                await world.fork("x", src=src, after_run_id="r1")
+            with pytest.raises(errors.RunAlreadyCompletedError):
+                await world.checkpointer.claim_run(src, "r1")
+            if src == "c":
+                await world.fork("d", src="c", at_message_id=one.id)
+        await world.turn("own", thread="c")
+        await world.fork("e", src="c", after_run_id="own")
+        assert await world.texts("e") == ["q", "one", "own?", "own!"]
+        with pytest.raises(errors.ForkBoundaryError):
+            await world.fork("x", src="e", after_run_id="r1")
+
+    async def test_inherited_message_id_is_taken(self, world: World) -> None:
+        """B2: An inherited message id is taken, for every operation that stores a message."""
+        plain = await world.threads.store_message("t", user("plain"))
+        attempt = await world.start("r1")
+        (old,) = await world.runs.append(attempt, [said("old")])
+        await world.finish(attempt)
+        await world.fork("c", after_run_id="r1")
+        await world.fork("d", src="c", at_message_id=old.id)
+        await world.store("branch", old.id, thread="d")
+        for thread in ("c", "d"):
+            before = await world.texts(thread)
+            claims = [(f"{n}", user("new", id=taken.id)) for n, taken in enumerate((plain, old))]
+            for run_id, message in claims:
+                await world.runs.accept(AcceptRequest(thread_id=thread, run_id=run_id, input=message))
+                assert (await world.claim(run_id, thread=thread)).outcome == "ended"
+                error = (await world.run(run_id, thread)).error
+                assert error is not None and error.code == "invalid_input"
+                with pytest.raises(errors.InvalidInputError):
+                    await world.threads.store_message(thread, message)
+                with pytest.raises(errors.InvalidInputError):
+                    await world.checkpointer.append(thread, [message.model_copy(update={"run_id": "x"})])
+            attempt = await world.start("live", thread=thread)
+            with pytest.raises(errors.InvalidInputError):
+                await world.runs.append(attempt, [said("new", id=plain.id)])
+            with pytest.raises(errors.InvalidInputError):
+                await world.finish(attempt, said("new", id=old.id))
+            await world.finish(attempt, said("fresh"))
+            assert await world.texts(thread) == [*before, "hi", "fresh"]
+
+    async def test_inherited_message_said_again(self, world: World) -> None:
+        """B1, I3: An inherited message that is stored again is found; one that was not inherited is stored."""
+        plain = await world.threads.store_message("t", user("plain"))
+        await world.turn("r1")
+        later = await world.threads.store_message("t", user("later"))
+        await world.fork("c", after_run_id="r1")
+        assert await world.threads.store_message("c", user("plain", id=plain.id)) == plain
+        await world.checkpointer.append("c", [user("plain", id=plain.id), user("later", id=later.id)])
+        assert await world.texts("c") == ["plain", "r1?", "r1!", "later"]
+
+    async def test_message_that_its_ancestor_stored_after_the_fork(self, world: World) -> None:
+        """B2, B3: The same message stored on both sides after the fork is a message and a leaf of each."""
+        await world.turn("r1")
+        await world.fork("c", after_run_id="r1")
+        message = user("same")
+        for thread in ("t", "c"):
+            stored = await world.threads.store_message(thread, message)
+            assert [(leaf.message_id, leaf.depth) for leaf in await world.leaves(thread)] == [(stored.id, 3)]
+            assert await world.texts(thread, leaf=stored.id) == ["r1?", "r1!", "same"]
+
+    async def test_open_run_id_is_taken(self, world: World) -> None:
+        """The id of a failed run inside which the child was cut is taken, because the child shows that run."""
+        await world.turn("r1")
+        await world.failed("bad")
+        at = await world.id_of("bad…")
+        await world.fork("c", at_message_id=at)
+        assert await world.texts("c") == ["r1?", "r1!", "bad?", "bad…"]
+        with pytest.raises(errors.RunAlreadyClaimedError):
+            await world.accept("bad", thread="c")
+        with pytest.raises(errors.RunAlreadyClaimedError):
+            await world.checkpointer.claim_run("c", "bad")
+        with pytest.raises(errors.RunAlreadyClaimedError):
+            await world.checkpointer.append("c", [user("x", run_id="bad")])
+        with pytest.raises(errors.RunNotCompletedError):
+            await world.fork("d", src="c", after_run_id="bad")
+        await world.turn("own", thread="c")
+        await world.fork("d", src="c", after_run_id="own")
+        assert await world.texts("d") == ["r1?", "r1!", "bad?", "bad…", "own?", "own!"]
+        await world.fork("e", src="c", after_run_id="r1")
+        assert await world.texts("e") == ["r1?", "r1!"]
+
+    async def test_open_run_that_completes_later(self, world: World) -> None:
+        """I5: If the run inside which the child was cut completes later, the child still shows only its part."""
+        attempt = await world.start("live", "q")
+        (half,) = await world.runs.append(attempt, [said("half")])
+        await world.fork("c", at_message_id=half.id)
+        await world.finish(attempt, said("rest"))
+        assert await world.texts("c") == ["q", "half"]
+        with pytest.raises(errors.RunNotCompletedError):
+            await world.fork("d", src="c", after_run_id="live")
+        await world.turn("own", thread="c")
+        await world.fork("d", src="c", after_run_id="own")
+        assert await world.texts("d") == ["q", "half", "own?", "own!"]
+
+    async def test_inherited_through_two_levels_and_a_branch(self, world: World) -> None:
+        """A branch of a fork sees the inherited messages, and its runs are inherited in turn."""
+        await world.turn("r1")
+        await world.turn("r2")
+        await world.fork("c", after_run_id="r2")
+        await world.turn("c1", thread="c")
+        await world.turn("c2", thread="c", parent_id=await world.id_of("r1!", "c"))
+        assert await world.texts("c") == ["r1?", "r1!", "c2?", "c2!"]
+        await world.fork("d", src="c", after_run_id="c2")
+        assert await world.texts("d") == ["r1?", "r1!", "c2?", "c2!"]
+        with pytest.raises(errors.RunAlreadyCompletedError):
+            await world.checkpointer.claim_run("d", "r1")
+        for run_id in ("r2", "c1"):
+            await world.checkpointer.claim_run("d", run_id)
+
+    async def test_branch_that_continues_an_open_run(self, world: World) -> None:
+        """F8, I5: Messages that follow an unfinished run's message keep it on their path, also through forks of forks."""
+        await world.turn("r1")
+        await world.checkpointer.claim_run("t", "x")
+        half = said("half", run_id="x")
+        await world.checkpointer.append("t", [half])
+        after = await world.store("after", half.id)
+        path = ["r1?", "r1!", "half", "after"]
+        assert await world.texts(leaf=after) == path
+        await world.fork("c", at_message_id=after)
+        await world.fork("d", src="c", at_message_id=after)
+        for thread in ("c", "d"):
+            assert await world.texts(thread) == path
+            assert await world.texts(thread, leaf=after) == path
+            assert [leaf.depth for leaf in await world.leaves(thread)] == [4]

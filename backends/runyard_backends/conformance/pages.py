@@ -1,0 +1,125 @@
+"""Pages of lists: limited in bytes, without large values, and complete for a caller that follows ``next``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+
+from runyard import Client
+from runyard.errors import InvalidCursorError
+from runyard.models import LARGE_VALUE_BYTES, ErrorInfo, HitlRequest, RunOptions
+from runyard.ports.commands import AcceptRequest, ThreadRequest, Write
+from runyard.ports.queries import PageRequest, PathRequest
+from runyard.ports.results import PAGE_BYTES, Page
+
+from .world import T as THREAD
+from .world import World, said, user
+
+T = TypeVar("T")
+
+PIECE = 200_000
+"""Bytes of a value that is too large for a list but allowed in every store."""
+MANY = PAGE_BYTES // PIECE + 5
+
+
+async def pages(ask: Callable[[str | None], Awaitable[Page[T]]]) -> list[list[T]]:
+    """Read every page, from the first one to the one without ``next``."""
+    found, cursor = list[list[T]](), None
+    while True:
+        page = await ask(cursor)
+        found.append(page.items)
+        if (cursor := page.next) is None:
+            return found
+
+
+class TestPages:
+    @pytest.mark.parametrize("newest_first", [False, True])
+    async def test_messages_come_in_pages_of_so_many_bytes(self, world: World, newest_first: bool) -> None:
+        ids = [(await world.threads.store_message(THREAD, user("x" * PIECE))).id for _ in range(MANY)]
+        path = PathRequest(limit=1000, newest_first=newest_first)
+        found = await pages(lambda at: world.threads.messages(THREAD, replace(path, cursor=at)))
+        assert len(found) == 2 and all(len(page) * PIECE <= PAGE_BYTES for page in found)
+        assert [message.id for page in found for message in page] == (ids[::-1] if newest_first else ids)
+
+    async def test_requests_come_in_pages_of_so_many_bytes(self, world: World) -> None:
+        ids = [f"q{n:03}" for n in range(MANY)]
+        attempt = await world.start("r1")
+        asked = [HitlRequest(request_id=id, payload={"question": "x" * PIECE}) for id in ids]
+        await world.runs.suspend(Write(attempt=attempt), asked)
+        for ask in (
+            lambda at: world.runs.requests(page=PageRequest(limit=1000, cursor=at)),
+            lambda at: world.runs.requests(pending=False, page=PageRequest(limit=1000, cursor=at)),
+        ):
+            found = await pages(ask)
+            assert len(found) == 2 and all(len(page) * PIECE <= PAGE_BYTES for page in found)
+            assert sorted(request.request_id for page in found for request in page) == ids
+
+    async def test_leaves_come_in_pages(self, world: World) -> None:
+        """B3: If a leaf is continued between two pages it is no longer listed; each other leaf is listed once."""
+        root = await world.threads.store_message(THREAD, user("?"))
+        leaves = [await world.threads.store_message(THREAD, said(f"{n}"), root.id) for n in range(7)]
+        attempt = await world.start("r1", parent_id=leaves[6].id)
+        await world.runs.fail(Write(attempt=attempt, messages=[said("no")]), ErrorInfo(code="x", message="x"))
+        everything = await world.leaves()
+        assert len(everything) == 8 and {leaf.depth for leaf in everything} == {2, 4}
+        found = await pages(lambda at: world.threads.branches(THREAD, PageRequest(limit=3, cursor=at)))
+        assert [len(page) for page in found] == [3, 3, 2] and [leaf for page in found for leaf in page] == everything
+        first = await world.threads.branches(THREAD, PageRequest(limit=3))
+        await world.threads.store_message(THREAD, user("more"), first.items[-1].message_id)
+        second = await world.threads.branches(THREAD, PageRequest(limit=5, cursor=first.next))
+        assert second.items == everything[3:]
+        for cursor in ("x", "e30="):
+            with pytest.raises(InvalidCursorError):
+                await world.threads.branches(THREAD, PageRequest(cursor=cursor))
+            with pytest.raises(InvalidCursorError):
+                await world.runs.attempts(THREAD, "r1", PageRequest(cursor=cursor))
+
+    async def test_result_of_a_run_is_whole_or_cut_to_a_number_of_bytes(self, world: World) -> None:
+        """A2: The outcome of a run has the last messages and the oldest requests up to a number of bytes, and names incomplete
+        lists."""
+        attempt = await world.start("r1")
+        await world.runs.append(attempt, [said("x" * PIECE) for _ in range(MANY)], first_event=3)
+        asked = [HitlRequest(request_id=f"q{n:03}", payload={"question": "x" * PIECE}) for n in range(MANY)]
+        await world.runs.suspend(Write(attempt=attempt, first_event=3 + MANY), asked)
+        await world.turn("r2", options=RunOptions(parallel=True))
+        client = Client(world.backend)
+        run = await client.run(THREAD, "r1")
+        whole = await client.result_of(run)
+        assert [len(message.text) for message in whole.messages] == [2, *[PIECE] * MANY] and whole.omitted == []
+        assert sorted(request.request_id for request in whole.requests) == [request.request_id for request in asked]
+        part = await client.result_of(run, PAGE_BYTES)
+        for items, name in ((part.messages, "messages"), (part.requests, "requests")):
+            assert name in part.omitted and PAGE_BYTES - 2 * PIECE < len(items) * PIECE <= PAGE_BYTES
+        assert part.messages == whole.messages[-len(part.messages) :]
+        assert part.requests == whole.requests[: len(part.requests)]
+
+    async def test_a_list_of_threads_leaves_large_values_out(self, world: World) -> None:
+        large, small = {"x": "x" * LARGE_VALUE_BYTES}, {"x": "x" * (LARGE_VALUE_BYTES // 2)}
+        await create(world, "one", extra=large, config=small)
+        await create(world, "two", extra=small, config=large)
+        one, two = (await world.threads.threads()).items
+        assert (one.extra, one.config, one.omitted) == ({}, small, ["extra"])
+        assert (two.extra, two.config, two.omitted) == (small, {}, ["config"])
+        whole = await world.threads.thread("one")
+        assert whole is not None and (whole.extra, whole.omitted) == (large, [])
+
+    async def test_a_list_of_runs_leaves_large_values_out(self, world: World) -> None:
+        await world.turn("small")
+        request = AcceptRequest(
+            thread_id=THREAD, run_id="large", input=user("x" * LARGE_VALUE_BYTES), metadata={"x": "x" * LARGE_VALUE_BYTES}
+        )
+        await world.runs.accept(request)
+        await world.finish(await world.take("large"), said("!"), result="x" * LARGE_VALUE_BYTES)
+        large, small = (await world.runs.runs()).items
+        assert small == await world.runs.run(THREAD, "small") and small.input is not None
+        assert (large.input, large.result, large.metadata) == (None, None, {})
+        assert sorted(large.omitted) == ["input", "metadata", "result"]
+        whole = await world.runs.run(THREAD, "large")
+        assert whole is not None and whole.input is not None and whole.result is not None and whole.omitted == []
+
+
+async def create(world: World, thread_id: str, **fields: Any) -> None:
+    await world.threads.create_thread(ThreadRequest(thread_id=thread_id, **fields))

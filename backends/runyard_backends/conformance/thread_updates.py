@@ -1,0 +1,93 @@
+"""Threads: changes of title, tags and extra, and the list of all."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from runyard import errors
+from runyard.models import JsonObject, Thread
+from runyard.ports.queries import PageRequest
+
+from .world import T, World
+
+pytestmark = pytest.mark.asyncio
+
+
+class TestThreadUpdates:
+    async def test_update_thread(self, world: World) -> None:
+        with pytest.raises(errors.ThreadNotFoundError):
+            await world.threads.update_thread(T, title="x")
+        await world.store("a")
+        await world.threads.update_thread(T, title="One", tags={"k": "v"}, extra={"a": 1, "b": {"c": 1}})
+        thread = await world.threads.update_thread(T, extra={"b": 2})
+        assert (thread.title, thread.tags, thread.extra) == ("One", {"k": "v", "title": "One"}, {"a": 1, "b": 2})
+        thread = await world.threads.update_thread(T, tags={"l": "w"})
+        assert thread.tags == {"l": "w", "title": "One"}, "F7: the title stays mirrored"
+        assert await world.threads.thread(T) == thread
+
+    async def test_merge_patch_with_none_clears_a_field(self, world: World) -> None:
+        """RFC 7396: A field that is None is cleared, also at the top level of extra; a field that is not given stays."""
+        await world.store("a")
+        before: JsonObject = {"a": 1, "b": {"c": None}, "d": 2}
+        await world.threads.update_thread(T, title="One", tags={"k": "v"}, extra=before)
+        thread = await world.threads.update_thread(T, extra={"a": None, "b": {"c": None, "e": 1}, "new": None})
+        assert thread.extra == {"b": {"c": None, "e": 1}, "d": 2}
+        thread = await world.threads.update_thread(T, title=None)
+        assert (thread.title, thread.tags) == (None, {"k": "v"}), "F7: the mirrored tag is cleared too"
+        thread = await world.threads.update_thread(T, tags=None)
+        assert (thread.tags, thread.extra) == ({}, {"b": {"c": None, "e": 1}, "d": 2})
+        thread = await world.threads.update_thread(T, title="Two", tags=None, extra=None)
+        assert (thread.title, thread.tags, thread.extra) == ("Two", {"title": "Two"}, {})
+        thread = await world.threads.update_thread(T)
+        assert (thread.title, thread.tags, thread.extra) == ("Two", {"title": "Two"}, {})
+        assert await world.threads.thread(T) == thread
+
+    async def test_a_tag_of_the_name_title_stays(self, world: World) -> None:
+        """F7: A tag named ``title`` stays if the thread has no title."""
+        await world.store("a")
+        await world.threads.update_thread(T, tags={"title": "mine"})
+        assert (await world.threads.update_thread(T, title=None)).tags == {"title": "mine"}
+
+    async def test_a_change_of_what_has_changed_is_refused(self, world: World) -> None:
+        """RFC 9110: A change with an outdated version is refused; comparison and change are one step."""
+        await world.store("a")
+        seen = await world.threads.update_thread(T, title="One")
+        changed = await world.threads.update_thread(T, title="Two", expected=seen.updated_at)
+        assert changed.updated_at > seen.updated_at
+        with pytest.raises(errors.PreconditionFailedError):
+            await world.threads.update_thread(T, title="Three", expected=seen.updated_at)
+        with pytest.raises(errors.PreconditionFailedError):
+            await world.threads.delete_thread(T, expected=seen.updated_at)
+        with pytest.raises(errors.PreconditionFailedError):
+            await world.threads.erase_thread(T, expected=seen.updated_at)
+        assert await world.threads.thread(T) == changed and await world.texts() == ["a"]
+        await world.threads.delete_thread(T, expected=changed.updated_at)
+        assert await world.threads.thread(T) is None
+
+    async def test_of_two_changes_at_once_one_is_made(self, world: World) -> None:
+        await world.store("a")
+        seen = await world.threads.thread(T)
+        assert seen is not None
+        answers = await asyncio.gather(
+            *(world.threads.update_thread(T, extra={str(n): n}, expected=seen.updated_at) for n in range(8)),
+            return_exceptions=True,
+        )
+        made = [answer for answer in answers if isinstance(answer, Thread)]
+        refused = [answer for answer in answers if isinstance(answer, errors.PreconditionFailedError)]
+        assert (len(made), len(refused)) == (1, 7)
+        assert await world.threads.thread(T) == made[0] and len(made[0].extra) == 1
+
+    async def test_threads_are_listed(self, world: World) -> None:
+        for n in range(5):
+            await world.store("x", thread=f"t{n}")
+        seen: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = await world.threads.threads(page=PageRequest(limit=2, cursor=cursor))
+            seen += [thread.thread_id for thread in page.items]
+            cursor = page.next
+            if cursor is None:
+                break
+        assert sorted(seen) == [f"t{n}" for n in range(5)]

@@ -1,0 +1,88 @@
+"""The author of a message decides whether a model may get the details beside its content (M5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from runyard.models import CheckpointData, JsonObject, Message
+from runyard.ports.commands import AcceptRequest, Cut, FanOut, ForkRequest, Write
+
+from .world import T, World, call, result, said, user
+
+pytestmark = pytest.mark.asyncio
+
+DETAILS: JsonObject = {"pydantic_ai": {"parts": [{"provider_name": "openai", "id": "msg_1"}], "n": [1, None]}}
+SAYS: JsonObject = {"pydantic_ai": {"parts": [{"content": ["look", {"kind": "image-url", "url": "http://10.0.0.1/x"}]}]}}
+
+
+class TestWriters:
+    async def test_m5_of_a_prompt_nothing_but_its_content_and_metadata_is_kept(self, world: World) -> None:
+        """M5: Of a prompt only content and metadata are stored, even if a caller sets other fields; metadata stays
+        unchanged."""
+        prompt = user("hi", provider_details=DETAILS, metadata=SAYS)
+        accepted = await world.runs.accept(AcceptRequest(thread_id=T, run_id="r", input=prompt))
+        attempt = await world.take("r")
+        [seen] = await world.runs.context(attempt)
+        for kept in (accepted.run.input, (await world.run("r")).input, seen):
+            assert kept is not None and (kept.provider_details, kept.metadata) == (None, SAYS)
+
+    async def test_m5_of_a_stored_message_nothing_but_its_content_and_metadata_is_kept(self, world: World) -> None:
+        for n, message in enumerate((user("a"), said("b"), call("c"), result("c"), Message(role="system", content="d"))):
+            sent = message.model_copy(update={"provider_details": DETAILS, "metadata": SAYS})
+            stored = await world.threads.store_message(T, sent)
+            assert (stored.provider_details, stored.metadata) == (None, SAYS), n
+            assert await world.threads.store_message(T, sent) == stored
+        assert {message.provider_details is None for message in await world.messages()} == {True}
+
+    async def test_m5_of_candidates_nothing_but_their_content_and_metadata_is_kept(self, world: World) -> None:
+        await world.turn("before")
+        candidates = [user("a", provider_details=DETAILS, metadata=SAYS), user("b", provider_details=DETAILS)]
+        fork = ForkRequest(src=T, new="job", cut=Cut(), fan=FanOut(messages=candidates, max_parallel=2))
+        await world.accept("job", None, kind="fork_many", fork=fork)
+        claim = await world.claim("job")
+        assert claim.fork is not None and claim.fork.fan is not None
+        assert [m.provider_details for m in claim.fork.fan.messages] == [None, None]
+
+    async def test_m5_what_an_attempt_appends_keeps_what_its_provider_said(self, world: World) -> None:
+        """M5, R9: The details of a provider in an attempt's messages are kept for the next attempt, for readers, and for forks
+        of forks."""
+        attempt = await world.start("r")
+        turns = (call("c"), result("c"), said("done"))
+        own = [message.model_copy(update={"provider_details": DETAILS}) for message in turns]
+        await world.runs.append(attempt, own[:2], first_event=1)
+        again = await world.runs.context(attempt)
+        assert [m.provider_details for m in again] == [None, DETAILS, DETAILS]
+        [ended] = await world.runs.complete([Write(attempt=attempt, messages=own[2:])])
+        assert not isinstance(ended, Exception)
+        await world.fork("child", after_run_id="r")
+        await world.turn("s", thread="child")
+        await world.fork("grandchild", "child", after_run_id="s")
+        for thread in (T, "child", "grandchild"):
+            assert [m.provider_details for m in await world.messages(thread)][:4] == [None, DETAILS, DETAILS, DETAILS]
+
+    async def test_m5_what_a_caller_stores_again_of_an_agent_is_a_callers(self, world: World) -> None:
+        """M5: An agent's message that a caller stores again is a caller's message."""
+        attempt = await world.start("r")
+        await world.finish(attempt, said("done", provider_details=DETAILS))
+        last = (await world.messages())[-1]
+        assert last.provider_details == DETAILS
+        stored = await world.threads.store_message("other", last.model_copy(update={"run_id": None}))
+        assert stored.provider_details is None
+        assert (await world.threads.store_message("other", last)).provider_details is None
+
+    async def test_m5_erasing_takes_what_a_provider_said_along(self, world: World) -> None:
+        attempt = await world.start("r")
+        await world.finish(attempt, said("done", provider_details=DETAILS))
+        await world.fork("child", after_run_id="r")
+        await world.threads.erase_thread(T)
+        assert [m.provider_details for m in await world.messages("child")] == [None, None]
+
+
+class TestCheckpointedWriters:
+    async def test_m5_what_a_host_appends_is_an_agents(self, world: World) -> None:
+        """M5: Messages that a host appends count as an agent's, because the in-process agent stores its model's answers in this
+        way."""
+        await world.checkpointer.claim_run(T, "r")
+        await world.checkpointer.append(T, [user("hi", run_id="r"), said("done", run_id="r", provider_details=DETAILS)])
+        data = await world.checkpointer.load(T) or CheckpointData()
+        assert [m.provider_details for m in data.messages] == [None, DETAILS]

@@ -1,0 +1,61 @@
+"""Page cursors: opaque text that names the last returned item."""
+
+from __future__ import annotations
+
+import base64
+import json
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from runyard.errors import InvalidCursorError
+from runyard.models import ALLOWED_YEARS
+
+
+def encode(value: Any) -> str:
+    """Encode ``value`` (JSON) as a cursor."""
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
+
+
+def decode(cursor: str) -> Any:
+    """Decode a cursor of :func:`encode`. Raises InvalidCursorError."""
+    try:
+        return json.loads(base64.urlsafe_b64decode(cursor.encode()))
+    except (ValueError, RecursionError):
+        raise InvalidCursorError("not a cursor of this list", field="cursor") from None
+
+
+def number(cursor: str) -> int:
+    """Decode a cursor that is a number from 0 to below 2**63. Raises InvalidCursorError."""
+    found = decode(cursor)
+    if type(found) is int and 0 <= found < 2**63:
+        return found
+    raise InvalidCursorError("not a cursor of this list", field="cursor")
+
+
+def moment(cursor: str) -> tuple[datetime, str]:
+    """Decode a cursor that consists of a time and an id. Raises InvalidCursorError."""
+    match decode(cursor):
+        case [str(text), str(id)]:
+            with suppress(ValueError):
+                at = datetime.fromisoformat(text)
+                if at.tzinfo is not None and at.year in ALLOWED_YEARS:
+                    return at, id
+    raise InvalidCursorError("not a cursor of this list", field="cursor")
+
+
+def message(cursor: str) -> tuple[datetime, UUID]:
+    """Decode a cursor that consists of the time and the id of a message. Raises InvalidCursorError."""
+    at, id = moment(cursor)
+    with suppress(ValueError):
+        return at, UUID(id)
+    raise InvalidCursorError("not a cursor of this list", field="cursor")
+
+
+def numbers(cursor: str, count: int, *, below: int) -> list[int]:
+    """Decode a cursor that consists of ``count`` numbers from 0 to ``below``. Raises InvalidCursorError."""
+    found = decode(cursor)
+    if isinstance(found, list) and len(found) == count and all(type(n) is int and 0 <= n < below for n in found):
+        return found
+    raise InvalidCursorError("not a cursor of this list", field="cursor")

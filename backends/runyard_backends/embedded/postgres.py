@@ -1,0 +1,169 @@
+"""A private Postgres server."""
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+
+from .install import EmbeddedServerError, PostgresInstall, find_postgres, reachable, server_user
+from .process import EmbeddedServer
+
+SUPERUSER = "postgres"
+PLACES = ("/var/tmp", "/tmp", tempfile.gettempdir())
+"""Directories for a cluster that cannot be in the data directory."""
+PREFIX = "runyard-"
+
+
+class EmbeddedPostgres(EmbeddedServer):
+    """Postgres with UTF8, C locale, scram passwords, TCP on 127.0.0.1 and no unix socket.
+
+    data_dir: as for every embedded server. If this process is root, the server gets an unprivileged user id. If that user
+    cannot access `data_dir`, for example below a private home directory, the cluster is in a directory of its own under
+    /var/tmp, and `data_dir/cluster` is a link to it.
+
+    durable: False turns fsync and synchronous commits off, for tests that do not crash the machine.
+    """
+
+    name = "Postgres"
+    graceful = signal.SIGINT  # "fast": roll back, checkpoint, exit
+    immediate = signal.SIGQUIT  # the next start recovers from the log
+
+    def __init__(self, data_dir: Path | None = None, *, durable: bool = True, max_connections: int = 200) -> None:
+        super().__init__(data_dir)
+        self._durable = durable
+        self._max_connections = max_connections
+        self._server_user = server_user()
+        self._install: PostgresInstall | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://{SUPERUSER}:{self.password}@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def _area(self) -> Path:
+        """Return the directory that the server's user can access: it contains `data`, which the user owns, and `install` if it
+        is needed. The directory itself is ours, so that the user cannot replace them."""
+        return (self.home / "cluster").resolve()
+
+    def _user(self) -> tuple[int | None, int | None]:
+        user = self._server_user
+        return (None, None) if user.uid == os.geteuid() else (user.uid, user.gid)
+
+    def _removals(self) -> list[Path]:
+        return [self._area, *super()._removals()] if self._given_dir is None else []
+
+    def _prepare(self) -> None:
+        self._make_area()
+        if self._install is None or not self._install.bin.is_dir():
+            self._install = find_postgres().for_user(self._server_user, self._area / "install")
+        if not (self._area / "data").exists():
+            self._initdb(self._install)
+
+    def _make_area(self) -> None:
+        link = self.home / "cluster"
+        user = self._server_user
+        if self._given_dir is None and user.uid != os.geteuid():
+            self.home.chmod(0o711)  # made by our mkdtemp; the server's user must pass through it but not list it
+        if link.is_symlink() and not link.exists():
+            link.unlink()  # the target in /var/tmp was deleted
+        if not link.exists():
+            if reachable(self.home, user):
+                link.mkdir(mode=0o711)
+            else:
+                link.symlink_to(self._reachable_directory())
+        area = self._area
+        if area.stat().st_uid != os.geteuid():
+            raise EmbeddedServerError(f"{area} belongs to another user; remove {link} to start afresh")
+        area.chmod(0o711)
+
+    def _reachable_directory(self) -> Path:
+        for place in PLACES:
+            parent = Path(place).resolve()
+            if parent.is_dir() and reachable(parent, self._server_user):
+                return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        raise EmbeddedServerError(
+            f"user id {self._server_user.uid}, under which Postgres runs, can reach no temporary directory"
+        )
+
+    def _initdb(self, install: PostgresInstall) -> None:
+        """Make the cluster under a temporary name first, so that an interrupted one is not mistaken for a complete one."""
+        new, secret = self._area / "new", self._area / "secret"
+        shutil.rmtree(new, ignore_errors=True)
+        secret.unlink(missing_ok=True)
+        new.mkdir(mode=0o700)
+        uid, gid = self._user()
+        try:
+            with os.fdopen(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+                out.write(self.password)
+            if uid is not None and gid is not None:
+                os.chown(new, uid, gid)
+                os.chown(secret, uid, gid)
+            login = [f"--username={SUPERUSER}", f"--pwfile={secret}", "--auth=scram-sha-256"]
+            made = subprocess.run(
+                [install.bin / "initdb", f"--pgdata={new}", *login, "--encoding=UTF8", "--locale=C", "--no-sync"],
+                user=uid,
+                group=gid,
+                extra_groups=None if uid is None else [],
+                cwd=self._area,
+                env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+        except OSError as error:
+            raise EmbeddedServerError(f"initdb could not run as user id {self._server_user.uid}: {error}") from error
+        finally:
+            secret.unlink(missing_ok=True)
+        if made.returncode:
+            raise EmbeddedServerError(f"initdb failed: {' | '.join(made.stderr.strip().splitlines()[-5:])}")
+        new.rename(self._area / "data")
+
+    def _command(self) -> tuple[list[str], Path]:
+        assert self._install is not None
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": "",
+            "max_connections": self._max_connections,
+            "shared_buffers": "128MB",
+            "timezone": "UTC",
+            "log_timezone": "UTC",
+            "fsync": "on" if self._durable else "off",
+            "synchronous_commit": "on" if self._durable else "off",
+            "full_page_writes": "on" if self._durable else "off",
+        }
+        flags = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        return [str(self._install.bin / "postgres"), "-D", str(self._area / "data"), *flags], self._area
+
+    def _is_ready(self) -> bool:
+        """Check readiness as pg_ctl does: line 1 of postmaster.pid is the process id, line 8 the state."""
+        try:
+            lines = (self._area / "data" / "postmaster.pid").read_text().splitlines()
+        except OSError:
+            return False
+        return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
+
+
+def forget_cluster(home: Path) -> None:
+    """Remove the cluster behind the link in ``home``, the directory of a server that does not run.
+
+    Removes only a directory that `_make_area` can have made: it belongs to this user, is directly in one of PLACES, and has the
+    right name. A link to anything else may come from another user, and is left to the caller that removes ``home``.
+    """
+    link = home / "cluster"
+    if not link.is_symlink() or link.lstat().st_uid != os.geteuid():
+        return
+    area = link.readlink()
+    made_here = area.parent in [Path(place).resolve() for place in PLACES] and area.name.startswith(PREFIX)
+    try:
+        found = area.lstat()
+    except OSError:
+        return
+    if made_here and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+        shutil.rmtree(area)
+        link.unlink()

@@ -1,0 +1,151 @@
+"""The part of a backend that a client needs, over the HTTP API."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from functools import cache
+from typing import Final, cast
+
+import httpx
+from pydantic import TypeAdapter
+
+from runyard.errors import InvalidInputError
+from runyard.models import FeedEntry
+from runyard.ports.queries import FIRST_PAGE, PageRequest
+from runyard.ports.results import Page
+from runyard.ports.scheduling import Effects, EventLog, Scheduler
+from runyard.ports.stores import (
+    Backend,
+    Checkpointer,
+    Feed,
+    KeyStore,
+    LimitStore,
+    QueueStore,
+    RunStore,
+    ThreadStore,
+    UsageStore,
+    WebhookStore,
+    WorkerStore,
+)
+from runyard.ports.streams import Streams
+from runyard.ports.workers import WorkerInfo
+
+from .codec import paging, read_page
+from .runs import HttpRunStore
+from .streams import HttpStreams
+from .threads import HttpThreadStore
+from .transport import Transport
+from .unsupported import DirectOnly, only_direct
+from .usage import HttpUsageStore
+from .webhooks import HttpWebhookStore
+
+CONNECT_SECONDS: Final = 5.0
+"""Seconds within which a connection must be open."""
+
+
+class HttpFeed:
+    """The feed of the key's tenant."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def read(self, page: PageRequest = FIRST_PAGE) -> Page[FeedEntry]:
+        """Return the entries after ``cursor``."""
+        return read_page(FeedEntry, (await self._transport.ask("GET", "feed", query=paging(page))).data)
+
+
+class HttpWorkerStore(DirectOnly):
+    """The list of the deployment's workers."""
+
+    def __init__(self, transport: Transport) -> None:
+        super().__init__("workers")
+        self._transport = transport
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Return all known workers, the oldest first. Needs a key with the scope admin."""
+        return _workers().validate_python((await self._transport.ask("GET", "workers")).data["items"])
+
+
+class HttpBackend:
+    """Use a deployment through its API, for the tenant of the key. Workers need a direct connection."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.tenant = ""
+        self.feed: Feed = HttpFeed(transport)
+        self.usage = cast(UsageStore, HttpUsageStore(transport))
+        self.threads = cast(ThreadStore, HttpThreadStore(transport))
+        self.runs = cast(RunStore, HttpRunStore(transport))
+        self.workers = cast(WorkerStore, HttpWorkerStore(transport))
+        self.checkpointer = cast(Checkpointer, DirectOnly("checkpointer"))
+        self.limits = cast(LimitStore, DirectOnly("limits"))
+        self.queues = cast(QueueStore, DirectOnly("queues"))
+        self.keys = cast(KeyStore, DirectOnly("keys"))
+        self.webhooks = cast(WebhookStore, HttpWebhookStore(transport))
+        self.scheduler = cast(Scheduler, DirectOnly("scheduler"))
+        self.events = cast(EventLog, DirectOnly("events"))
+        self.streams: Streams = HttpStreams(transport, self.threads, self.runs)
+
+    def for_tenant(self, tenant: str) -> Backend:
+        """Raise CapabilityMissingError, because the key's tenant is the only one."""
+        raise only_direct("another tenant")
+
+    async def check(self) -> None:
+        """Ask the API whether it is ready. Raises BackendUnavailableError."""
+        await self._transport.check()
+
+    async def notifications(self) -> AsyncGenerator[Effects]:
+        """Raise CapabilityMissingError, because only workers need notifications."""
+        raise only_direct("notifications")
+        yield Effects()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
+
+
+async def connect(
+    url: str,
+    *,
+    tenant: str,
+    api_key: str | None,
+    timeout: float,
+    patience: float,
+    transport: httpx.AsyncBaseTransport | None,
+) -> Backend:
+    """Connect to the API; see :func:`runyard_backends.http.connect`."""
+    if tenant:
+        raise InvalidInputError("over HTTP the API key determines the tenant; leave tenant out", field="tenant")
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+        raise InvalidInputError("the API key contains characters that are not allowed in a key", field="api_key")
+    http = httpx.AsyncClient(
+        base_url=_base(url),
+        headers={"Authorization": f"Bearer {api_key}"} if api_key is not None else {},
+        timeout=httpx.Timeout(timeout, connect=min(CONNECT_SECONDS, timeout)),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
+        transport=transport,
+    )
+    backend = HttpBackend(Transport(http, patience))
+    try:
+        await backend.check()
+    except BaseException:
+        await backend.close()
+        raise
+    return backend
+
+
+def _base(url: str) -> httpx.URL:
+    try:
+        base = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise InvalidInputError(f"not a URL: {error}", field="url") from None
+    if base.userinfo:  # httpx would send these instead of the key
+        raise InvalidInputError("the URL of an API must not contain a user or a password; give the key as api_key", field="url")
+    if not base.host or base.query or base.fragment:
+        raise InvalidInputError("the URL of an API is a host with an optional path, without query and fragment", field="url")
+    return base
+
+
+@cache
+def _workers() -> TypeAdapter[list[WorkerInfo]]:
+    return TypeAdapter(list[WorkerInfo])

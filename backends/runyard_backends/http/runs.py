@@ -1,0 +1,159 @@
+"""The run store over HTTP: the calls of clients."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from runyard.domain.json_bounds import check_value
+from runyard.errors import (
+    AccessError,
+    HitlRequestNotFoundError,
+    InvalidInputError,
+    RunConflictError,
+    RunNotFoundError,
+    RunyardError,
+)
+from runyard.models import AttemptInfo, HitlRequest, Run, new_id
+from runyard.ports.commands import AcceptRequest
+from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
+from runyard.ports.results import Aborted, Accepted, Changed, Page, Responded
+
+from . import codec
+from .codec import given, read, read_page
+from .transport import HttpReply, Transport
+from .unsupported import DirectOnly, only_direct
+
+
+class HttpRunStore(DirectOnly):
+    """The client's part of :class:`runyard.ports.stores.RunStore`. The server carries out effects, so none are returned."""
+
+    def __init__(self, transport: Transport) -> None:
+        super().__init__("runs")
+        self._transport = transport
+
+    async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
+        """Accept a run, or a job that forks, probes or fans out. A call whose answer was lost is repeated and finds the run."""
+        for what, there in {
+            "connection=": connection is not None,
+            "app_version=": request.app_version is not None,
+            "webhook= of a job": request.options.webhook is not None and request.kind != "prompt",
+            "a run that another one starts": request.job is not None,
+        }.items():
+            if there:
+                raise only_direct(what)
+        headers = {"traceparent": request.trace_context} if request.trace_context is not None else {}
+        thread = ("POST", "threads", request.thread_id)
+        if request.fork is None:
+            answer = await self._transport.ask(*thread, "runs", body=codec.prompt(request), headers=headers)
+            return _accepted(answer)
+        if request.kind == "fork":
+            body = {**codec.fork(request.fork), "wait": True, "job_id": request.run_id}
+            return _accepted(await self._transport.ask(*thread, "fork", body=body, headers=headers))
+        body = codec.probe(request, request.fork) if request.fork.fan is None else codec.fan_out(request, request.fork)
+        before = await self.run(request.thread_id, request.run_id)
+        try:
+            await self._transport.ask(*thread, request.kind, query={"wait": 0}, body=body, headers=headers)
+        except (RunConflictError, InvalidInputError, AccessError):
+            raise
+        except RunyardError:  # the job's own error, if it ended before
+            run = await self.run(request.thread_id, request.run_id)
+            if run is None or not run.ended:
+                raise
+        else:
+            run = await self._existing(request.thread_id, request.run_id)
+        return Accepted(run, created=before is None)
+
+    async def respond(
+        self,
+        answer: Any,
+        *,
+        thread_id: str | None = None,
+        request_id: str | None = None,
+        response_id: str | None = None,
+        answered_by: str | None = None,
+        on_behalf_of: str | None = None,
+    ) -> Responded:
+        """Answer a request. A repetition with the same answer changes nothing, so the call can be repeated."""
+        check_value(answer, "answer")
+        if answered_by is not None:
+            raise InvalidInputError("over HTTP the API key is the author of an answer; use on_behalf_of", field="answered_by")
+        if request_id is None:  # a repetition could answer another request that waits by then
+            response_id = response_id or new_id()
+        body = {"answer": answer, **given(response_id=response_id, on_behalf_of=on_behalf_of)}
+        if thread_id is not None:
+            body |= given(request_id=request_id)
+            found = await self._transport.ask("POST", "threads", thread_id, "respond", body=body)
+        elif request_id is None:
+            raise InvalidInputError("name the thread or the request to answer", field="thread_id")
+        else:
+            found = await self._transport.ask("POST", "requests", request_id, "respond", body=body)
+        return Responded(read(HitlRequest, found.data), created=True)
+
+    async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
+        """Cancel a run; a cancelled run stays unchanged."""
+        answer = await self._transport.ask("POST", "threads", thread_id, "runs", run_id, "cancel", body={"keep": keep})
+        return Changed(read(Run, answer.data))
+
+    async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
+        """Cancel the run that waits for a human. The call is not repeated, because another run may wait by then."""
+        body = given(reason=reason, run_id=run_id)
+        answer = await self._transport.ask("POST", "threads", thread_id, "abort", repeat=run_id is not None, body=body)
+        return Aborted(read(Run, answer.data) if answer.data is not None else None)
+
+    async def redrive(self, thread_id: str, run_id: str) -> Changed:
+        """Queue a failed or dead run again. The call is not repeated, because the run may have failed once more by then."""
+        answer = await self._transport.ask("POST", "threads", thread_id, "runs", run_id, "redrive", repeat=False)
+        return Changed(read(Run, answer.data))
+
+    async def delete_run(self, thread_id: str, run_id: str) -> None:
+        """Delete the content of a run. The call is not repeated, because another thread may have the id by then."""
+        await self._transport.ask("DELETE", "threads", thread_id, "runs", run_id, repeat=False)
+
+    async def run(self, thread_id: str, run_id: str) -> Run | None:
+        """Return one run, or None."""
+        with suppress(RunNotFoundError):
+            return await self._existing(thread_id, run_id)
+        return None
+
+    async def _existing(self, thread_id: str, run_id: str) -> Run:
+        return read(Run, (await self._transport.ask("GET", "threads", thread_id, "runs", run_id)).data)
+
+    async def runs(self, where: RunFilter = ALL_RUNS, page: PageRequest = FIRST_PAGE) -> Page[Run]:
+        """Return runs, the newest first."""
+        times = {"since": _time(where.since), "before": _time(where.before)}
+        query = {"status": where.status, "agent": where.agent, **codec.paging(page), **times}
+        path = ("runs",) if where.thread_id is None else ("threads", where.thread_id, "runs")
+        return read_page(Run, (await self._transport.ask("GET", *path, query=query)).data)
+
+    async def explain(self, thread_id: str, run_id: str) -> str:
+        """Return one sentence about the run."""
+        answer = await self._transport.ask("GET", "threads", thread_id, "runs", run_id, "explain")
+        return str(answer.data["explanation"])
+
+    async def attempts(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Page[AttemptInfo]:
+        """Return the run's attempts, in order."""
+        answer = await self._transport.ask("GET", "threads", thread_id, "runs", run_id, "attempts", query=codec.paging(page))
+        return read_page(AttemptInfo, answer.data)
+
+    async def request(self, request_id: str) -> HitlRequest | None:
+        """Return one request, or None."""
+        with suppress(HitlRequestNotFoundError):
+            return read(HitlRequest, (await self._transport.ask("GET", "requests", request_id)).data)
+        return None
+
+    async def requests(
+        self, *, thread_id: str | None = None, pending: bool = True, page: PageRequest = FIRST_PAGE
+    ) -> Page[HitlRequest]:
+        """Return the requests of the inbox, the oldest first."""
+        query = {"thread_id": thread_id, "pending": pending, **codec.paging(page)}
+        return read_page(HitlRequest, (await self._transport.ask("GET", "requests", query=query)).data)
+
+
+def _accepted(answer: HttpReply) -> Accepted:
+    return Accepted(read(Run, answer.data), created=answer.status == 202)
+
+
+def _time(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment is not None else None

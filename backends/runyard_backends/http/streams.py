@@ -1,0 +1,110 @@
+"""Streams of the HTTP API that outlive their connections: a reader reconnects with the last id that arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+from runyard.domain.events import ThreadEvent
+from runyard.errors import BackendUnavailableError, ThreadNotFoundError
+from runyard.events.run_outcome import complete_outcome
+from runyard.models import Event, HitlRequest, Message, Run
+from runyard.ports.stores import RunStore, ThreadStore
+from runyard.ports.streams import Outcome
+from runyard.support.store_retries import jittered
+
+from .codec import read
+from .transport import Frame, Transport
+
+RECONNECT_SECONDS: Final = 0.05
+"""Seconds before a reader reconnects to a stream that carried events."""
+IDLE_RECONNECT_SECONDS: Final = 1.0
+"""Seconds before a reader reconnects to a stream that carried none."""
+FINAL: Final = frozenset({"run.completed", "run.cancelled"})
+"""Events that are always the last ones. Other ends of a run may be followed by more, after a redrive."""
+
+
+class HttpStreams:
+    """Implements :class:`runyard.ports.streams.Streams`: the server follows runs and threads. ``threads`` and ``runs`` are
+    used to read the rest of an outcome that the server cut."""
+
+    def __init__(self, transport: Transport, threads: ThreadStore, runs: RunStore) -> None:
+        self._transport, self._threads, self._runs = transport, threads, runs
+
+    async def follow_run(
+        self, thread_id: str, run_id: str, last_event_id: str | None = None, *, found: Run | None = None
+    ) -> AsyncGenerator[Event]:
+        """Yield a run's events after ``last_event_id``, until it ends or is suspended. ``found`` is not used: the server reads
+        the run.
+
+        Raises RunNotFoundError, and BackendUnavailableError if no server can be reached in time.
+        """
+        kind = None
+        async with aclosing(self._frames("threads", thread_id, "runs", run_id, "stream", last=last_event_id)) as frames:
+            async for frame in frames:
+                if frame is not None:
+                    event = read(Event, json.loads(frame.data))
+                    kind = event.type
+                    yield event
+                elif kind in FINAL:
+                    return
+
+    async def follow_thread(self, thread_id: str, after: str | None = None) -> AsyncGenerator[ThreadEvent]:
+        """Yield the events of a thread's runs, each with the cursor that continues after it, until the thread is deleted.
+
+        Raises ThreadNotFoundError, and BackendUnavailableError if no server can be reached in time.
+        """
+        begun = False
+        try:
+            async with aclosing(self._frames("threads", thread_id, "stream", last=after)) as frames:
+                async for frame in frames:
+                    begun = True
+                    if frame is not None and frame.id is not None:
+                        yield ThreadEvent(frame.id, read(Event, json.loads(frame.data)))
+        except ThreadNotFoundError:
+            if not begun:
+                raise
+
+    async def thread_cursor(self, thread_id: str) -> str:
+        """Return the cursor at which a new stream begins; the server sends it before any event. Raises ThreadNotFoundError."""
+        async with self._transport.stream("threads", thread_id, "stream", last=None) as frames:
+            if frames is not None:
+                async for frame in frames:
+                    if frame.id is not None:
+                        return frame.id
+        raise BackendUnavailableError("the stream of a thread ended before its cursor arrived; call again", thread_id=thread_id)
+
+    async def outcome(self, run: Run, max_bytes: int | None = None) -> Outcome:
+        """Return the outcome of a run that stopped. Raises ResultExpiredError.
+
+        The server cuts the outcome at its own limit and ignores ``max_bytes``. The rest is read if ``max_bytes`` is None.
+        """
+        while True:
+            path = ("threads", run.thread_id, "runs", run.run_id, "wait")
+            answer = await self._transport.ask("GET", *path, query={"wait": self._transport.wait})
+            if answer.status == 200:
+                found = answer.data
+                messages = [read(Message, message) for message in found["messages"]]
+                requests = [read(HitlRequest, request) for request in found["requests"]]
+                outcome = Outcome(read(Run, found["run"]), messages, requests, found["omitted"])
+                if outcome.omitted and max_bytes is None:
+                    return await complete_outcome(self._threads, self._runs, outcome)
+                return outcome
+
+    async def _frames(self, *path: str, last: str | None) -> AsyncGenerator[Frame | None]:
+        """Yield the frames of a stream, over as many connections as necessary; None after each connection that ended."""
+        while True:
+            pause = IDLE_RECONNECT_SECONDS
+            async with self._transport.stream(*path, last=last) as frames:
+                if frames is None:
+                    return
+                async for frame in frames:
+                    last = frame.id or last
+                    if frame.data:
+                        pause = RECONNECT_SECONDS
+                        yield frame
+            yield None
+            await asyncio.sleep(jittered(pause))

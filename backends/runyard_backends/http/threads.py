@@ -1,0 +1,128 @@
+"""The thread store over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Final
+
+from runyard.domain.etags import etag_of
+from runyard.domain.json_bounds import check_value
+from runyard.domain.quoting import brief
+from runyard.domain.unset import UNSET, Unset
+from runyard.errors import InvalidInputError, ThreadNotFoundError
+from runyard.models import Branch, JsonObject, Message, Thread
+from runyard.ports.commands import ForkRequest, ThreadRequest
+from runyard.ports.queries import ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, ThreadFilter
+from runyard.ports.results import Created, Forked, Page
+from runyard.ports.scheduling import Effects
+
+from . import codec
+from .codec import given, read, read_page
+from .transport import Transport
+from .unsupported import DirectOnly
+
+PAGE_SIZE: Final = 500
+"""Messages per request when a whole path is read."""
+
+
+class HttpThreadStore(DirectOnly):
+    """The client's part of :class:`runyard.ports.stores.ThreadStore`."""
+
+    def __init__(self, transport: Transport) -> None:
+        super().__init__("threads")
+        self._transport = transport
+
+    async def thread(self, thread_id: str) -> Thread | None:
+        """Return one thread, or None."""
+        with suppress(ThreadNotFoundError):
+            return read(Thread, (await self._transport.ask("GET", "threads", thread_id)).data)
+        return None
+
+    async def threads(self, where: ThreadFilter = ALL_THREADS, page: PageRequest = FIRST_PAGE) -> Page[Thread]:
+        """Return threads, the oldest first."""
+        if name := next((name for name in where.tags if ":" in name), None):
+            raise InvalidInputError(f"over HTTP, a tag with a colon in its name cannot be a filter: {brief(name)}")
+        tag = [f"{name}:{value}" for name, value in where.tags.items()]
+        query = {"parent_thread_id": where.parent_thread_id, "agent": where.agent, "tag": tag, **codec.paging(page)}
+        return read_page(Thread, (await self._transport.ask("GET", "threads", query=query)).data)
+
+    async def create_thread(self, request: ThreadRequest) -> Created:
+        """Make a thread, or find the one that the same request made."""
+        body = given(
+            thread_id=request.thread_id,
+            agent=request.agent,
+            title=request.title,
+            tags=dict(request.tags),
+            extra=request.extra,
+            config=request.config,
+        )
+        answer = await self._transport.ask("POST", "threads", body=body)
+        return Created(read(Thread, answer.data), created=answer.status == 201)
+
+    async def update_thread(
+        self,
+        thread_id: str,
+        *,
+        title: str | Unset | None = UNSET,
+        tags: Mapping[str, str] | Unset | None = UNSET,
+        extra: JsonObject | Unset | None = UNSET,
+        expected: datetime | None = None,
+    ) -> Thread:
+        """Set the given fields and clear those that are None. With ``expected`` the call is not repeated, because the first one
+        changed the version."""
+        if extra is not UNSET:
+            check_value(extra, "extra")
+        patch: dict[str, Any] = {"title": title, "tags": dict(tags) if isinstance(tags, Mapping) else tags, "extra": extra}
+        body: JsonObject = {name: value for name, value in patch.items() if not isinstance(value, Unset)}
+        headers = _if_match(expected)
+        answer = await self._transport.ask("PATCH", "threads", thread_id, repeat=expected is None, body=body, headers=headers)
+        return read(Thread, answer.data)
+
+    async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]:
+        """Return a path of the tree; without ``limit``, all of it."""
+        order = "newest_first" if path.newest_first else "oldest_first"
+        query = {"leaf_id": path.leaf_id, "limit": PAGE_SIZE if path.limit is None else path.limit, "order": order}
+        found: list[Message] = []
+        cursor = path.cursor
+        while True:
+            answer = await self._transport.ask("GET", "threads", thread_id, "messages", query={**query, "cursor": cursor})
+            part = read_page(Message, answer.data)
+            found += part.items
+            cursor = part.next
+            if path.limit is not None or cursor is None:
+                return Page(found, cursor)
+
+    async def branches(self, thread_id: str, page: PageRequest = FIRST_PAGE) -> Page[Branch]:
+        """Return the leaves, the oldest first."""
+        answer = await self._transport.ask("GET", "threads", thread_id, "branches", query=codec.paging(page))
+        return read_page(Branch, answer.data)
+
+    async def store_message(
+        self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None
+    ) -> Message:
+        """Store a message without a run. A call whose answer was lost is repeated and finds the message by its id."""
+        body = given(message=codec.message(message), parent_id=parent_id, expected_leaf=expected_leaf)
+        return read(Message, (await self._transport.ask("POST", "threads", thread_id, "messages", body=body)).data)
+
+    async def fork(self, request: ForkRequest) -> Forked:
+        """Fork, or find the fork that the same request made."""
+        answer = await self._transport.ask("POST", "threads", request.src, "fork", body=codec.fork(request))
+        return Forked(read(Thread, answer.data["thread"]), created=answer.status == 201)
+
+    async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
+        """Delete a thread. The call is not repeated, because another thread may have its id by then."""
+        query = {"cancel": cancel}
+        await self._transport.ask("DELETE", "threads", thread_id, repeat=False, query=query, headers=_if_match(expected))
+        return Effects()
+
+    async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
+        """Delete a thread and erase its messages. The call is not repeated."""
+        query = {"cancel": cancel, "erase": True}
+        await self._transport.ask("DELETE", "threads", thread_id, repeat=False, query=query, headers=_if_match(expected))
+        return Effects()
+
+
+def _if_match(expected: datetime | None) -> dict[str, str]:
+    return {"If-Match": etag_of(expected)} if expected is not None else {}

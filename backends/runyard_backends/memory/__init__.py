@@ -1,0 +1,144 @@
+"""The memory backend: the executable specification of the stores, and a backend for tests in one process.
+
+Forks and branches copy the messages that they see. The store remembers nothing about cuts, so the rules can be read off the
+code. No method awaits between reading and writing, so each is atomic. ``memory://`` opens a new database; ``memory://name``
+opens one that all connections of the process with that name share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
+
+from runyard.errors import InvalidInputError
+from runyard.events.streams import DirectStreams
+from runyard.ports.results import PAGE_BYTES
+from runyard.ports.scheduling import Effects, EventLog, Scheduler
+from runyard.ports.stores import (
+    Backend,
+    Checkpointer,
+    Feed,
+    KeyStore,
+    LimitStore,
+    QueueStore,
+    RunStore,
+    ThreadStore,
+    UsageStore,
+    WebhookStore,
+    WorkerStore,
+)
+from runyard.ports.streams import Streams
+
+from .api_keys import MemoryKeyStore
+from .checkpointer import MemoryCheckpointer
+from .events import MemoryEventLog
+from .feed import MemoryFeed
+from .limits import MemoryLimitStore
+from .queues import MemoryQueueStore
+from .runs import MemoryRunStore
+from .scheduler import MemoryScheduler
+from .state import Clock, Database, wall_clock
+from .threads import MemoryThreadStore
+from .usage import MemoryUsageStore
+from .webhooks import MemoryWebhookStore
+from .workers import MemoryWorkerStore
+
+__all__ = ["MemoryBackend", "MemoryWorld", "connect"]
+
+
+class MemoryWorld:
+    """The state that the connections to one database share.
+
+    ``now``: the clock, which a test may control. ``page_bytes``: maximal size of a page of a list; a page has at least one
+    entry.
+    ``events`` and ``scheduler``: those of another backend; by default both are in memory.
+    """
+
+    def __init__(
+        self,
+        now: Clock = wall_clock,
+        page_bytes: int = PAGE_BYTES,
+        events: EventLog | None = None,
+        scheduler: Scheduler | None = None,
+    ) -> None:
+        self.db = Database(now, page_bytes)
+        own_events = MemoryEventLog()
+        self.events = events or own_events
+        self.scheduler = scheduler or MemoryScheduler(now, own_events)
+
+
+class MemoryBackend:
+    """One tenant's connection to a world."""
+
+    def __init__(self, world: MemoryWorld, tenant: str) -> None:
+        self.tenant = tenant
+        self.world = world
+        self.checkpointer: Checkpointer = MemoryCheckpointer(world.db, tenant)
+        self.threads: ThreadStore = MemoryThreadStore(world.db, tenant)
+        self.runs: RunStore = MemoryRunStore(world.db, tenant)
+        self.feed: Feed = MemoryFeed(world.db, tenant)
+        self.usage: UsageStore = MemoryUsageStore(world.db, tenant)
+        self.limits: LimitStore = MemoryLimitStore(world.db)
+        self.webhooks: WebhookStore = MemoryWebhookStore(world.db, tenant)
+        self.workers: WorkerStore = MemoryWorkerStore(world.db)
+        self.queues: QueueStore = MemoryQueueStore(world.db)
+        self.keys: KeyStore = MemoryKeyStore(world.db, tenant)
+        self.scheduler: Scheduler = world.scheduler
+        self.events: EventLog = world.events
+        self.streams: Streams = DirectStreams(self)
+
+    def for_tenant(self, tenant: str) -> Backend:
+        """Return a backend on the same world, bound to another tenant."""
+        return MemoryBackend(self.world, tenant)
+
+    async def check(self) -> None:
+        """Do nothing: memory is always reachable."""
+
+    async def notifications(self) -> AsyncGenerator[Effects]:
+        """Yield once at the start, and then the effects of each call that returns no effects to its caller."""
+        with self.world.db.listen() as told:
+            yield Effects()
+            while True:
+                yield await told.get()
+
+    async def close(self) -> None:
+        """Do nothing: the world lives as long as it is referenced."""
+
+
+_worlds: WeakValueDictionary[str, MemoryWorld] = WeakValueDictionary()
+
+
+async def connect(
+    url: str = "memory://",
+    *,
+    tenant: str = "",
+    now: Clock | None = None,
+    page_bytes: int = PAGE_BYTES,
+    world: MemoryWorld | None = None,
+    redis: str | None = None,
+) -> Backend:
+    """Connect to ``memory://`` (a new database) or ``memory://name`` (a database shared in this process).
+
+    ``now`` is the clock of a new database, and ``page_bytes`` the maximal size of a page of a list, which has at least one
+    entry. ``world`` joins an existing database.
+    ``redis``: the URL of the server that schedules the runs of a new database and stores their events, ``fakeredis://`` for one
+    inside this process. By default both are in memory. Close a backend that has such a server.
+
+    Raises InvalidInputError if ``redis`` is given for an existing database; ExtraMissingError if it is ``fakeredis://`` and
+    fakeredis is not installed.
+    """
+    if redis is not None:
+        if world is not None or urlsplit(url).netloc:
+            raise InvalidInputError("a shared memory database has a scheduler; give redis with memory:// only", field="redis")
+        from .on_redis import MemoryOnRedis  # the driver takes time to import, and few use it here
+
+        return MemoryOnRedis(redis, tenant, now or wall_clock, page_bytes)
+    if world is None:
+        name = urlsplit(url).netloc
+        world = _worlds.get(name) if name else None
+        if world is None:
+            world = MemoryWorld(now or wall_clock, page_bytes)
+            if name:
+                _worlds[name] = world
+    return MemoryBackend(world, tenant)

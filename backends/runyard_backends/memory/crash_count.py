@@ -1,0 +1,31 @@
+"""How often a run has crashed without progress, and the end of a run that crashes too often."""
+
+from __future__ import annotations
+
+from runyard.domain.crashes import MAX_CRASHES
+from runyard.domain.states import RunStatus
+from runyard.models import ErrorInfo
+from runyard.ports.scheduling import Effects
+
+from . import lanes
+from .state import Database, RunState, ThreadState
+
+
+def count(run: RunState, *, crashed: bool = False) -> int:
+    """Count the crashes without progress. A crash while the attempt waited to run alone does not count."""
+    if run.progress:
+        return int(crashed)
+    waited = run.run.crash_count == MAX_CRASHES - 1 and not run.isolated
+    return run.run.crash_count + int(crashed and not waited)
+
+
+def end(db: Database, thread: ThreadState, run: RunState, crashes: int, how: str) -> Effects | None:
+    """End a run that was cancelled or has crashed too often; return None if it goes on. ``how``: how it crashed."""
+    if run.run.cancel_requested_at is not None:
+        run.run.crash_count = crashes
+        return lanes.end_outside(db, thread, run, RunStatus.CANCELLED)
+    if crashes < MAX_CRASHES:
+        return None
+    run.run.crash_count = crashes
+    error = ErrorInfo(code="poison", message=f"{MAX_CRASHES} crashes without progress: {how}; redrive it")
+    return lanes.end_outside(db, thread, run, RunStatus.DEAD, error)

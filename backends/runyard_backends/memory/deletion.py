@@ -1,0 +1,53 @@
+"""The memory store's deletion of one run's content."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from runyard.errors import RunInUseError
+from runyard.models import Run
+
+from .state import Database, Entry, RunState, ThreadState
+
+
+def delete_run(db: Database, thread: ThreadState, run: RunState) -> None:
+    """Delete the run's content. Raises RunInUseError. ``run.request`` stays, because the digest of a repeated request is
+    compared with it."""
+    details = {"thread_id": thread.id, "run_id": run.id, "status": str(run.run.status)}
+    if run.live:
+        raise RunInUseError(f"run {run.id!r} of thread {thread.id!r} is {run.run.status}; cancel it first", **details)
+    if run.run.completion_seq is not None:
+        message = f"run {run.id!r} is part of the context of thread {thread.id!r}; delete or erase the thread"
+        raise RunInUseError(message, **details)
+    threads = [other for other in db.threads.values() if not other.deleted]
+    shown = {entry.place for other in threads for branch in other.branches for entry in branch.prefix}
+    doomed = [entry for entry in run.own() if entry.place not in shown]
+    if (user := _goes_on_from(thread, doomed)) is not None:
+        message = f"run {user!r} goes on from a message of run {run.id!r}; cancel or delete that run first"
+        raise RunInUseError(message, **details, used_by=user)
+    if run.branch is not None:
+        run.branch.own = [entry for entry in run.branch.own if entry not in doomed]
+    for request in [state.request for state in db.requests_of(thread) if state.request.run_id == run.id]:
+        del db.requests[thread.tenant, request.request_id]
+    run.fork, run.words, run.extra, run.thread_extra, run.snapshot, run.context = None, None, {}, {}, (), ()
+    run.steps.clear()
+    run.attempts = [attempt.model_copy(update={"error": None}) for attempt in run.attempts]
+    _empty(run.run)
+    run.run.deleted_at = run.run.deleted_at or db.now()
+
+
+def _empty(run: Run) -> None:
+    run.input, run.result, run.error, run.metadata = None, None, None, {}
+    run.options = run.options.model_copy(update={"webhook": None})
+
+
+def _goes_on_from(thread: ThreadState, doomed: Collection[Entry]) -> str | None:
+    """Return a run that may still need one of the messages, or None."""
+    ids, numbers = {entry.id for entry in doomed}, {entry.seq for entry in doomed}
+    for run in thread.runs.values():
+        continues = run.branch is None and run.run.status != "cancelled" and run.run.parent_id in ids
+        cut = run.fork.cut if run.fork is not None and run.live else None
+        cuts = cut is not None and (cut.at_message_id in ids or cut.at_seq in numbers)
+        if run.run.deleted_at is None and (continues or cuts):
+            return run.id
+    return None

@@ -1,0 +1,76 @@
+"""Event streams of runs, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import suppress
+
+from runyard.models import STREAM_ENDS, Event
+from runyard.ports.refs import RunRef
+
+
+def place(event_id: str | None) -> tuple[int, int]:
+    """Parse ``"<fence>-<n>"`` into numbers. An id that runyard never issued sorts before all others."""
+    fence, _, n = (event_id or "").partition("-")
+    return (int(fence), int(n)) if fence.isdecimal() and n.isdecimal() else (0, 0)
+
+
+class MemoryEventLog:
+    """Unbounded lists of events. Drops an event whose id is not greater than the last one, so that a superseded attempt cannot
+    publish."""
+
+    def __init__(self) -> None:
+        self._streams: dict[RunRef, list[Event]] = {}
+        self._begun: Counter[int] = Counter()
+        self._changed = asyncio.Condition()
+
+    async def append(self, thread_key: int, events: Sequence[Event]) -> None:
+        for event in events:
+            stream = self._streams.setdefault(RunRef(thread_key, event.run_id), [])
+            if not stream or place(event.id) > place(stream[-1].id):
+                stream.append(event)
+                self._begun[thread_key] += place(event.id)[1] == 1
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def append_many(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> None:
+        for ref, events in batch:
+            await self.append(ref.thread_key, events)
+
+    async def read(self, ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]:
+        """Return all events; ``page`` is ignored, because the events are in memory anyway."""
+        return [e for e in self._streams.get(ref, []) if after is None or place(e.id) > place(after)]
+
+    async def holds(self, ref: RunRef, event_id: str) -> bool:
+        return any(event.id == event_id for event in self._streams.get(ref, []))
+
+    async def begins(self, thread_key: int) -> AsyncIterator[bool]:
+        """Yield at once, and whenever an event numbered 1 is added to a run of the thread."""
+        seen = -1
+        while True:
+            async with self._changed:
+                while self._begun[thread_key] == seen:
+                    await self._changed.wait()
+                seen = self._begun[thread_key]
+            yield True
+
+    async def follow(
+        self, ref: RunRef, after: str | None = None, *, silence: float | None = None
+    ) -> AsyncGenerator[Event | None]:
+        """Yield the events after ``after``, up to one that ends the stream; yield None each time ``silence`` seconds passed
+        without an event."""
+        while True:
+            events: list[Event] = []
+            with suppress(TimeoutError):
+                async with asyncio.timeout(silence), self._changed:
+                    while not (events := await self.read(ref, after)):
+                        await self._changed.wait()
+            if not events:
+                yield None
+            for event in events:
+                after = event.id
+                yield event
+                if event.type in STREAM_ENDS:
+                    return

@@ -1,0 +1,383 @@
+"""One attempt of a run: claim, append, complete, suspend, fail, release. Functions over the state, none of which awaits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from runyard.app import DEFAULT_AGENT
+from runyard.domain.json_bounds import check_value
+from runyard.domain.states import ENDED, RunStatus
+from runyard.errors import CancelRequestedError, InvalidInputError, RunNotFoundError, StaleFenceError
+from runyard.models import AttemptInfo, ErrorInfo, HitlRequest, Message, check_requests, check_usage
+from runyard.ports.commands import Write
+from runyard.ports.refs import AttemptToken, RunRef
+from runyard.ports.results import Claim, Ended
+from runyard.ports.scheduling import Effects
+from runyard.ports.workers import WorkerInfo
+
+from . import crash_count, hitl_answers, lanes, limits, tree
+from .state import Branch, Database, Entry, RunState, ThreadState, copy_run, job
+from .values import check_json, check_messages, copied, merged
+
+INPUT_EVENT = 2
+"""Number of the attempt's first event, ``run.started`` or its like. The event of the input has the next number."""
+
+
+def claim(db: Database, worker_id: str, ref: RunRef) -> Claim:
+    """Try to start an attempt of one run, and return the outcome."""
+    thread = db.by_key(ref.thread_key)
+    if thread is None:
+        return Claim(ref, "unknown")
+    effects = lanes.admit_thread(db, thread)
+    run = thread.runs.get(ref.run_id)
+    if run is None:
+        return Claim(ref, "unknown", effects=effects)
+    result = _claim(db, thread, run, worker_id, ref)
+    effects += result.effects
+    result.effects = effects
+    return result
+
+
+def _claim(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref: RunRef) -> Claim:
+    status = run.run.status
+    if status in ENDED:
+        return Claim(ref, "ended")
+    if status is RunStatus.SUSPENDED:
+        return Claim(ref, "suspended")
+    if run.run.queue in db.paused and run.run.cancel_requested_at is None:
+        return Claim(ref, "paused", effects=limits.leave_line(db, run))
+    if status is RunStatus.RUNNING:
+        return _take_over(db, thread, run, worker_id, ref)
+    if run.lane_seq is not None and lanes.is_late(db, run):
+        return Claim(ref, "ended", effects=lanes.expire(db, thread, run))
+    due = run.not_before if run.lane_seq is not None else run.due_at
+    if run.lane_seq is not None and thread.lane(run.run.lane or "")[0] is not run:
+        return Claim(ref, "behind")
+    if due and due > db.now():
+        return Claim(ref, "not_due", retry_in=(due - db.now()).total_seconds())
+    if lanes.waits_for(thread, run) or lanes.parked(db, thread, run):
+        return Claim(ref, "waiting")
+    return _start(db, thread, run, worker_id, ref, crashes=crash_count.count(run))
+
+
+def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref: RunRef) -> Claim:
+    """Continue a run whose worker died, or whose own worker lost its task. Only a dead worker counts as a crash."""
+    if run.external:
+        return Claim(ref, "busy")
+    worker = db.workers.get(run.run.worker_id or "")
+    crashed = worker is None or worker.dead_at is not None
+    if not crashed and run.run.worker_id != worker_id:
+        return Claim(ref, "busy")
+    crashes = crash_count.count(run, crashed=crashed)
+    if (effects := crash_count.end(db, thread, run, crashes, "its worker died while it ran alone")) is not None:
+        return Claim(ref, "ended", effects=effects)
+    return _start(db, thread, run, worker_id, ref, crashes=crashes, takeover=True)
+
+
+def serves(worker: WorkerInfo, agent: str | None) -> bool:
+    """Tell whether the worker serves the agent. Every worker has an agent named ``default``; a worker that lists no agents
+    serves all."""
+    return not worker.agents or agent in (None, DEFAULT_AGENT, *worker.agents)
+
+
+def _start(
+    db: Database, thread: ThreadState, run: RunState, worker_id: str, ref: RunRef, *, crashes: int, takeover: bool = False
+) -> Claim:
+    r, worker = run.run, db.workers[worker_id]
+    before = r.app_version if r.attempt else None
+    if worker.on_version_mismatch == "wait" and before and worker.app_version and before != worker.app_version:
+        return Claim(ref, "other_version", effects=limits.leave_line(db, run))
+    if r.kind != "fork" and not serves(worker, r.agent):
+        return Claim(ref, "unserved", effects=limits.leave_line(db, run))
+    first = run.branch is None and r.kind == "prompt"
+    if first and r.input is not None and (error := tree.id_error(thread, r.input.id, run.id)) is not None:
+        info = ErrorInfo(code=error.code, message=error.message)
+        return Claim(ref, "ended", effects=lanes.end_outside(db, thread, run, RunStatus.FAILED, info))
+    if not takeover and (permit := limits.missing_permit(db, thread, run)) is not None:
+        return Claim(ref, "limited", effects=limits.wait_for(db, thread, run, permit))
+    if takeover:
+        run.attempt_ends(db.now(), "lost")
+    r.app_version = worker.app_version or r.app_version
+    r.status, r.worker_id, r.fence = RunStatus.RUNNING, worker_id, db.next_fence()
+    r.attempt += 1
+    r.crash_count = crashes
+    run.progress = run.isolated = False
+    limits.take_turn(db, thread, run)
+    run.until_fewer = None
+    r.started_at, run.changed_at, run.not_before = db.now(), db.now(), None
+    run.attempts.append(AttemptInfo(fence=r.fence, worker_id=worker_id, started_at=r.started_at, outcome="running"))
+    own = run.own()
+    if first:
+        _first_claim(db, thread, run)
+    return Claim(
+        ref,
+        "claimed",
+        attempt=AttemptToken(thread.key, run.id, r.fence),
+        tenant=thread.tenant,
+        run=copy_run(r),
+        extra=copied({**thread.thread.extra, **run.extra}),
+        fork=run.fork,
+        leaf_id=own[-1].id if own else None,
+        takeover=takeover,
+        version_before=before,
+    )
+
+
+def _first_claim(db: Database, thread: ThreadState, run: RunState) -> None:
+    """Choose the run's branch, freeze the messages that the run sees, and insert its input."""
+    run.branch = _branch_for(db, thread, run)
+    freeze(thread, run)
+    _gather(thread, run, run.branch)
+    if run.run.input is not None:
+        _say(db, thread, run, run.run.input, INPUT_EVENT)
+
+
+def _gather(thread: ThreadState, run: RunState, branch: Branch) -> None:
+    """Move messages that were stored before the run was claimed to the run's branch. No reader has seen them on their old
+    branch."""
+    for other in thread.branches:
+        early = [entry for entry in other.own if entry.run_id == run.id]
+        if not early or other is branch:
+            continue
+        other.own = [entry for entry in other.own if entry.run_id != run.id]
+        shift, parent = thread.next_seq - early[0].seq, run.context[-1].id if run.context else None
+        for entry in early:
+            update = {"seq": entry.seq + shift, "parent_id": parent}
+            branch.own.append(replace(entry, branch=branch.number, message=entry.message.model_copy(update=update)))
+            parent = entry.id
+        thread.next_seq = branch.own[-1].seq + 1
+
+
+def _branch_for(db: Database, thread: ThreadState, run: RunState) -> Branch:
+    lane = run.run.lane or ""
+    if run.run.parent_id is None:
+        if not run.run.options.parallel:
+            return thread.head
+        return open_branch(db, thread, tree.whole_branch(thread, thread.head), lane)
+    return branch_at(db, thread, run.run.parent_id, lane)
+
+
+def branch_at(db: Database, thread: ThreadState, parent_id: str, lane: str) -> Branch:
+    """Return the branch of ``lane`` that ends at the message, or open one there. In the main lane the branch becomes the
+    head."""
+    branch = tree.branch_ending_at(thread, parent_id)
+    if branch is None or branch.lane != lane:
+        branch = open_branch(db, thread, tree.cut_at(thread, *tree.find(thread, message_id=parent_id)), lane)
+    if lane == "":
+        thread.head = branch
+    return branch
+
+
+def open_branch(db: Database, thread: ThreadState, cut: tree.CutAt, lane: str) -> Branch:
+    branch = Branch(db.number(), lane, cut.entries, cut.ancestral)
+    thread.branches.append(branch)
+    return branch
+
+
+def freeze(thread: ThreadState, run: RunState) -> None:
+    """Fix the messages that the run will see, so that concurrent changes do not affect it."""
+    assert run.branch is not None
+    run.cutoff = thread.next_completion - 1
+    run.context = tuple(tree.view(thread, run.branch))
+
+
+def holder(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
+    """Return thread and run of an attempt that still holds the run. Raises StaleFenceError otherwise (I2)."""
+    thread, run = reader(db, attempt)
+    if run.run.status is not RunStatus.RUNNING:
+        raise StaleFenceError(f"run {run.id!r} is {run.run.status}; this attempt is over", run_id=run.id, fence=attempt.fence)
+    return thread, run
+
+
+def reader(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
+    """Return thread and run of an attempt. Raises StaleFenceError if another attempt has taken the run."""
+    thread, run = _found(db, attempt)
+    if run.run.fence != attempt.fence:
+        raise StaleFenceError(
+            f"run {run.id!r} is held by another attempt", run_id=run.id, fence=attempt.fence, current=run.run.fence
+        )
+    return thread, run
+
+
+def _found(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
+    try:
+        return db.run(attempt.ref)
+    except RunNotFoundError:
+        raise StaleFenceError(f"run {attempt.run_id!r} is gone", run_id=attempt.run_id, fence=attempt.fence) from None
+
+
+def writer(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
+    """Return thread and run like :func:`holder`. Also raises CancelRequestedError if a cancel was requested (I8)."""
+    thread, run = holder(db, attempt)
+    if run.run.cancel_requested_at is not None:
+        raise CancelRequestedError(f"run {run.id!r} was asked to cancel", run_id=run.id)
+    return thread, run
+
+
+def append(db: Database, thread: ThreadState, run: RunState, messages: Sequence[Message], first_event: int) -> list[Entry]:
+    """Store messages of the run. Skip a message whose id the run holds already: its call is a repetition after a lost
+    answer."""
+    if not messages:
+        return []
+    limits.check_size(db, messages)
+    if run.branch is None:
+        raise InvalidInputError(f"a run of kind {run.run.kind!r} writes no messages", run_id=run.id)
+    messages = check_messages(messages)
+    for message in messages:
+        tree.check_id_free(thread, message.id, run.id)
+    before = thread.next_seq
+    stored = [_say(db, thread, run, message, n) for n, message in enumerate(messages, first_event)]
+    run.progress |= thread.next_seq > before
+    return stored
+
+
+def _say(db: Database, thread: ThreadState, run: RunState, message: Message, event: int) -> Entry:
+    """Store a message after the run's last message, unless the run holds it already."""
+    if (known := tree.holder_of(thread, message.id)) is not None:
+        return known
+    assert run.branch is not None
+    before = run.own() or run.context
+    last = before[-1].id if before else None
+    return db.store(thread, run.branch, message, parent=last, run_id=run.id, event=f"{run.run.fence}-{event}")
+
+
+def finish(db: Database, write: Write, status: RunStatus, error: ErrorInfo | None = None) -> Ended:
+    """Complete or fail the run: store the last write and the end in one step. A requested cancel has precedence, then an
+    incomplete tool cycle."""
+    if repeated := _repeated(db, write.attempt):
+        return repeated
+    thread, run = holder(db, write.attempt)
+    if run.run.cancel_requested_at is not None:
+        return cancelled(db, thread, run, write.first_event)
+    write = _checked(write)
+    n = _apply(db, thread, run, write)
+    if run.run.kind not in lanes.FORK_KINDS and status is RunStatus.COMPLETED and not lanes.cycles_closed(run):
+        status = RunStatus.FAILED
+        error = ErrorInfo(code="incomplete_tool_cycle", message="a tool call of the run has no result directly after it")
+    if status is RunStatus.COMPLETED:
+        run.run.result = check_json(write.result, "result")
+    return _ended(db, thread, run, status, n, error)
+
+
+def _ended(
+    db: Database, thread: ThreadState, run: RunState, status: RunStatus, n: int, error: ErrorInfo | None = None
+) -> Ended:
+    event = f"{run.run.fence}-{n}"
+    effects = lanes.end_run(db, thread, run, status, event, error)
+    return Ended(run.run.status, event, error, effects)
+
+
+def _repeated(db: Database, attempt: AttemptToken) -> Ended | None:
+    """Return the end of an attempt that is over already: the call is a repetition after a lost answer."""
+    _, run = _found(db, attempt)
+    if run.run.fence != attempt.fence or run.run.status is RunStatus.RUNNING:
+        return None
+    return Ended(run.run.status, run.run.event_id or "", run.run.error)
+
+
+def cancelled(db: Database, thread: ThreadState, run: RunState, n: int) -> Ended:
+    return _ended(db, thread, run, RunStatus.CANCELLED, n)
+
+
+def _checked(write: Write) -> Write:
+    """Return the write with a copy of its extra. Raises InvalidInputError before any part of the write is stored."""
+    check_value(write.result, "result")
+    if write.usage is not None:
+        check_usage(write.usage)
+    return replace(write, extra=check_json(write.extra, "extra"))
+
+
+def _apply(db: Database, thread: ThreadState, run: RunState, write: Write) -> int:
+    """Store the write and return the number of the next event."""
+    extra = {**run.extra, **(write.extra or {})}
+    merged(thread.thread.extra, extra)  # raises before any part of the write is stored
+    if write.messages:
+        append(db, thread, run, write.messages, write.first_event)
+    run.extra = extra
+    if write.usage is not None:
+        run.run.usage = run.run.usage + write.usage
+    return write.first_event + len(write.messages)
+
+
+def suspend(db: Database, write: Write, requests: Sequence[HitlRequest]) -> Ended:
+    """Suspend the run until it gets an answer; queue it at once if the answer is already there."""
+    if repeated := _repeated(db, write.attempt):
+        return repeated
+    thread, run = holder(db, write.attempt)
+    if run.run.cancel_requested_at is not None:
+        return cancelled(db, thread, run, write.first_event)
+    write = _checked(write)
+    check_requests(*requests)
+    event = f"{run.run.fence}-{write.first_event + len(write.messages) + len(requests)}"
+    if run.run.event_id != event:  # otherwise the call is a repetition after a lost answer
+        _apply(db, thread, run, write)
+    n = write.first_event + len(write.messages)
+    states = []
+    for request in requests:
+        states.append(hitl_answers.add(db, thread, request, run.id, f"{run.run.fence}-{n}"))
+        n += 1
+    run.run.event_id, run.progress = event, True
+    if any(not state.pending for state in states):
+        return Ended(RunStatus.RUNNING, event)
+    run.run.status, run.run.suspended_at, run.changed_at = RunStatus.SUSPENDED, db.now(), db.now()
+    run.run.worker_id = None
+    db.note(thread, "run.suspended", run.id)
+    run.attempt_ends(db.now(), "suspended")
+    return Ended(RunStatus.SUSPENDED, event, effects=limits.offers(db, limits.permits_of(db, thread, run.run)))
+
+
+def isolate(db: Database, attempt: AttemptToken) -> None:
+    """Record that the attempt runs alone, so that a crash from here on is caused by this run."""
+    holder(db, attempt)[1].isolated = True
+
+
+def bury(db: Database, attempt: AttemptToken, how: str) -> Ended:
+    """End a run whose process died while the run was alone in it. The run is dead, unless it had made progress or had not
+    begun."""
+    if repeated := _repeated(db, attempt):
+        return repeated
+    thread, run = holder(db, attempt)
+    crashes = crash_count.count(run, crashed=True)
+    if (effects := crash_count.end(db, thread, run, crashes, how)) is not None:
+        return Ended(run.run.status, run.run.event_id or "", run.run.error, effects)
+    run.attempt_ends(db.now(), "lost")
+    run.run.crash_count, run.progress = crashes, False
+    run.run.status, run.run.worker_id, run.changed_at, run.not_before = RunStatus.QUEUED, None, db.now(), None
+    return Ended(RunStatus.QUEUED, "", effects=_again(db, thread, run))
+
+
+def release(
+    db: Database,
+    attempt: AttemptToken,
+    delay: float,
+    error: ErrorInfo | None,
+    first_event: int | None,
+    until_fewer: int | None = None,
+) -> Ended:
+    """Release the run to the queue; with an error the release counts as a retry. ``until_fewer``: a job waits until fewer of
+    its runs are live."""
+    if repeated := _repeated(db, attempt):
+        return repeated
+    thread, run = holder(db, attempt)
+    if run.run.cancel_requested_at is not None:
+        if first_event is None:
+            effects = lanes.end_outside(db, thread, run, RunStatus.CANCELLED)
+            return Ended(run.run.status, run.run.event_id or "", effects=effects)
+        return cancelled(db, thread, run, first_event)
+    run.run.status, run.run.worker_id, run.changed_at = RunStatus.QUEUED, None, db.now()
+    run.attempt_ends(db.now(), "released" if error is None else "retried", error)
+    run.not_before = db.now() + timedelta(seconds=delay) if delay > 0 else None
+    run.until_fewer = until_fewer
+    if error is not None:
+        run.run.error_count += 1
+        run.run.error = error
+    return Ended(RunStatus.QUEUED, f"{attempt.fence}-{first_event or 1}", error, _again(db, thread, run))
+
+
+def _again(db: Database, thread: ThreadState, run: RunState) -> Effects:
+    """Return the effects of queuing the run again; other runs may use its permits meanwhile."""
+    effects = Effects(jobs=[] if lanes.parked(db, thread, run) else [job(thread, run, db.now())])
+    effects += limits.offers(db, limits.permits_of(db, thread, run.run))
+    return effects

@@ -1,0 +1,166 @@
+"""Answers to HITL requests, and the effects of their deadlines."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from runyard.domain.json_bounds import check_value
+from runyard.domain.requests import ANSWERED_AT_DEADLINE, check_answer
+from runyard.domain.states import RunStatus
+from runyard.errors import (
+    HitlAlreadyAnsweredError,
+    HitlAmbiguousError,
+    HitlNoPendingRequestError,
+    HitlStaleAnswerError,
+    InvalidInputError,
+)
+from runyard.models import ErrorInfo, HitlRequest
+from runyard.ports.results import Responded
+from runyard.ports.scheduling import Effects
+
+from . import lanes
+from .state import Database, RequestState, ThreadState, job
+from .values import check_json
+
+
+def pending_of(db: Database, thread: ThreadState) -> list[RequestState]:
+    return sorted((r for r in db.requests_of(thread) if r.pending), key=_order)
+
+
+def waiting(db: Database, thread: ThreadState) -> list[str]:
+    """Return the ids of the runs that have pending requests, by the age of their first request."""
+    return list(dict.fromkeys(state.request.run_id for state in pending_of(db, thread) if state.request.run_id is not None))
+
+
+def _order(request: RequestState) -> tuple[Any, str]:
+    return request.request.created_at, request.request.request_id
+
+
+def add(db: Database, thread: ThreadState, request: HitlRequest, run_id: str | None, event: str | None = None) -> RequestState:
+    """Store a request; a request whose id is known stays unchanged."""
+    key = (thread.tenant, request.request_id)
+    if key not in db.requests:
+        run = thread.runs.get(run_id or "")
+        update = {"thread_id": thread.id, "run_id": run_id, "agent": run.run.agent if run else None, "created_at": db.now()}
+        update |= {"answer": None, "answered_at": None, "answered_by": None, "on_behalf_of": None}
+        stored = request.model_copy(update=update, deep=True)
+        if stored.timeout is not None:
+            stored.deadline_at = stored.deadline_at or db.now() + timedelta(seconds=stored.timeout)
+            stored.timeout = None
+        db.requests[key] = RequestState(stored, thread.key, event)
+    return db.requests[key]
+
+
+def record(
+    db: Database, thread: ThreadState, state: RequestState, answer: Any, by: str | None, response_id: str | None
+) -> Effects:
+    """Store the answer; the run that waits for it becomes the next one of its lane."""
+    request = state.request
+    request.answer, request.answered_at, request.answered_by, request.response_id = (
+        check_json(answer, "answer"),
+        db.now(),
+        by,
+        response_id,
+    )
+    run = thread.runs.get(request.run_id or "")
+    if run is None or run.run.status is not RunStatus.SUSPENDED:
+        return Effects()
+    run.run.status, run.run.suspended_at, run.changed_at, run.not_before = RunStatus.QUEUED, None, db.now(), None
+    return Effects(jobs=[job(thread, run, db.now())])
+
+
+def overdue(db: Database, thread: ThreadState) -> list[RequestState]:
+    """Return the overdue requests whose default can be applied now. A queued or running run cannot fail before it is suspended
+    again."""
+    return [
+        state
+        for state in pending_of(db, thread)
+        if state.request.deadline_at is not None and state.request.deadline_at <= db.now() and _applies(thread, state.request)
+    ]
+
+
+def _applies(thread: ThreadState, request: HitlRequest) -> bool:
+    run = thread.runs.get(request.run_id or "")
+    if run is None or "answer" in (request.on_deadline or {}):
+        return True
+    return run.run.status is RunStatus.SUSPENDED or (run.external and run.live)
+
+
+def fire_deadlines(db: Database, thread: ThreadState) -> Effects:
+    """Apply the default of each overdue request: store its answer, or else fail the suspended run."""
+    effects = Effects()
+    for state in overdue(db, thread):
+        request = state.request
+        choice = request.on_deadline or {"fail": True}
+        run = thread.runs.get(request.run_id or "")
+        if "answer" in choice:
+            effects += record(db, thread, state, choice["answer"], ANSWERED_AT_DEADLINE, None)
+        elif run is None:
+            state.closed = True
+        elif _applies(thread, request):
+            assert request.deadline_at is not None
+            message = f"request {request.request_id} was not answered by {request.deadline_at.isoformat()}"
+            effects += lanes.end_outside(db, thread, run, RunStatus.FAILED, ErrorInfo(code="hitl_timeout", message=message))
+    return effects
+
+
+def choose(db: Database, thread: ThreadState, request_id: str | None, response_id: str | None) -> RequestState:
+    """Return the request to which an answer belongs."""
+    pending = pending_of(db, thread)
+    if response_id is not None:
+        for state in db.requests_of(thread):
+            if state.request.response_id == response_id and request_id in (None, state.request.request_id):
+                return state
+    if request_id is None:
+        if len(pending) > 1:
+            ids = [r.request.request_id for r in pending]
+            raise HitlAmbiguousError(f"{len(ids)} requests are pending; name one", request_ids=ids)
+        if not pending:
+            raise HitlNoPendingRequestError(f"nothing is pending on thread {thread.id!r}", thread_id=thread.id)
+        return pending[0]
+    named = db.requests.get((thread.tenant, request_id))
+    if named is None or named.thread_key != thread.key:
+        if not pending:
+            raise HitlNoPendingRequestError(f"nothing is pending on thread {thread.id!r}", thread_id=thread.id)
+        raise _stale(request_id, pending)
+    if named.closed or (named.request.answered_by == ANSWERED_AT_DEADLINE and not named.pending):
+        raise _stale(request_id, pending)
+    return named
+
+
+def _stale(request_id: str, pending: list[RequestState]) -> HitlStaleAnswerError:
+    waiting = pending[0].request.request_id if pending else None
+    return HitlStaleAnswerError(
+        f"request {request_id} does not wait for an answer; {waiting or 'nothing'} does", request_id=request_id, pending=waiting
+    )
+
+
+def respond(
+    db: Database,
+    thread: ThreadState,
+    state: RequestState,
+    answer: Any,
+    response_id: str | None,
+    by: str | None,
+    on_behalf_of: str | None = None,
+) -> Responded:
+    """Apply an answer once (I6)."""
+    check_value(answer, "answer")
+    request = state.request
+    if not state.pending:
+        same = request.answer == answer
+        if same and (response_id is None or request.response_id == response_id):
+            return Responded(request.model_copy(deep=True), False)
+        raise HitlAlreadyAnsweredError(
+            f"request {request.request_id} was answered before, differently",
+            request_id=request.request_id,
+            answered_by=request.answered_by,
+        )
+    check_answer(request, answer)
+    if response_id is not None and any(other.request.response_id == response_id for other in db.requests_of(thread)):
+        raise InvalidInputError("this response_id was used for another request of the thread; use a fresh one")
+    request.on_behalf_of = on_behalf_of
+    effects = record(db, thread, state, answer, by, response_id)
+    last = all(other.request.run_id != request.run_id for other in pending_of(db, thread))
+    return Responded(request.model_copy(deep=True), True, effects, last)

@@ -1,0 +1,23 @@
+"""The memory stores, with the scheduler and the event log of the Redis backend."""
+
+from __future__ import annotations
+
+from ..redis import RedisEventLog, RedisScheduler, RedisServer
+from . import MemoryBackend, MemoryWorld
+from .state import Clock
+
+
+class MemoryOnRedis(MemoryBackend):
+    """One tenant's connection to a fresh database in memory, whose runs are scheduled by the Redis server at the URL ``redis``.
+
+    Backends of :meth:`for_tenant` share the connections to Redis, and end with this one.
+    """
+
+    def __init__(self, redis: str, tenant: str, now: Clock, page_bytes: int) -> None:
+        self._server = RedisServer(redis)
+        events = RedisEventLog(self._server)
+        super().__init__(MemoryWorld(now, page_bytes, events, RedisScheduler(self._server, events)), tenant)
+
+    async def close(self) -> None:
+        """Close every connection to Redis."""
+        await self._server.close()

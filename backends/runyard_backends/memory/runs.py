@@ -1,0 +1,388 @@
+"""The memory store of runs: the operations of a run's life."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from runyard.domain.list_entries import attempt_bytes, entry, entry_bytes, request_bytes
+from runyard.domain.states import RunStatus
+from runyard.domain.tool_cycles import aborted
+from runyard.errors import (
+    CapabilityMissingError,
+    HitlAmbiguousError,
+    HitlNoPendingRequestError,
+    HitlNotAllowedError,
+    InvalidInputError,
+    NothingToRunError,
+    RunConflictError,
+    RunEndedError,
+    RunNotFoundError,
+    RunyardError,
+    ThreadAlreadyExistsError,
+    WorkerDeadError,
+)
+from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, check_uuid
+from runyard.ports.commands import AcceptRequest, Write
+from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
+from runyard.ports.refs import AttemptToken, RunRef
+from runyard.ports.results import Aborted, Accepted, Admitted, Changed, Claim, Ended, Ledger, Page, Responded, Step
+from runyard.ports.scheduling import EVENTS_PER_READ, Effects
+
+from . import deletion, execution, explain, hitl_answers, lanes, limits, tree
+from .paging import page_of
+from .state import Database, RunState, ThreadState, copy_run, job
+from .values import check_error, check_json, check_messages
+
+
+class MemoryRunStore:
+    """Runs of one tenant; the operations of an attempt and ``admit`` reach every tenant."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+
+    async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
+        """Accept and admit in one step."""
+        if connection is not None:
+            raise CapabilityMissingError(
+                "the memory backend has no transactions of a host", backend="memory", method="accept(connection=)"
+            )
+        request = self._checked(request)
+        thread = self.db.find(self.tenant, request.thread_id)
+        if request.kind in lanes.FORK_KINDS:
+            thread = self.db.get(self.tenant, request.thread_id)
+        effects = lanes.admit_thread(self.db, thread) if thread else Effects()
+        if thread and (run := thread.runs.get(request.run_id)):
+            _same_or_conflict(run, request)
+            return Accepted(copy_run(run.run), False, effects)
+        if thread is None:
+            # A refusal must not leave a thread behind, so a request on an unknown thread is checked on a scratch thread.
+            self._judge(Database(self.db.now).create(self.tenant, request.thread_id), request)
+            thread = self.db.create(self.tenant, request.thread_id)
+        run = self._judge(thread, request)
+        thread.runs[run.id] = run
+        thread.thread.agent = thread.thread.agent or request.agent
+        thread.thread.updated_at = self.db.now()
+        if run.due_at <= self.db.now():
+            effects += lanes.admit_run(self.db, thread, run)
+        return Accepted(copy_run(run.run), True, effects)
+
+    def _checked(self, request: AcceptRequest) -> AcceptRequest:
+        check_json(request.metadata, "metadata")
+        parent = check_uuid(request.parent_id, "parent_id") if request.parent_id is not None else None
+        message = check_messages([request.input])[0] if request.input else None
+        fork = request.fork
+        if fork is not None and fork.fan is not None:
+            fork = replace(fork, fan=replace(fork.fan, messages=check_messages(fork.fan.messages)))
+        return replace(request, parent_id=parent, input=message, fork=fork)
+
+    def _judge(self, thread: ThreadState, request: AcceptRequest) -> RunState:
+        """Make the run if the thread can take it; change nothing."""
+        lanes.check_id_free(thread, request.run_id)
+        if request.parent_id is not None:
+            tree.check_parent(thread, request.parent_id)
+        run = lanes.new_run(self.db, thread, request, request.parent_id)
+        fan = request.fork.fan if request.fork else None
+        limits.check_size(self.db, fan.messages if fan else [request.input] if request.input else [])
+        limits.check_room(self.db, thread, run, lanes.lane_for(thread, run.run))
+        if request.kind in lanes.FORK_KINDS:
+            self._refuse_asking(run)
+            self._fix_cut(thread, run)
+        if run.due_at <= self.db.now():
+            lanes.check_lane(thread, run)
+            if request.kind == "prompt" and request.input is None:
+                _check_something_to_run(thread, run)
+        return run
+
+    def _refuse_asking(self, run: RunState) -> None:
+        """Raise if the agent of a probe can ask humans, who cannot answer a probe (F9). Live workers report which of their
+        agents ask."""
+        fan = run.fork.fan if run.fork else None
+        probes = run.run.kind == "fork_once" or (fan is not None and not fan.threads)
+        for agent in (run.run.agent if probes else None, fan.judge if fan else None):
+            if agent is not None and self.db.asks.get(agent):
+                raise HitlNotAllowedError(f"agent {agent!r} asks humans; nobody can answer a probe", agent=agent)
+
+    def _fix_cut(self, thread: ThreadState, run: RunState) -> None:
+        """Fix a fork job's cut and the new thread's id when the job is accepted (F4, F5)."""
+        fork = run.fork
+        if fork is None:
+            raise InvalidInputError(f"a run of kind {run.run.kind!r} needs a fork request", field="fork")
+        existing = self.db.find(self.tenant, fork.new)
+        made = existing is not None and existing.fork_hash == fork.fork_hash
+        if fork.cut.at_message_id is None and fork.cut.at_seq is None:
+            after = fork.cut.after_run_id or tree.last_completed(thread)
+            run.fork = replace(fork, cut=replace(fork.cut, after_run_id=after))
+            run.run.after_run_id = after
+            waits = lanes.waits_for(thread, run)
+            if not made and not waits:
+                tree.cut_after(thread, after)
+        elif not made:
+            tree.resolve(thread, fork.cut)
+        if existing is not None and not made and run.run.kind == "fork":
+            raise ThreadAlreadyExistsError(f"thread {fork.new!r} exists", thread_id=fork.new)
+
+    async def admit(self, limit: int = 1000) -> Admitted:
+        """Admit the due runs of all threads, apply HITL deadlines, and end the runs that did not start in time."""
+        effects = Effects()
+        threads = [t for t in self.db.threads.values() if not t.deleted]
+        due_ones = [
+            t for t in threads if lanes.due(self.db, t) or hitl_answers.overdue(self.db, t) or lanes.expired(self.db, t)
+        ]
+        for thread in due_ones[:limit]:
+            effects += lanes.admit_thread(self.db, thread)
+            effects += hitl_answers.fire_deadlines(self.db, thread)
+            for run in lanes.expired(self.db, thread):
+                effects += lanes.expire(self.db, thread, run)
+        now, due = self.db.now(), []
+        for thread in self.db.threads.values():
+            if not thread.deleted:
+                due += [r.due_at for r in thread.runs.values() if r.lane_seq is None and r.run.status is RunStatus.QUEUED]
+                due += [r.request.deadline_at for r in hitl_answers.pending_of(self.db, thread) if r.request.deadline_at]
+                waiting = [r.run for r in thread.runs.values() if r.run.status is RunStatus.QUEUED and not r.run.attempt]
+                due += [run.expires_at for run in waiting if run.expires_at]
+        return Admitted(effects, max(0.0, (min(due) - now).total_seconds()) if due else None)
+
+    async def claim(self, worker_id: str, refs: Sequence[RunRef]) -> list[Claim]:
+        """Raises WorkerDeadError if the worker is unknown or was declared dead."""
+        worker = self.db.workers.get(worker_id)
+        if worker is None or worker.dead_at is not None:
+            raise WorkerDeadError(f"worker {worker_id!r} is not registered, or was declared dead", worker_id=worker_id)
+        return [execution.claim(self.db, worker_id, ref) for ref in refs]
+
+    async def context(self, attempt: AttemptToken) -> list[Message]:
+        _, run = execution.reader(self.db, attempt)
+        return tree.grouped([*run.context, *run.own()])
+
+    async def ledger(self, attempt: AttemptToken) -> Ledger:
+        thread, run = execution.reader(self.db, attempt)
+        requests = [r.request for r in self.db.requests_of(thread) if r.request.run_id == run.id]
+        return Ledger(dict(run.steps), {r.request_id: r.model_copy(deep=True) for r in requests})
+
+    async def append(self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
+        thread, run = execution.writer(self.db, attempt)
+        return tree.copies(execution.append(self.db, thread, run, messages, first_event))
+
+    async def start_step(self, attempt: AttemptToken, key: str) -> Step | None:
+        """Return None if this attempt has now started the step, or else the record of an earlier attempt, with its result if it
+        has one."""
+        _, run = execution.writer(self.db, attempt)
+        known = run.steps.get(key)
+        if known is None or not known.done:
+            run.steps[key] = Step(key, False, fence=attempt.fence)
+        return known if known and (known.done or known.fence != attempt.fence) else None
+
+    async def finish_step(self, attempt: AttemptToken, key: str, result: Any) -> None:
+        _, run = execution.writer(self.db, attempt)
+        done = Step(key, True, check_json(result, "result"), attempt.fence)
+        if key not in run.steps or not run.steps[key].done:
+            run.steps[key] = done
+        run.progress = True
+
+    async def complete(self, writes: Sequence[Write]) -> list[Ended | Exception]:
+        results: list[Ended | Exception] = []
+        for write in writes:
+            try:
+                results.append(execution.finish(self.db, write, RunStatus.COMPLETED))
+            except RunyardError as error:
+                results.append(error)
+        return results
+
+    async def suspend(self, write: Write, requests: Sequence[HitlRequest]) -> Ended:
+        return execution.suspend(self.db, write, requests)
+
+    async def fail(self, write: Write, error: ErrorInfo) -> Ended:
+        return execution.finish(self.db, write, RunStatus.FAILED, check_error(error))
+
+    async def release(
+        self,
+        attempt: AttemptToken,
+        *,
+        delay: float = 0.0,
+        error: ErrorInfo | None = None,
+        first_event: int | None = 1,
+        until_fewer: int | None = None,
+    ) -> Ended:
+        return execution.release(self.db, attempt, delay, error and check_error(error), first_event, until_fewer)
+
+    async def isolate(self, attempt: AttemptToken) -> None:
+        execution.isolate(self.db, attempt)
+
+    async def bury(self, attempt: AttemptToken, how: str) -> Ended:
+        return execution.bury(self.db, attempt, how)
+
+    async def respond(
+        self,
+        answer: Any,
+        *,
+        thread_id: str | None = None,
+        request_id: str | None = None,
+        response_id: str | None = None,
+        answered_by: str | None = None,
+        on_behalf_of: str | None = None,
+    ) -> Responded:
+        """Answer the named request, or the thread's only pending one (H3)."""
+        if thread_id is not None:
+            thread = self.db.get(self.tenant, thread_id)
+        elif request_id is None:
+            raise InvalidInputError("respond needs a thread_id or a request_id", field="thread_id")
+        else:
+            known = self.db.requests.get((self.tenant, request_id))
+            found = self.db.by_key(known.thread_key) if known else None
+            if found is None:
+                raise HitlNoPendingRequestError(f"there is no request {request_id!r}", request_id=request_id)
+            thread = found
+        effects = lanes.admit_thread(self.db, thread)
+        effects += hitl_answers.fire_deadlines(self.db, thread)
+        state = hitl_answers.choose(self.db, thread, request_id, response_id)
+        result = hitl_answers.respond(self.db, thread, state, answer, response_id, answered_by, on_behalf_of)
+        effects += result.effects
+        result.effects = effects
+        return result
+
+    def _get(self, thread_id: str, run_id: str) -> tuple[ThreadState, RunState]:
+        thread = self.db.get(self.tenant, thread_id)
+        if run := thread.runs.get(run_id):
+            return thread, run
+        raise RunNotFoundError(f"thread {thread_id!r} has no run {run_id!r}", thread_id=thread_id, run_id=run_id)
+
+    async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
+        """Cancel a live run; a cancelled run stays unchanged (R10)."""
+        thread, run = self._get(thread_id, run_id)
+        effects = lanes.admit_thread(self.db, thread)
+        if run.live:
+            effects += lanes.cancel_run(self.db, thread, run, keep=keep)
+        elif run.run.status is not RunStatus.CANCELLED:
+            raise RunEndedError(f"run {run_id!r} is {run.run.status}", run_id=run_id, status=str(run.run.status))
+        return Changed(copy_run(run.run), effects)
+
+    async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
+        """Cancel the run that waits for a human; ``reason`` becomes the text of its open results (H8)."""
+        words = check_json(aborted(reason), "reason")
+        thread = self.db.get(self.tenant, thread_id)
+        effects = lanes.admit_thread(self.db, thread)
+        if run_id is not None:
+            self._get(thread_id, run_id)
+        waiting = [
+            r for r in (thread.runs.get(id_) for id_ in hitl_answers.waiting(self.db, thread)) if r is not None and r.live
+        ]
+        waiting = [run for run in waiting if run_id in (None, run.id)]
+        if len(waiting) > 1:
+            ids = [run.id for run in waiting]
+            raise HitlAmbiguousError(f"{len(ids)} runs wait on thread {thread_id!r}; name one", run_ids=ids)
+        if not waiting:
+            return Aborted(None, effects)
+        effects += lanes.abort_run(self.db, thread, waiting[0], words)
+        return Aborted(copy_run(waiting[0].run), effects)
+
+    async def redrive(self, thread_id: str, run_id: str) -> Changed:
+        """Queue a failed or dead run again, at the end of its lane."""
+        thread, run = self._get(thread_id, run_id)
+        effects = lanes.admit_thread(self.db, thread)
+        r = run.run
+        if r.status not in (RunStatus.FAILED, RunStatus.DEAD):
+            message = f"run {run_id!r} is {r.status}; only a failed or dead run can be redriven"
+            raise RunEndedError(message, run_id=run_id, status=str(r.status))
+        if r.deleted_at is not None:
+            raise RunEndedError(f"run {run_id!r} was deleted; enqueue a new one", run_id=run_id, status=str(r.status))
+        if run.external:
+            message = f"run {run_id!r} is external and {r.status}; no worker can take it up, claim a new one"
+            raise RunEndedError(message, run_id=run_id, status=str(r.status))
+        for request in self.db.requests_of(thread):  # a request without an answer; if it is asked again, it is a new question
+            if request.request.run_id == run_id and request.request.answered_at is None:
+                del self.db.requests[thread.tenant, request.request.request_id]
+        r.status, r.finished_at, r.error, r.error_count, r.crash_count = RunStatus.QUEUED, None, None, 0, 0
+        r.app_version, r.expires_at, run.words = None, None, None
+        r.cancel_requested_at, r.worker_id, run.keep, run.progress, run.not_before = None, None, False, False, None
+        run.lane_seq, run.changed_at, r.event_id, run.queued_fence = self.db.number(), self.db.now(), None, self.db.next_fence()
+        if lanes.may_start(thread, run):
+            effects.jobs.append(job(thread, run, self.db.now()))
+        return Changed(copy_run(r), effects)
+
+    async def delete_run(self, thread_id: str, run_id: str) -> None:
+        """Delete the content of an ended run that is in no context, except the messages that a live thread shows."""
+        deletion.delete_run(self.db, *self._get(thread_id, run_id))
+
+    async def run(self, thread_id: str, run_id: str) -> Run | None:
+        thread = self.db.find(self.tenant, thread_id)
+        run = thread.runs.get(run_id) if thread else None
+        return copy_run(run.run) if run else None
+
+    async def last_message_id(self, thread_id: str, run_id: str) -> str | None:
+        """Return the id of the last message that the run wrote, or None."""
+        thread = self.db.find(self.tenant, thread_id)
+        run = thread.runs.get(run_id) if thread is not None else None
+        return own[-1].id if run is not None and (own := run.own()) else None
+
+    async def runs(self, where: RunFilter = ALL_RUNS, page: PageRequest = FIRST_PAGE) -> Page[Run]:
+        """Return runs, the newest first."""
+        threads = (t for t in self.db.of(self.tenant) if where.thread_id in (None, t.id))
+        found = [r for t in threads for r in t.runs.values() if _matches(where, r.run)]
+        found.sort(key=lambda r: (r.run.accepted_at, r.accept_no), reverse=True)
+        part = page_of(found, page, lambda r: str(r.accept_no), lambda r: entry_bytes(r.run), self.db.page_bytes)
+        return Page([entry(r.run) for r in part.items], part.next)
+
+    async def explain(self, thread_id: str, run_id: str) -> str:
+        thread, run = self._get(thread_id, run_id)
+        return explain.explain(self.db, thread, run)
+
+    async def attempts(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Page[AttemptInfo]:
+        """Return the run's attempts, in order."""
+        made = self._get(thread_id, run_id)[1].attempts
+        part = page_of(made, page, lambda a: str(a.fence), attempt_bytes, self.db.page_bytes)
+        return Page([attempt.model_copy(deep=True) for attempt in part.items], part.next)
+
+    async def requests(
+        self, *, thread_id: str | None = None, pending: bool = True, page: PageRequest = FIRST_PAGE
+    ) -> Page[HitlRequest]:
+        """Return requests, the oldest first."""
+        threads = {t.key: t for t in self.db.of(self.tenant) if thread_id in (None, t.id)}
+        found = [r for r in self.db.requests.values() if r.thread_key in threads and (r.pending or not pending)]
+        size = self.db.page_bytes
+        part = page_of(found, page, lambda r: r.request.request_id, lambda r: request_bytes(r.request), size)
+        return Page([r.request.model_copy(deep=True) for r in part.items], part.next)
+
+    async def request(self, request_id: str) -> HitlRequest | None:
+        """Return one request, whether it waits or not."""
+        found = self.db.requests.get((self.tenant, request_id))
+        return found.request.model_copy(deep=True) if found else None
+
+    async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = EVENTS_PER_READ) -> list[Event]:
+        """Return the events that the stored state proves."""
+        thread = self.db.by_key(ref.thread_key)
+        run = thread.runs.get(ref.run_id) if thread is not None else None
+        return explain.events(self.db, thread, run, after, limit) if thread is not None and run is not None else []
+
+
+def _matches(where: RunFilter, run: Run) -> bool:
+    return (
+        run.deleted_at is None
+        and where.status in (None, run.status)
+        and where.agent in (None, run.agent)
+        and (where.since is None or run.accepted_at >= where.since)
+        and (where.before is None or run.accepted_at < where.before)
+    )
+
+
+def _same_or_conflict(run: RunState, request: AcceptRequest) -> None:
+    if run.request is None:
+        raise RunConflictError(f"run id {run.id!r} is an external run's", run_id=run.id, differs=["kind"])
+    ours, theirs = request.request_hash, run.request.request_hash
+    if differs := sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name)):
+        message = f"run id {run.id!r} is taken by a request with another {', '.join(differs)}; choose another id"
+        raise RunConflictError(message, run_id=run.id, differs=differs)
+
+
+def _check_something_to_run(thread: ThreadState, run: RunState) -> None:
+    """Raise NothingToRunError if a run without a message has nothing to answer. On a busy lane an earlier run may still bring
+    something."""
+    if run.run.parent_id is not None:
+        leaf: Message | None = tree.find(thread, message_id=run.run.parent_id)[1].message
+    elif thread.lane(lanes.lane_for(thread, run.run)):
+        return
+    else:
+        last = tree.last_visible(thread, thread.head)
+        leaf = last.message if last else None
+    if leaf is None or (leaf.role == "assistant" and not leaf.tool_calls):
+        raise NothingToRunError(f"thread {thread.id!r} ends with nothing to answer; give a message", thread_id=thread.id)

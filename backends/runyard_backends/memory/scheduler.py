@@ -1,0 +1,179 @@
+"""The Scheduler port in one process: the jobs that may start now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from runyard.models import PRIORITIES
+from runyard.ports.refs import RunRef
+from runyard.ports.scheduling import Delivery, Job
+
+from .events import MemoryEventLog
+from .state import Clock
+
+LOCK = timedelta(seconds=3)
+
+
+@dataclass
+class _Waiting:
+    job: Job
+    due: datetime
+    number: int
+
+
+@dataclass
+class _Lock:
+    worker_id: str
+    run_id: str
+    token: int
+    until: datetime
+
+
+class MemoryScheduler:
+    """Jobs by id, and one lock per lane. A lock that is not renewed expires after 3 s."""
+
+    def __init__(self, now: Clock, events: MemoryEventLog) -> None:
+        self.now = now
+        self._events = events
+        self._jobs: dict[str, _Waiting] = {}
+        self._locks: dict[str, _Lock] = {}
+        self._turns: dict[tuple[str, str], int] = {}
+        self._looked: dict[str, int] = {}
+        self._number = 0
+        self._changed = asyncio.Condition()
+        self._roused: set[str] = set()
+        self._hints: list[asyncio.Queue[RunRef]] = []
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _add(self, job: Job, due: datetime) -> None:
+        known = self._jobs.get(job.id)
+        if known is None:
+            self._jobs[job.id] = _Waiting(replace(job, delay=0.0), due, self._next())
+        else:
+            known.due = min(known.due, due)
+
+    async def submit(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            if job.over:
+                self._jobs.pop(job.id, None)
+                continue
+            if job.queued is not None:
+                await self._events.append(job.thread_key, [job.queued])
+            self._add(job, self.now() + timedelta(seconds=job.delay))
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def rouse(self, worker_id: str) -> None:
+        """End the current wait of this worker's claim, or its next wait if it is not waiting."""
+        self._roused.add(worker_id)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _wait(self, worker_id: str, queues: Sequence[str], timeout: float) -> None:
+        """Wait until a job of ``queues`` is due, the worker is roused, or ``timeout`` seconds are over."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
+        async with self._changed:
+            while not self._due(queues) and worker_id not in self._roused and loop.time() < end:
+                later = [w.due for w in self._jobs.values() if w.job.queue in queues]
+                left = min([end - loop.time(), *((due - self.now()).total_seconds() for due in later)])
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), max(left, 0.001))
+        self._roused.discard(worker_id)
+
+    def _due(self, queues: Sequence[str]) -> list[_Waiting]:
+        now = self.now()
+        due = [w for w in self._jobs.values() if w.due <= now and w.job.queue in queues]
+        return sorted(due, key=lambda w: (PRIORITIES.index(w.job.priority), w.due, w.number))
+
+    def _by_turns(self, queues: Sequence[str]) -> Iterator[_Waiting]:
+        """Yield the due jobs, each time the first one of the tenant whose turn it is, in the queue that was served longest ago.
+        A tenant without due jobs is not in the ring, and a new one joins at its end."""
+        due = self._due(queues)
+        waiting = {(w.job.queue, w.job.tenant): None for w in sorted(due, key=lambda w: w.number)}
+        for gone in [name for name in self._turns if name[0] in queues and name not in waiting]:
+            del self._turns[gone]
+        for name in waiting:
+            self._turns.setdefault(name, self._next())
+        while due:
+            following = min(due, key=lambda w: (self._looked.get(w.job.queue, 0), self._turns[w.job.queue, w.job.tenant]))
+            due.remove(following)
+            yield following
+
+    async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]:
+        """Take due jobs and their lanes' locks, after waiting at most ``wait`` seconds for one. A job of a locked lane becomes
+        due when the lock expires."""
+        if wait > 0:
+            await self._wait(worker_id, queues, wait)
+        taken: list[Delivery] = []
+        for waiting in self._by_turns(queues):
+            if len(taken) >= limit:
+                break
+            job, lock = waiting.job, self._locks.get(waiting.job.lane_key)
+            if lock and lock.until > self.now() and lock.run_id != job.run_id:
+                waiting.due = lock.until
+                continue
+            del self._jobs[job.id]
+            delivery = Delivery(job, self._next())
+            self._locks[job.lane_key] = _Lock(worker_id, job.run_id, delivery.token, self.now() + LOCK)
+            self._turns[job.queue, job.tenant] = self._looked[job.queue] = delivery.token
+            taken.append(delivery)
+        return taken
+
+    def _mine(self, delivery: Delivery) -> bool:
+        lock = self._locks.get(delivery.job.lane_key)
+        return lock is not None and lock.token == delivery.token
+
+    async def renew(self, worker_id: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Extend the locks that are still held. Return the deliveries whose lock was lost."""
+        lost = []
+        for delivery in deliveries:
+            lock = self._locks.get(delivery.job.lane_key)
+            if lock is None or lock.token != delivery.token or lock.until <= self.now():
+                lost.append(delivery)
+            else:
+                lock.until = self.now() + LOCK
+        return lost
+
+    async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None:
+        """Release the locks, make the jobs that waited for them due, and submit ``submit``."""
+        for delivery in deliveries:
+            if self._mine(delivery):
+                del self._locks[delivery.job.lane_key]
+            for waiting in self._jobs.values():
+                if waiting.job.lane_key == delivery.job.lane_key:
+                    waiting.due = min(waiting.due, self.now())
+        await self.submit(submit)
+
+    async def unknown(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return the jobs that neither wait nor are held by a worker."""
+        now = self.now()
+        held = {(key, lock.run_id) for key, lock in self._locks.items() if lock.until > now}
+        return [job for job in jobs if job.id not in self._jobs and (job.lane_key, job.run_id) not in held]
+
+    async def ping(self) -> None:
+        """Do nothing: memory is always reachable."""
+
+    async def hint_cancel(self, refs: Sequence[RunRef]) -> None:
+        for queue in self._hints:
+            for ref in refs:
+                queue.put_nowait(ref)
+
+    def cancel_hints(self) -> AsyncIterator[RunRef]:
+        queue: asyncio.Queue[RunRef] = asyncio.Queue()
+        self._hints.append(queue)
+        return self._listen(queue)
+
+    async def _listen(self, queue: asyncio.Queue[RunRef]) -> AsyncIterator[RunRef]:
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._hints.remove(queue)

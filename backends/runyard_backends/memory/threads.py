@@ -1,0 +1,284 @@
+"""The memory store of threads: message trees and forks by deep copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from runyard.domain.etags import MICROSECOND
+from runyard.domain.list_entries import entry, entry_bytes, message_bytes
+from runyard.domain.states import RunStatus
+from runyard.domain.tool_cycles import FORKED, closing
+from runyard.domain.unset import UNSET, Unset
+from runyard.errors import (
+    LeafMovedError,
+    MessageNotFoundError,
+    PreconditionFailedError,
+    ThreadAlreadyExistsError,
+    ThreadBusyError,
+)
+from runyard.models import Branch as Leaf
+from runyard.models import JsonObject, Message, Thread, check_id, check_tags, check_uuid
+from runyard.ports.commands import Cut, ForkRequest, ThreadRequest
+from runyard.ports.queries import ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, ThreadFilter
+from runyard.ports.refs import RunRef
+from runyard.ports.results import Created, Forked, Page
+from runyard.ports.scheduling import Effects
+
+from .. import cursors
+from . import execution, lanes, limits, tree
+from .paging import page_of, within
+from .state import Branch, Database, Entry, ThreadState, erased
+from .values import check_json, check_messages, copied, merged
+
+
+class MemoryThreadStore:
+    """Threads of one tenant."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+
+    async def thread(self, thread_id: str) -> Thread | None:
+        thread = self.db.find(self.tenant, thread_id)
+        return thread.thread.model_copy(deep=True) if thread else None
+
+    async def thread_key(self, thread_id: str) -> int | None:
+        thread = self.db.find(self.tenant, thread_id)
+        return thread.key if thread else None
+
+    async def threads(self, where: ThreadFilter = ALL_THREADS, page: PageRequest = FIRST_PAGE) -> Page[Thread]:
+        """Return threads in the order in which they were made."""
+        found = [t.thread for t in self.db.of(self.tenant) if where.parent_thread_id in (None, t.thread.parent_thread_id)]
+        found = [t for t in found if where.agent in (None, t.agent) and where.tags.items() <= t.tags.items()]
+        part = page_of(found, page, lambda t: t.thread_id, entry_bytes, self.db.page_bytes)
+        return Page([entry(t) for t in part.items], part.next)
+
+    async def create_thread(self, request: ThreadRequest) -> Created:
+        """Make an empty thread; a repetition of the request finds it."""
+        tags = check_tags(check_json(dict(request.tags), "tags"), check_json(request.title, "title"))
+        extra, config = check_json(request.extra, "extra"), check_json(request.config, "config")
+        existing = self.db.find(self.tenant, request.thread_id)
+        if existing is not None and existing.fork_hash == request.hash:
+            return Created(existing.thread.model_copy(deep=True), False)
+        if existing is not None:
+            message = f"thread {request.thread_id!r} exists and was not made by this request; choose another id"
+            raise ThreadAlreadyExistsError(message, thread_id=request.thread_id)
+        thread = self.db.create(
+            self.tenant, request.thread_id, agent=request.agent, title=request.title, tags=tags, extra=extra, config=config
+        )
+        thread.base_extra, thread.fork_hash = dict(extra), request.hash
+        return Created(thread.thread.model_copy(deep=True), True)
+
+    async def update_thread(
+        self,
+        thread_id: str,
+        *,
+        title: str | Unset | None = UNSET,
+        tags: Mapping[str, str] | Unset | None = UNSET,
+        extra: JsonObject | Unset | None = UNSET,
+        expected: datetime | None = None,
+    ) -> Thread:
+        """Set the given fields and clear those that are None; merge extra at its top level."""
+        state = self.db.get(self.tenant, thread_id)
+        _check_unchanged(state, expected)
+        thread = state.thread
+        named = thread.title if title is UNSET else check_json(title, "title")
+        kept = {key: value for key, value in thread.tags.items() if key != "title" or thread.title is None}
+        tags = check_tags(check_json(kept if tags is UNSET else dict(tags or {}), "tags"), named)
+        more = {} if extra is UNSET else check_json(extra or {}, "extra")
+        before = {} if extra is None else thread.extra
+        both = merged(before, more)
+        thread.title, thread.tags = named, tags
+        thread.extra = {key: value for key, value in both.items() if key not in more or value is not None}
+        thread.updated_at = max(self.db.now(), thread.updated_at + MICROSECOND)
+        return thread.model_copy(deep=True)
+
+    async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]:
+        """Return the path to ``leaf_id``; without it, all visible messages of the head's path (B2)."""
+        thread = self.db.get(self.tenant, thread_id)
+        branch, entries = thread.head, tree.view(thread, thread.head)
+        after: int | None = None
+        if path.leaf_id is not None:
+            entries = tree.path(thread, *tree.find(thread, message_id=check_uuid(path.leaf_id, "leaf_id")))
+        if path.cursor is not None:
+            number, after = cursors.numbers(path.cursor, 2, below=2**63)
+            branch = next((b for b in thread.branches if b.number == number), branch)
+            entries = entries if path.leaf_id is not None else tree.view(thread, branch)
+        if path.newest_first:
+            entries = entries[::-1]
+        if after is not None:
+            entries = [e for e in entries if (e.seq < after if path.newest_first else e.seq > after)]
+        part = entries
+        if path.limit is not None:
+            part = within(entries[: path.limit], lambda e: message_bytes(e.message), self.db.page_bytes)
+        following = cursors.encode([branch.number, part[-1].seq]) if part and len(part) < len(entries) else None
+        return Page(tree.copies(part), following)
+
+    async def cut_messages(self, thread_id: str, cut: Cut) -> tuple[list[Message], JsonObject]:
+        """Return the messages that a fork at ``cut`` would see, and its extra."""
+        result = tree.resolve(self.db.get(self.tenant, thread_id), cut)
+        messages = tree.copies(result.entries)
+        return [*messages, *closing(result.open_calls, FORKED)], copied(result.extra)
+
+    async def branches(self, thread_id: str, page: PageRequest = FIRST_PAGE) -> Page[Leaf]:
+        """Return the leaves of the tree, the oldest first (B3)."""
+        thread = self.db.get(self.tenant, thread_id)
+        continued = {b.prefix[-1].id for b in thread.branches[1:] if b.prefix and _own_visible(thread, b)}
+        leaves: list[tuple[Entry, int]] = []
+        for branch in thread.branches:
+            shown = tree.view(thread, branch)
+            if shown and (branch is thread.root or _own_visible(thread, branch)):
+                leaves.append((shown[-1], len(shown)))
+        leaves += [(entry, len(tree.path(thread, branch, entry))) for branch, entry in tree.side_leaves(thread)]
+        found = [self._leaf(thread, entry, depth) for entry, depth in leaves if entry.id not in continued]
+        found.sort(key=lambda leaf: (leaf.created_at, leaf.message_id))
+        if page.cursor is not None:
+            after = cursors.moment(page.cursor)
+            found = [leaf for leaf in found if (leaf.created_at, leaf.message_id) > after]
+        part = found[: page.limit]
+        more = cursors.encode([part[-1].created_at.isoformat(), part[-1].message_id]) if len(found) > page.limit else None
+        return Page(part, more)
+
+    def _leaf(self, thread: ThreadState, entry: Entry, depth: int) -> Leaf:
+        created = entry.message.created_at
+        assert created is not None
+        status = tree.status_of(thread, entry)
+        return Leaf(message_id=entry.id, depth=depth, created_at=created, run_id=entry.run_id, run_status=status)
+
+    async def store_message(
+        self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None
+    ) -> Message:
+        """Store a message without a run; create the thread if it does not exist (B1)."""
+        check_id(thread_id, "thread_id")
+        message = check_messages([message])[0].by_caller()
+        limits.check_size(self.db, [message])
+        parent_id = check_uuid(parent_id, "parent_id") if parent_id is not None else None
+        expected_leaf = check_uuid(expected_leaf, "expected_leaf") if expected_leaf is not None else None
+        thread = self.db.find(self.tenant, thread_id)
+        if thread is None:
+            if parent_id is not None:
+                raise MessageNotFoundError(f"thread {thread_id!r} has no message {parent_id}", message_id=parent_id)
+            if expected_leaf is not None:
+                raise LeafMovedError(f"thread {thread_id!r} is empty", expected=expected_leaf, leaf=None)
+            thread = self.db.create(self.tenant, thread_id)
+        self.db.tell(lanes.admit_thread(self.db, thread))
+        if known := _known(thread, message, parent_id):
+            return tree.copies([known])[0]
+        branch = tree.branch_ending_at(thread, parent_id) if parent_id is not None else thread.head
+        if branch is not None and (busy := thread.lane(branch.lane)):
+            raise lanes.busy_error(thread, busy[0])
+        _check_leaf(thread, branch or thread.head, expected_leaf)
+        if parent_id is not None:
+            branch = execution.branch_at(self.db, thread, parent_id, branch.lane if branch else "")
+        assert branch is not None
+        last = tree.last_visible(thread, branch)
+        entry = self.db.store(thread, branch, message, parent=last.id if last else None, run_id=None)
+        self.db.note(thread, "message.stored")
+        return tree.copies([entry])[0]
+
+    async def fork(self, request: ForkRequest) -> Forked:
+        """Copy the messages that ``request.cut`` shows into a new thread (F1 to F8)."""
+        existing = self.db.find(self.tenant, request.new)
+        if existing is not None and existing.fork_hash == request.fork_hash:
+            return Forked(existing.thread.model_copy(deep=True), False)
+        src = self.db.get(self.tenant, request.src)
+        self.db.tell(lanes.admit_thread(self.db, src))
+        tags = check_tags(check_json(dict(request.tags), "tags"), request.title)
+        metadata = check_json(request.metadata, "metadata")
+        cut = tree.resolve(src, request.cut)
+        if existing is not None:
+            raise ThreadAlreadyExistsError(f"thread {request.new!r} exists; choose another id", thread_id=request.new)
+        child = self.db.create(self.tenant, request.new)
+        child.root.prefix, child.root.ancestral = cut.entries, cut.ancestral
+        child.next_seq, child.next_completion = src.next_seq, src.next_completion
+        child.fork_hash = request.fork_hash
+        extra = {key: value for key, value in copied(cut.extra).items() if key != "fork"}
+        if request.metadata is not None:
+            extra["fork"] = metadata
+        child.base_extra = extra
+        child.thread = child.thread.model_copy(
+            update={
+                "parent_thread_id": src.id,
+                "forked_after_run_id": cut.run_id,
+                "forked_at_seq": cut.entries[-1].seq if cut.entries else None,
+                "agent": request.agent or src.thread.agent,
+                "title": request.title,
+                "tags": tags,
+                "extra": dict(extra),
+                "config": copied(src.thread.config),
+            }
+            | ({} if request.reset_usage else {"usage": src.thread.usage.model_copy()})
+        )
+        for message in closing(cut.open_calls, FORKED):
+            self.db.store(child, child.root, message, parent=cut.entries[-1].id, run_id=None)
+        self.db.note(child, "thread.forked")
+        return Forked(child.thread.model_copy(deep=True), True)
+
+    async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
+        """Delete the thread; forks keep the messages that they see."""
+        thread = self.db.get(self.tenant, thread_id)
+        _check_unchanged(thread, expected)
+        live = lanes.live_runs(thread)
+        if live and not cancel:
+            raise ThreadBusyError(
+                f"run {live[0].id!r} of thread {thread_id!r} is live; cancel it", thread_id=thread_id, run_id=live[0].id
+            )
+        effects = Effects()
+        for run in live:
+            if run.run.status is RunStatus.RUNNING:
+                effects.cancels.append(RunRef(thread.key, run.id))
+            if run.lane_seq is None:
+                run.lane_seq, run.run.lane, run.run.admitted_at = self.db.number(), run.id, self.db.now()
+            ended = lanes.end_outside(self.db, thread, run, RunStatus.CANCELLED)
+            effects += Effects(events=ended.events, withdrawn=ended.withdrawn)
+            effects += lanes.offer_job(self.db, run)
+        thread.deleted = True
+        self.db.note(thread, "thread.deleted")
+        for key in [key for key, state in self.db.requests.items() if state.thread_key == thread.key]:
+            del self.db.requests[key]
+        return effects
+
+    async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
+        """Delete the thread and replace its messages by tombstones wherever a fork sees them."""
+        thread = self.db.get(self.tenant, thread_id)
+        effects = await self.delete_thread(thread_id, cancel=cancel, expected=expected)
+        for other in self.db.threads.values():
+            for branch in other.branches:
+                branch.prefix = _without(thread.key, branch.prefix)
+                branch.own = list(_without(thread.key, tuple(branch.own)))
+                for run_id, old in branch.ancestral.items():
+                    branch.ancestral[run_id] = replace(old, snapshot=_without(thread.key, old.snapshot))
+            for run in other.runs.values():
+                run.context, run.snapshot = _without(thread.key, run.context), _without(thread.key, run.snapshot)
+        return effects
+
+
+def _check_unchanged(thread: ThreadState, expected: datetime | None) -> None:
+    if expected is not None and thread.thread.updated_at != expected:
+        raise PreconditionFailedError(f"thread {thread.id!r} has changed since {expected}; read it again", thread_id=thread.id)
+
+
+def _known(thread: ThreadState, message: Message, parent_id: str | None) -> Entry | None:
+    """Return the message if it was stored before under its id, or else None."""
+    if (known := tree.holder_of(thread, message.id)) is None:
+        return None
+    if known.run_id is not None or not known.message.says(message) or parent_id not in (None, known.message.parent_id):
+        raise tree.id_taken(thread.id, message.id)
+    return known
+
+
+def _check_leaf(thread: ThreadState, branch: Branch, expected: str | None) -> None:
+    """Raise LeafMovedError if the branch no longer ends at the message that the caller saw."""
+    last = tree.last_visible(thread, branch)
+    leaf = last.id if last else None
+    if expected is not None and expected != leaf:
+        raise LeafMovedError(f"the last message is {leaf}, not {expected}", expected=expected, leaf=leaf)
+
+
+def _without(owner: int, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    return tuple(erased(e) if e.owner == owner else e for e in entries)
+
+
+def _own_visible(thread: ThreadState, branch: Branch) -> bool:
+    return len(tree.view(thread, branch)) > len(branch.prefix)

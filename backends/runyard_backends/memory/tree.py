@@ -1,0 +1,280 @@
+"""Visibility and cuts: the rules of forks and branches, written out over lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from runyard.domain.states import RunStatus
+from runyard.errors import ForkBoundaryError, InvalidInputError, MessageNotFoundError, RunNotCompletedError
+from runyard.models import JsonObject, Message, check_uuid, open_tool_calls
+from runyard.ports.commands import Cut
+
+from .state import Ancestral, Branch, Entry, RunState, ThreadState
+
+
+@dataclass
+class CutAt:
+    """A copy of everything that a cut shows: messages, inherited runs, extra, and the run after which it was made, if any."""
+
+    entries: tuple[Entry, ...]
+    ancestral: dict[str, Ancestral]
+    extra: JsonObject
+    run_id: str | None = None
+    open_calls: list[str] = field(default_factory=list)
+
+
+def completion(thread: ThreadState, entry: Entry) -> int | None:
+    """Return the completion number of the run of one of the thread's own messages."""
+    run = thread.runs.get(entry.run_id or "")
+    return run.run.completion_seq if run else None
+
+
+def view(thread: ThreadState, branch: Branch) -> list[Entry]:
+    """Return all messages that are visible on a branch now."""
+    return [*branch.prefix, *(e for e in branch.own if e.run_id is None or completion(thread, e) is not None)]
+
+
+def last_visible(thread: ThreadState, branch: Branch) -> Entry | None:
+    return next(iter(reversed(view(thread, branch))), None)
+
+
+def branch_ending_at(thread: ThreadState, message_id: str) -> Branch | None:
+    """Return the branch whose last visible message has this id: the head if it does, or else the oldest; or None."""
+    for branch in sorted(thread.branches, key=lambda b: (b is not thread.head, b.number)):
+        last = last_visible(thread, branch)
+        if last and last.id == message_id:
+            return branch
+    return None
+
+
+def find(thread: ThreadState, *, message_id: str | None = None, seq: int | None = None) -> tuple[Branch, Entry]:
+    """Return the message and its branch (the root for an inherited message). Messages of unclaimed runs cannot be found."""
+    for branch in thread.branches:
+        for entry in branch.own:
+            if message_id == entry.id or seq == entry.seq:
+                run = thread.runs.get(entry.run_id or "")
+                if entry.run_id is not None and (run is None or run.branch is None):
+                    break
+                return branch, entry
+    for entry in thread.root.prefix:
+        if message_id == entry.id or seq == entry.seq:
+            return thread.root, entry
+    named = f"message {message_id}" if message_id else f"message with seq {seq}"
+    raise MessageNotFoundError(f"thread {thread.id!r} has no {named}", thread_id=thread.id, message_id=message_id, seq=seq)
+
+
+def holder_of(thread: ThreadState, message_id: str) -> Entry | None:
+    """Return the thread's own or inherited message with this id, or None."""
+    own = (entry for branch in thread.branches for entry in branch.own)
+    return next((entry for entry in chain(own, thread.root.prefix) if entry.id == message_id), None)
+
+
+def check_id_free(thread: ThreadState, message_id: str, run_id: str | None) -> None:
+    """Raise unless the message id is free, or belongs to the same run, or to no run if ``run_id`` is None."""
+    if (error := id_error(thread, message_id, run_id)) is not None:
+        raise error
+
+
+def id_error(thread: ThreadState, message_id: str, run_id: str | None) -> InvalidInputError | None:
+    holder = holder_of(thread, message_id)
+    return id_taken(thread.id, message_id) if holder is not None and holder.run_id != run_id else None
+
+
+def id_taken(thread_id: str, message_id: str) -> InvalidInputError:
+    message = f"message id {message_id} is taken on thread {thread_id} by another message; use a fresh one"
+    return InvalidInputError(message, thread_id=thread_id, message_id=message_id)
+
+
+def path(thread: ThreadState, branch: Branch, entry: Entry) -> list[Entry]:
+    """Return the path from the root to ``entry``: all messages that were visible where its branch was opened; then, of that
+    branch, the messages without a run, those of runs that completed no later than the entry's run, and those of that run."""
+    if entry.owner != thread.key:
+        shown = [e for e in thread.root.prefix if e.seq <= entry.seq]
+        limit = entry.cutoff or 0
+        return [e for e in shown if e.branch != entry.branch or _counts(e, e.completion, entry, limit)]
+    limit = cutoff_of(thread, entry)
+    own = [e for e in branch.own if e.seq <= entry.seq]
+    return [*branch.prefix, *(e for e in own if _counts(e, completion(thread, e), entry, limit))]
+
+
+def _counts(entry: Entry, number: int | None, leaf: Entry, limit: int) -> bool:
+    return entry.run_id is None or (number is not None and number <= limit) or entry.run_id == leaf.run_id
+
+
+def cutoff_of(thread: ThreadState, entry: Entry) -> int:
+    """Return the greatest completion number that a cut at one of the thread's own messages shows."""
+    if entry.run_id is None:
+        return thread.next_completion - 1
+    run = thread.runs[entry.run_id]
+    return run.cutoff if run.run.completion_seq is None else run.run.completion_seq
+
+
+def snapshot_after(thread: ThreadState, run: RunState) -> tuple[Entry, ...]:
+    """Return the messages that are visible after a run that has just received its completion number: up to the last message
+    that a completed run of the branch stored, or saw when it was claimed (F1, F10)."""
+    assert run.branch is not None
+    done = [r for r in thread.runs.values() if r.branch is run.branch and r.run.completion_seq is not None]
+    high_water = max((e.seq for r in done for e in (*r.context, *r.own())), default=0)
+    return tuple(e for e in view(thread, run.branch) if e.seq <= high_water)
+
+
+def frozen(thread: ThreadState, entries: Iterable[Entry], limit: int) -> tuple[Entry, ...]:
+    """Return copies that later changes of their runs cannot affect. ``limit``: a cut at one of them shows no greater completion
+    number."""
+
+    def freeze(entry: Entry) -> Entry:
+        if entry.cutoff is not None:
+            return entry
+        number = completion(thread, entry)
+        number = number if number is not None and number <= limit else None
+        cutoff = number if number is not None else min(limit, cutoff_of(thread, entry))
+        status = status_of(thread, entry)
+        return replace(entry, completion=number, cutoff=cutoff, extra=thread.extra_at(cutoff), status=status)
+
+    return tuple(freeze(entry) for entry in entries)
+
+
+def _ancestral(thread: ThreadState, branch: Branch, entries: Sequence[Entry], limit: int) -> dict[str, Ancestral]:
+    """Return the runs that a cut of ``branch`` inherits. ``entries``: the messages that the cut shows. ``limit``: its
+    completion number."""
+    seen = {e.place for e in entries}
+    kept: dict[str, Ancestral] = {}
+    for run in branch.ancestral.values():
+        snapshot = tuple(e for e in run.snapshot if e.place in seen)
+        mine = {e.place for e in run.snapshot if e.run_id == run.run_id}
+        if run.completion is not None and run.completion <= limit and (not mine or mine & seen):
+            kept[run.run_id] = replace(run, snapshot=snapshot, whole=run.whole and mine <= seen)
+    for state in thread.runs.values():
+        number = state.run.completion_seq
+        if state.branch is branch and number is not None and number <= limit:
+            mine = {e.place for e in state.own()}
+            if not mine or mine & seen:
+                snapshot = frozen(thread, (e for e in state.snapshot if e.place in seen), number)
+                kept[state.id] = Ancestral(state.id, number, snapshot, state.thread_extra, mine <= seen)
+    for entry in entries:
+        if entry.run_id is not None and entry.run_id not in kept:
+            kept[entry.run_id] = Ancestral(entry.run_id)
+    return kept
+
+
+def whole_branch(thread: ThreadState, branch: Branch) -> CutAt:
+    """Return a cut that shows everything visible on the branch; a parallel run starts from it."""
+    limit = thread.next_completion - 1
+    entries = frozen(thread, view(thread, branch), limit)
+    return CutAt(entries, _ancestral(thread, branch, entries, limit), thread.extra_at(limit))
+
+
+def cut_at(thread: ThreadState, branch: Branch, entry: Entry) -> CutAt:
+    """Return the cut at a message, which it includes. ``open_calls`` lists open tool calls, if the cut is inside a tool
+    cycle."""
+    inherited = entry.owner != thread.key
+    limit = (entry.cutoff or 0) if inherited else cutoff_of(thread, entry)
+    entries = frozen(thread, path(thread, branch, entry), limit)
+    extra = (entry.extra or {}) if inherited else thread.extra_at(limit)
+    return CutAt(entries, _ancestral(thread, branch, entries, limit), extra, None, open_tool_calls(e.message for e in entries))
+
+
+def cut_after(thread: ThreadState, run_id: str) -> CutAt:
+    """Return the cut after a completed run, own or inherited."""
+    if run := thread.runs.get(run_id):
+        if run.run.completion_seq is not None and run.branch is not None:
+            limit = run.run.completion_seq
+            entries = frozen(thread, run.snapshot, limit)
+            return CutAt(entries, _ancestral(thread, run.branch, entries, limit), run.thread_extra, run_id)
+    elif (old := thread.root.ancestral.get(run_id)) and old.completion is not None:
+        if not old.whole:
+            message = f"run {run_id!r} is only partly visible in thread {thread.id!r}; fork at a message instead"
+            raise ForkBoundaryError(message, run_id=run_id, before=None, after=None)
+        return CutAt(old.snapshot, _ancestral(thread, thread.root, old.snapshot, old.completion), old.extra, run_id)
+    raise not_completed(thread, run_id)
+
+
+def not_completed(thread: ThreadState, run_id: str | None) -> RunNotCompletedError:
+    what = (
+        f"run {run_id!r} of thread {thread.id!r} is not completed" if run_id else f"thread {thread.id!r} has no completed run"
+    )
+    return RunNotCompletedError(
+        f"{what}; prompt the thread once, or fork after a completed run", thread_id=thread.id, run_id=run_id
+    )
+
+
+def last_completed(thread: ThreadState) -> str:
+    """Return the id of the last completed run of the head's path: the default cut."""
+    runs = {run.run_id: run.completion for run in thread.head.ancestral.values() if run.completion is not None}
+    for state in thread.runs.values():
+        if state.branch is thread.head and state.run.completion_seq is not None:
+            runs[state.id] = state.run.completion_seq
+    if not runs:
+        raise not_completed(thread, None)
+    return max(runs, key=lambda run_id: runs[run_id] or 0)
+
+
+def resolve(thread: ThreadState, cut: Cut) -> CutAt:
+    """Return the content of ``cut``. Raises RunNotCompletedError, MessageNotFoundError, and, unless ``cut.repair``,
+    ForkBoundaryError."""
+    if cut.at_message_id is None and cut.at_seq is None:
+        return cut_after(thread, cut.after_run_id or last_completed(thread))
+    wanted = check_uuid(cut.at_message_id, "at_message_id") if cut.at_message_id is not None else None
+    branch, entry = find(thread, message_id=wanted, seq=cut.at_seq if wanted is None else None)
+    result = cut_at(thread, branch, entry)
+    if result.open_calls and not cut.repair:
+        raise boundary_error(thread, branch, entry, result.open_calls)
+    return result
+
+
+def check_parent(thread: ThreadState, message_id: str) -> tuple[Branch, Entry]:
+    """Return branch and entry of the message that a prompt continues. Raises ForkBoundaryError inside an unfinished tool
+    cycle."""
+    branch, entry = find(thread, message_id=message_id)
+    if calls := open_tool_calls(e.message for e in path(thread, branch, entry)):
+        raise boundary_error(thread, branch, entry, calls)
+    return branch, entry
+
+
+def boundary_error(thread: ThreadState, branch: Branch, entry: Entry, calls: list[str]) -> ForkBoundaryError:
+    """Make the error, which names the nearest messages before and after the cut at which no tool call is open."""
+    whole = _whole_path(thread, branch, entry)
+    closed = [e for i, e in enumerate(whole) if not open_tool_calls(x.message for x in whole[: i + 1])]
+    before = next((e.id for e in reversed(closed) if e.seq < entry.seq), None)
+    after = next((e.id for e in closed if e.seq >= entry.seq), None)
+    where = f"message {entry.id} is inside an unfinished tool cycle ({', '.join(calls)})"
+    message = f"{where}; cut before it at {before} or after it at {after}"
+    return ForkBoundaryError(message, message_id=entry.id, open_calls=calls, before=before, after=after)
+
+
+def _whole_path(thread: ThreadState, branch: Branch, entry: Entry) -> list[Entry]:
+    if entry.owner != thread.key:
+        last = max(i for i, e in enumerate(thread.root.prefix) if e.branch == entry.branch)
+        return list(thread.root.prefix[: last + 1])
+    open_run = entry.run_id if entry.run_id and completion(thread, entry) is None else None
+    own = [e for e in branch.own if e.run_id is None or completion(thread, e) is not None or e.run_id == open_run]
+    return [*branch.prefix, *own]
+
+
+def side_leaves(thread: ThreadState) -> list[tuple[Branch, Entry]]:
+    """Return the last message of every run that did not complete: the tree shows it, but no context contains it."""
+    unsuccessful = [run for run in thread.runs.values() if run.run.completion_seq is None and run.run.deleted_at is None]
+    return [(run.branch, own[-1]) for run in unsuccessful if run.branch and (own := run.own())]
+
+
+def grouped(entries: Sequence[Entry]) -> list[Message]:
+    """Return each run's messages together, in the order of the runs' first messages. A message without a run is a group of its
+    own."""
+    groups: dict[object, list[Message]] = {}
+    for entry in entries:
+        groups.setdefault(entry.run_id if entry.run_id is not None else entry.place, []).append(entry.message)
+    return [message.model_copy(deep=True) for group in groups.values() for message in group]
+
+
+def copies(entries: Iterable[Entry]) -> list[Message]:
+    return [entry.message.model_copy(deep=True) for entry in entries]
+
+
+def status_of(thread: ThreadState, entry: Entry) -> RunStatus | None:
+    """Return the status of the message's run; for an inherited message the status at the time of the cut."""
+    if entry.owner != thread.key:
+        return entry.status
+    run = thread.runs.get(entry.run_id or "")
+    return run.run.status if run else None

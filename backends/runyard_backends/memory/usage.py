@@ -1,0 +1,45 @@
+"""The memory store of usage: each run is counted when it ends."""
+
+from __future__ import annotations
+
+from datetime import UTC, date
+
+from runyard.domain.usage_report import UsageDay, UsageReport, first_day
+from runyard.models import Usage
+
+from .state import Database, RunState, ThreadState
+
+
+class MemoryUsageStore:
+    """Usage of one tenant."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+
+    async def report(self, since: date | None = None, until: date | None = None, *, agent: str | None = None) -> UsageReport:
+        """Report the usage of the runs that ended on these days."""
+        if until is None:
+            until = self.db.now().astimezone(UTC).date()
+        since = first_day(since, until)
+        found = [
+            each
+            for (tenant, name, day), each in self.db.usage.items()
+            if tenant == self.tenant and name == agent and since <= day <= until
+        ]
+        return UsageReport.of(since, until, agent, found, self.db.now())
+
+    async def count(self, limit: int = 5000) -> None:
+        """Do nothing: each run is counted when it ends."""
+
+
+def count_run(db: Database, thread: ThreadState, run: RunState) -> None:
+    """Add the run's usage since its last end to the totals of the day: those of its agent, and those of all agents (None)."""
+    used, first = run.run.usage, run.counted is None
+    day = db.now().astimezone(UTC).date()
+    for agent in (None, run.run.agent or "default") if run.run.fence is not None else (None,):
+        total = db.usage.setdefault((thread.tenant, agent, day), UsageDay(day=day))
+        total.runs += first
+        for name in Usage.model_fields:
+            before = getattr(run.counted, name, 0)
+            setattr(total, name, getattr(total, name) + getattr(used, name) - before)
+    run.counted = used

@@ -1,0 +1,65 @@
+"""Values that the memory store takes: checked as Postgres checks them, and copied."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from runyard.domain.json_bounds import MAX_EXTRA, check_value
+from runyard.errors import InvalidInputError
+from runyard.models import ErrorInfo, JsonObject, Message, check_message, check_usage, check_uuid
+
+
+def check_messages(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages with ids in canonical form. Raises InvalidInputError for an invalid message, id or usage."""
+    checked = []
+    for message in messages:
+        check_message(message)
+        if message.usage is not None:
+            check_usage(message.usage)
+        checked.append(message.model_copy(update={"id": check_uuid(message.id, "id")}))
+    return checked
+
+
+def check_json(value: Any, name: str) -> Any:
+    """Return a copy of ``value``. Raises InvalidInputError if it exceeds a limit, or if a string contains NUL, which jsonb
+    cannot store."""
+    check_value(value, name)
+    return _copied(value, name)
+
+
+def merged(extra: JsonObject, more: JsonObject) -> JsonObject:
+    """Return ``extra`` merged with ``more``. Raises InvalidInputError if the result is too large for a thread."""
+    both = {**extra, **more}
+    size = len(json.dumps(both, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
+    if size > MAX_EXTRA:
+        words = f"extra would have {size} bytes, and a thread's extra may have {MAX_EXTRA}; keep large data elsewhere"
+        raise InvalidInputError(f"{words} and store a reference", field="extra", most=MAX_EXTRA, got=size)
+    return both
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of ``value`` for storage."""
+    return _copied(value, "value")
+
+
+def _copied(value: Any, name: str) -> Any:
+    if isinstance(value, str) and "\0" in value:
+        raise InvalidInputError(f"{name} holds a NUL character", field=name)
+    if isinstance(value, dict):
+        return {_copied(k, name): _copied(v, name) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copied(v, name) for v in value]
+    return copy.deepcopy(value)
+
+
+def check_error(error: ErrorInfo) -> ErrorInfo:
+    """Return ``error``. Raises InvalidInputError if jsonb cannot store it."""
+    said = check_json(error.__dict__, "error")
+    try:
+        json.dumps(said, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as refused:
+        raise InvalidInputError(f"error cannot be stored as JSON: {refused}", field="error") from None
+    return error

@@ -1,0 +1,209 @@
+"""The memory store's webhooks: each event becomes a delivery for each webhook that subscribed to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import groupby
+from urllib.parse import urlsplit
+
+from runyard.domain.webhooks import DeliveryOutcome, DeliveryStatus, Posting, SigningKey, Webhook, WebhookDelivery
+from runyard.models import new_id
+from runyard.ports.queries import FIRST_PAGE, PageRequest
+from runyard.ports.results import Page
+
+from .paging import page_of
+from .state import Database, Note
+
+
+@dataclass
+class Subscription:
+    """A webhook, and the number of the last feed entry that became a delivery for it."""
+
+    webhook: Webhook
+    seen: int
+    key: SigningKey = field(default_factory=SigningKey)
+    rotation_id: str | None = None
+
+    def covers(self, note: Note) -> bool:
+        return self.webhook.tenant in (None, note.tenant)
+
+
+@dataclass
+class DeliveryState:
+    number: int
+    tenant: str
+    delivery: WebhookDelivery
+
+    @property
+    def endpoint(self) -> str:
+        parts = urlsplit(self.delivery.url)
+        return f"{parts.scheme}://{parts.netloc}".lower()
+
+    @property
+    def over_at(self) -> datetime | None:
+        """Return the time since which the delivery is finished, or None."""
+        return self.delivery.delivered_at or self.delivery.failed_at
+
+
+class MemoryWebhookStore:
+    """Webhooks of one tenant; ``take``, ``settle`` and ``oldest`` reach all tenants."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+
+    async def add(self, webhook: Webhook) -> None:
+        kept = webhook.model_copy(update={"created_at": self.db.now(), "secret": None})
+        self.db.webhooks[webhook.webhook_id] = Subscription(kept, self.db.numbers)
+
+    async def webhooks(self) -> list[Webhook]:
+        mine = [each.webhook for each in self.db.webhooks.values() if each.webhook.tenant in (None, self.tenant)]
+        return [webhook.model_copy() for webhook in mine]
+
+    async def remove(self, webhook_id: str) -> bool:
+        known = self.db.webhooks.get(webhook_id)
+        if known is None or known.webhook.tenant not in (None, self.tenant):
+            return False
+        del self.db.webhooks[webhook_id]
+        left = [each for each in self.db.deliveries if each.delivery.webhook_id != webhook_id or each.delivery.next_at is None]
+        self.db.deliveries = left
+        return True
+
+    async def deliveries(
+        self, *, status: DeliveryStatus | None = None, page: PageRequest = FIRST_PAGE
+    ) -> Page[WebhookDelivery]:
+        mine = [each.delivery for each in reversed(self.db.deliveries) if each.tenant == self.tenant]
+        found = [delivery for delivery in mine if status in (None, delivery.status)]
+        part = page_of(found, page, lambda delivery: delivery.delivery_id, lambda _: 1024, self.db.page_bytes)
+        return Page([delivery.model_copy() for delivery in part.items], part.next)
+
+    async def redeliver(self, delivery_id: str) -> bool:
+        for each in self.db.deliveries:
+            known = self.db.webhooks.get(each.delivery.webhook_id or "")
+            heard = each.delivery.webhook_id is None or (known is not None and known.webhook.disabled_at is None)
+            over = each.delivery.next_at is None
+            if each.tenant == self.tenant and each.delivery.delivery_id == delivery_id and over and heard:
+                blank = {"delivered_at": None, "failed_at": None, "http_status": None, "error": None, "tries": 0}
+                each.delivery = each.delivery.model_copy(update={**blank, "status": "pending", "next_at": self.db.now()})
+                return True
+        return False
+
+    async def key(self, webhook_id: str | None = None) -> SigningKey | None:
+        if webhook_id is None:
+            return self.db.webhook_keys.get(self.tenant, SigningKey())
+        known = self.db.webhooks.get(webhook_id)
+        return known.key if known is not None and known.webhook.tenant in (None, self.tenant) else None
+
+    async def rotate(
+        self, webhook_id: str | None = None, *, overlap: float, rotation_id: str | None = None
+    ) -> SigningKey | None:
+        before = await self.key(webhook_id)
+        if before is None or (rotation_id is not None and rotation_id == self._rotation(webhook_id)):
+            return before
+        key = SigningKey(before.version + 1, self.db.now() + timedelta(seconds=overlap) if overlap else None)
+        if webhook_id is None:
+            self.db.webhook_keys[self.tenant], self.db.rotations[self.tenant] = key, rotation_id
+        else:
+            self.db.webhooks[webhook_id].key, self.db.webhooks[webhook_id].rotation_id = key, rotation_id
+        return key
+
+    def _rotation(self, webhook_id: str | None) -> str | None:
+        return self.db.rotations.get(self.tenant) if webhook_id is None else self.db.webhooks[webhook_id].rotation_id
+
+    def _versions(self, webhook_id: str | None, tenant: str) -> list[int]:
+        """Return the versions of the secret that sign now, the current one first."""
+        if webhook_id is None:
+            key = self.db.webhook_keys.get(tenant, SigningKey())
+        elif webhook_id in self.db.webhooks:
+            key = self.db.webhooks[webhook_id].key
+        else:
+            return []
+        both = key.both_until is not None and key.both_until > self.db.now()
+        return [key.version, key.version - 1] if both else [key.version]
+
+    async def take(
+        self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0
+    ) -> list[Posting]:
+        """Take due deliveries, endpoint by endpoint; the endpoint that has waited longest comes first."""
+        for subscription in self.db.webhooks.values():
+            self._spread(subscription)
+        now = self.db.now()
+        due = [(x.endpoint, at, x.number, x) for x in self.db.deliveries if (at := x.delivery.next_at) and at <= now]
+        taken: list[Posting] = []
+        for endpoint, found in groupby(sorted(place for place in due if place[0] > after), lambda place: place[0]):
+            room = max(0, min(limit - len(taken), each - busy.get(endpoint, 0)))
+            taken += [self._take(state, lease) for *_, state in list(found)[:room]]
+        return taken
+
+    def _spread(self, subscription: Subscription) -> None:
+        webhook = subscription.webhook
+        if webhook.disabled_at is None:
+            for note in self.db.notes:
+                if note.number > subscription.seen and subscription.covers(note) and note.type in webhook.events:
+                    add_delivery(self.db, note, webhook.url, webhook.webhook_id)
+            subscription.seen = self.db.numbers
+
+    def _take(self, state: DeliveryState, lease: float) -> Posting:
+        update = {"tries": state.delivery.tries + 1, "next_at": self.db.now() + timedelta(seconds=lease)}
+        delivery = state.delivery = state.delivery.model_copy(update=update)
+        return Posting(
+            number=state.number,
+            delivery_id=delivery.delivery_id,
+            tenant=state.tenant,
+            webhook_id=delivery.webhook_id,
+            versions=self._versions(delivery.webhook_id, state.tenant),
+            url=delivery.url,
+            endpoint=state.endpoint,
+            type=delivery.type,
+            thread_id=delivery.thread_id,
+            run_id=delivery.run_id,
+            created_at=delivery.created_at,
+            tries=delivery.tries,
+        )
+
+    async def settle(self, posting: Posting, outcome: DeliveryOutcome) -> None:
+        for state in self.db.deliveries:
+            delivery = state.delivery
+            late = delivery.tries != posting.tries and outcome.kind != "delivered"
+            if state.number == posting.number and delivery.next_at is not None and not late:
+                state.delivery = delivery.model_copy(update=self._after(outcome))
+                if outcome.kind == "gone" and delivery.webhook_id is not None:
+                    self._disable(delivery.webhook_id)
+
+    def _after(self, outcome: DeliveryOutcome) -> dict[str, object]:
+        now = self.db.now()
+        told: dict[str, object] = {"http_status": outcome.http_status, "error": outcome.error}
+        if outcome.kind == "retried":
+            return {**told, "next_at": now + timedelta(seconds=outcome.pause)}
+        if outcome.kind == "delivered":
+            return {**told, "status": "delivered", "next_at": None, "delivered_at": now}
+        return {**told, "status": "failed", "next_at": None, "failed_at": now}
+
+    def _disable(self, webhook_id: str) -> None:
+        if (known := self.db.webhooks.get(webhook_id)) is not None:
+            known.webhook = known.webhook.model_copy(update={"disabled_at": self.db.now()})
+        for state in self.db.deliveries:
+            if state.delivery.webhook_id == webhook_id and state.delivery.next_at is not None:
+                over = self._after(DeliveryOutcome("failed", state.delivery.http_status, "the webhook was disabled"))
+                state.delivery = state.delivery.model_copy(update=over)
+
+    async def oldest(self) -> float | None:
+        waiting = [each.delivery.created_at for each in self.db.deliveries if each.delivery.next_at is not None]
+        return (self.db.now() - min(waiting)).total_seconds() if waiting else None
+
+
+def add_delivery(db: Database, note: Note, url: str, webhook_id: str | None = None) -> None:
+    """Add a delivery, which is due at once."""
+    delivery = WebhookDelivery(
+        delivery_id=f"msg_{new_id().replace('-', '')}",
+        webhook_id=webhook_id,
+        url=url,
+        type=note.type,
+        thread_id=note.thread_id,
+        run_id=note.run_id,
+        status="pending",
+        created_at=note.at,
+        next_at=db.now(),
+    )
+    db.deliveries.append(DeliveryState(db.number(), note.tenant, delivery))

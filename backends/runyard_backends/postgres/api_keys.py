@@ -1,0 +1,36 @@
+"""API keys on Postgres."""
+
+from __future__ import annotations
+
+from runyard.domain.api_keys import ApiKey
+
+from .codec import Row
+from .database import Database
+
+
+class PostgresKeyStore:
+    """API keys of one tenant; only ``find_key`` searches all tenants."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+
+    async def create_key(self, key: ApiKey, digest: bytes, *, lifetime: float | None = None) -> ApiKey:
+        """Store a key of this tenant that expires in ``lifetime`` seconds."""
+        return _key(await self.db.one("create_key", key.key_id, self.tenant, key.name, key.scopes, digest, lifetime))
+
+    async def keys(self) -> list[ApiKey]:
+        """Return all keys of the tenant, the oldest first."""
+        return [_key(row) for row in await self.db.rows("keys", self.tenant)]
+
+    async def revoke_key(self, key_id: str) -> bool:
+        """Revoke a key of this tenant. Return whether it was valid."""
+        return await self.db.row("revoke_key", self.tenant, key_id) is not None
+
+    async def find_key(self, key_id: str) -> tuple[ApiKey, bytes] | None:
+        """Return a valid key of any tenant with its digest, or None."""
+        row = await self.db.row("find_key", key_id)
+        return (_key(row), bytes(row["digest"])) if row else None
+
+
+def _key(row: Row) -> ApiKey:
+    return ApiKey(**{name: row[name] for name in ApiKey.model_fields})

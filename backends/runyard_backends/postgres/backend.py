@@ -1,0 +1,145 @@
+"""The backend behind ``postgresql://``: Postgres for the state, Redis for the schedule."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import asyncpg
+
+from runyard.errors import RunyardError
+from runyard.events.streams import DirectStreams
+from runyard.ports.scheduling import Effects, EventLog, Scheduler
+from runyard.ports.stores import (
+    Backend,
+    Checkpointer,
+    Feed,
+    KeyStore,
+    LimitStore,
+    QueueStore,
+    RunStore,
+    ThreadStore,
+    UsageStore,
+    WebhookStore,
+    WorkerStore,
+)
+from runyard.ports.streams import Streams
+
+from ..redis.connection import RedisServer
+from ..redis.events import RedisEventLog
+from ..redis.scheduler import RedisScheduler
+from . import codec
+from .api_keys import PostgresKeyStore
+from .checkpointer import PostgresCheckpointer
+from .database import Database, split_url, translated
+from .feed import PostgresFeed
+from .limits import PostgresLimitStore
+from .migrate import check_schema
+from .no_redis import NoEventLog, NoScheduler
+from .runs import PostgresRunStore
+from .threads import PostgresThreadStore
+from .usage import PostgresUsageStore
+from .webhooks import PostgresWebhookStore
+from .workers import PostgresQueueStore, PostgresWorkerStore
+
+
+class PostgresBackend:
+    """The backend of one tenant. ``listen_url``: a direct connection for LISTEN where ``url`` goes through PgBouncer."""
+
+    def __init__(self, db: Database, redis: RedisServer | None, tenant: str, listen_url: str) -> None:
+        self.db, self.redis, self.tenant, self.listen_url = db, redis, tenant, listen_url
+        self.checkpointer: Checkpointer = PostgresCheckpointer(db, tenant)
+        self.threads: ThreadStore = PostgresThreadStore(db, tenant)
+        self.runs: RunStore = PostgresRunStore(db, tenant)
+        self.feed: Feed = PostgresFeed(db, tenant)
+        self.usage: UsageStore = PostgresUsageStore(db, tenant)
+        self.limits: LimitStore = PostgresLimitStore(db)
+        self.webhooks: WebhookStore = PostgresWebhookStore(db, tenant)
+        self.workers: WorkerStore = PostgresWorkerStore(db)
+        self.queues: QueueStore = PostgresQueueStore(db)
+        self.keys: KeyStore = PostgresKeyStore(db, tenant)
+        self.scheduler: Scheduler = NoScheduler()
+        self.events: EventLog = NoEventLog()
+        if redis is not None:
+            self.events = events = RedisEventLog(redis)
+            self.scheduler = RedisScheduler(redis, events)
+        self.streams: Streams = DirectStreams(self)
+
+    def for_tenant(self, tenant: str) -> Backend:
+        """Return a backend on the same connections, bound to another tenant."""
+        return PostgresBackend(self.db, self.redis, tenant, self.listen_url)
+
+    async def check(self) -> None:
+        """Check that Postgres answers and its schema fits. Raises BackendUnavailableError, SchemaUninitialized,
+        SchemaMismatch."""
+        await check_schema(self.db)
+
+    async def notifications(self) -> AsyncGenerator[Effects]:
+        """Yield when a host's transaction accepted a run, and after each (re)connection, when a notification may have been
+        missed. Also yields the effects of calls that return none to their caller."""
+        heard = asyncio.Event()
+        told: list[str] = []
+        url, _ = split_url(self.listen_url)
+
+        def wake(*_: object) -> None:
+            heard.set()
+
+        def receive(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+            if payload:
+                told.append(str(payload))
+            heard.set()
+
+        while True:
+            try:
+                with translated():
+                    connection = await asyncpg.connect(url, timeout=5)
+                    await connection.add_listener("runyard_accept", receive)
+            except RunyardError:
+                await asyncio.sleep(1)
+                continue
+            try:
+                connection.add_termination_listener(wake)
+                heard.set()
+                while not connection.is_closed():
+                    await heard.wait()
+                    heard.clear()
+                    effects = Effects()
+                    while told:
+                        effects += codec.effects(told.pop())
+                    yield effects
+            finally:
+                connection.terminate()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self.redis is not None:
+            await self.redis.close()
+        await self.db.close()
+
+
+async def connect(
+    url: str,
+    *,
+    redis: str | None = None,
+    tenant: str = "",
+    min_pool_size: int = 1,
+    max_pool_size: int = 10,
+    listen_url: str | None = None,
+    name: str = "runyard",
+    **settings: Any,
+) -> Backend:
+    """Connect to Postgres at ``url`` and Redis at ``redis`` (a URL; without it only the stores work).
+
+    ``min_pool_size`` and ``max_pool_size`` limit the number of Postgres connections. ``name`` is the name under which both
+    servers list the connections. Further ``settings`` go to the pool, for example ``statement_cache_size=0`` behind PgBouncer
+    in transaction mode. Raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError.
+    """
+    db = await Database.connect(url, min_pool_size=min_pool_size, max_pool_size=max_pool_size, name=name, **settings)
+    try:
+        await check_schema(db)
+        server = RedisServer(redis, name=name) if redis is not None else None
+    except BaseException:
+        await db.close()
+        raise
+    return PostgresBackend(db, server, tenant, listen_url or url)

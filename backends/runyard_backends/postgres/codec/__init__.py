@@ -1,0 +1,38 @@
+"""Rows to models and back."""
+
+from __future__ import annotations
+
+from .attempt_writes import AttemptWrite as AttemptWrite
+from .attempt_writes import attempt_write as attempt_write
+from .attempt_writes import ended as ended
+from .effects_json import effects as effects
+from .effects_json import job as job
+from .message_rows import NewMessage as NewMessage
+from .message_rows import many as many
+from .message_rows import messages as messages
+from .message_rows import new_message as new_message
+from .request_rows import NewRequest as NewRequest
+from .request_rows import new_request as new_request
+from .request_rows import request as request
+from .request_rows import request_entry as request_entry
+from .run_requests import RunRequest as RunRequest
+from .run_requests import accepted_run as accepted_run
+from .run_requests import cut_json as cut_json
+from .run_requests import fork_json as fork_json
+from .run_requests import fork_request as fork_request
+from .run_requests import options_json as options_json
+from .run_requests import run_request as run_request
+from .run_rows import attempt_entry as attempt_entry
+from .run_rows import claimed_extra as claimed_extra
+from .run_rows import error_info as error_info
+from .run_rows import error_json as error_json
+from .run_rows import run as run
+from .run_rows import run_entry as run_entry
+from .run_rows import step as step
+from .thread_rows import thread as thread
+from .thread_rows import thread_entry as thread_entry
+from .values import Row as Row
+from .values import from_json as from_json
+from .values import pack as pack
+from .values import to_json as to_json
+from .values import unpack as unpack

@@ -1,0 +1,55 @@
+"""What an attempt writes at its end, and how it ended."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from runyard.domain.json_bounds import check_value
+from runyard.domain.states import RunStatus
+from runyard.models import check_usage
+from runyard.ports.commands import Write
+from runyard.ports.results import Ended
+
+from .effects_json import effects
+from .message_rows import NewMessage, many
+from .run_rows import error_info
+from .values import Row, pack, to_json
+
+
+class AttemptWrite(NamedTuple):
+    """A ``runyard.attempt_write``: its attributes, in their order."""
+
+    thread_key: int
+    run_id: str
+    fence: int
+    messages: list[NewMessage]
+    extra: str | None
+    usage: str | None
+    result: bytes | None
+    first_event: int
+
+
+def attempt_write(write: Write) -> AttemptWrite:
+    """Make a ``runyard.attempt_write``."""
+    check_value(write.extra, "extra")
+    check_value(write.result, "result")
+    return AttemptWrite(
+        thread_key=write.attempt.thread_key,
+        run_id=write.attempt.run_id,
+        fence=write.attempt.fence,
+        messages=many(write.messages),
+        extra=to_json(write.extra) if write.extra is not None else None,
+        usage=to_json(check_usage(write.usage).__dict__) if write.usage is not None else None,
+        result=pack(write.result) if write.result is not None else None,
+        first_event=write.first_event,
+    )
+
+
+def ended(row: Row) -> Ended:
+    """Decode the end of an attempt from a ``runyard.ended``."""
+    return Ended(
+        status=RunStatus(row["status"]),
+        event_id=row["event_id"],
+        error=error_info(row["error"]),
+        effects=effects(row["effects"]),
+    )

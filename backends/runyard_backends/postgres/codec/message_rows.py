@@ -1,0 +1,101 @@
+"""Messages: what is stored of one, and models from rows.
+
+A message's payload is msgpack of what is not a column; one that starts with ``{`` is JSON from SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from runyard.domain.json_bounds import check_content
+from runyard.errors import DataCorruptedError
+from runyard.models import MESSAGES, Message, check_fields, check_message, check_usage, check_uuid
+
+from .decoding import UNDECODABLE
+from .values import Row, pack, unpack, without_none
+
+
+class NewMessage(NamedTuple):
+    """A ``runyard.new_message``: its attributes, in their order."""
+
+    message_id: str
+    role: str
+    payload: bytes
+    calls: list[str] | None
+    results: list[str] | None
+
+
+def new_message(message: Message, *, by_agent: bool = False) -> NewMessage:
+    """Make a ``runyard.new_message``. ``by_agent``: an attempt or a checkpointer appends it; from a caller's message the fields
+    that only an agent may set are dropped (M5). Raises InvalidInputError for an invalid message, and for one that cannot be
+    stored. The stored function checks its size in bytes."""
+    check_fields(check_message(message))
+    check_content(message)
+    body: dict[str, Any] = {"content": [without_none(part.__dict__) for part in message.content]}
+    if message.stop_reason is not None:
+        body["stop_reason"] = message.stop_reason
+    if message.usage is not None:
+        body["usage"] = check_usage(message.usage).__dict__
+    if message.metadata:
+        body["metadata"] = message.metadata
+    if by_agent and message.provider_details is not None:
+        body["provider_details"] = message.provider_details
+    calls = [part.id for part in message.tool_calls] or None
+    results = [part.call_id for part in message.tool_results] or None
+    return NewMessage(check_uuid(message.id, "message id"), message.role, pack(body), calls, results)
+
+
+def many(items: Sequence[Message]) -> list[NewMessage]:
+    """Make several ``runyard.new_message`` of an agent."""
+    return [new_message(message, by_agent=True) for message in items]
+
+
+def _noted(note: str, calls: Sequence[str] | None, results: Sequence[str] | None) -> dict[str, Any]:
+    """Return the content of a message that the store wrote itself: results that close open calls, or a tombstone."""
+    content: list[dict[str, Any]] = [
+        {"type": "tool_result", "call_id": call, "content": note, "is_error": True} for call in results or ()
+    ]
+    content += [{"type": "tool_call", "id": call, "name": "erased", "arguments": {}} for call in calls or ()]
+    return {"content": content or [{"type": "text", "text": note}]}
+
+
+def messages(rows: Sequence[Row], **thread: str | int) -> list[Message]:
+    """Decode messages from few rows, which begin with the columns of a message in the order of queries.sql. For many rows
+    use :mod:`..history`.
+
+    ``thread``: its ``thread_id``, or else its ``thread_key``. Raises DataCorruptedError, which names the thread and the
+    message.
+    """
+    try:
+        return MESSAGES.validate_python(_fields(rows))
+    except UNDECODABLE as error:
+        raise _corrupted(rows, thread) from error
+
+
+def _corrupted(rows: Sequence[Row], thread: Mapping[str, str | int]) -> DataCorruptedError:
+    """Make the error for the first of ``rows`` that cannot be decoded."""
+    for row in rows:
+        try:
+            MESSAGES.validate_python(_fields([row]))
+        except UNDECODABLE as error:
+            where = " ".join(f"{name} {value}" for name, value in thread.items())
+            return DataCorruptedError(
+                f"message {row[1]} of {where} cannot be decoded ({type(error).__name__}); did something else write the row?",
+                message_id=row[1],
+                seq=row[0],
+                **thread,
+            )
+    raise AssertionError("each of the messages can be decoded")
+
+
+def _fields(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    for seq, id_, parent_id, run_id, role, payload, note, calls, results, created_at, *_ in rows:
+        fields = _noted(note, calls, results) if payload is None else unpack(payload)
+        fields["id"] = id_
+        fields["role"] = role
+        fields["run_id"] = run_id
+        fields["parent_id"] = parent_id
+        fields["seq"] = seq
+        fields["created_at"] = created_at
+        yield fields

@@ -1,0 +1,110 @@
+"""Runs, their attempts and steps from rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runyard.domain.json_bounds import check_value
+from runyard.domain.states import RunStatus
+from runyard.models import AttemptInfo, ErrorInfo, Message, Run, RunOptions, Usage
+from runyard.ports.results import Step
+
+from .decoding import entry, named
+from .values import Row, from_json, to_json, unpack
+
+
+@named("run")
+def run(row: Row) -> Run:
+    """Decode a run."""
+    return Run(
+        thread_id=row["thread_id"],
+        run_id=row["run_id"],
+        kind=row["kind"],
+        status=RunStatus(row["status"]),
+        agent=row["agent"],
+        queue=row["queue"],
+        priority=row["priority"],
+        lane=row["lane"],
+        attempt=row["attempt"],
+        error_count=row["error_count"],
+        crash_count=row["crash_count"],
+        input=_input(row),
+        parent_id=str(row["parent_id"]) if row["parent_id"] else None,
+        after_run_id=row["after_run_id"],
+        options=_options(row["options"]),
+        run_at=row["run_at"],
+        expires_at=row["expires_at"],
+        accepted_at=row["accepted_at"],
+        admitted_at=row["admitted_at"],
+        started_at=row["started_at"],
+        suspended_at=row["suspended_at"],
+        finished_at=row["finished_at"],
+        cancel_requested_at=row["cancel_requested_at"],
+        completion_seq=row["completion_seq"],
+        fence=row["fence"],
+        worker_id=row["worker_id"] if row["finished_at"] is None else None,
+        app_version=row["app_version"],
+        error=error_info(row["error"]),
+        result=unpack(row["result"]) if row["result"] is not None else None,
+        usage=Usage(**from_json(row["usage"])) if row["usage"] else Usage(),
+        metadata=from_json(row["metadata"]),
+        trace_context=row["trace_context"],
+        event_id=row["event_id"],
+        deleted_at=row["emptied_at"],
+        omitted=row.get("omitted") or [],
+    )
+
+
+run_entry = entry(run, input=None, options="{}", error=None, result=None, usage=None, metadata="{}")
+
+
+@named("attempt")
+def _attempt(row: Row) -> AttemptInfo:
+    return AttemptInfo(
+        fence=row["fence"],
+        worker_id=row["worker_id"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        outcome=row["outcome"],
+        error=error_info(row["error"]),
+    )
+
+
+attempt_entry = entry(_attempt, error=None)
+
+DEFAULT_OPTIONS = RunOptions()
+
+
+def _options(text: str) -> RunOptions:
+    return DEFAULT_OPTIONS if text == "{}" else RunOptions.model_validate_json(text)
+
+
+def _input(row: Row) -> Message | None:
+    if row["input_id"] is None or row["input"] is None:
+        return None
+    return Message.model_validate({**unpack(row["input"]), "id": str(row["input_id"]), "role": row["input_role"]})
+
+
+def error_json(error: ErrorInfo) -> str:
+    """Encode the error of a run for its column."""
+    check_value(error.__dict__, "error")
+    return to_json(error.__dict__)
+
+
+def error_info(text: str | None) -> ErrorInfo | None:
+    """Decode the error of a run from its column."""
+    return None if text is None else ErrorInfo.model_validate_json(text)
+
+
+@named("extra")
+def claimed_extra(row: Row) -> dict[str, Any]:
+    """Return the extra with which a claimed run starts: that of its thread, and its own from earlier attempts."""
+    extra: dict[str, Any] = from_json(row["thread_extra"]) | (from_json(row["extra"]) or {})
+    return extra
+
+
+@named("step")
+def step(row: Row) -> Step:
+    """Decode a step of the ledger."""
+    result = unpack(row["result"]) if row["result"] is not None else None
+    return Step(row["step_key"], row["done"], result, row["fence"])

@@ -1,0 +1,31 @@
+"""Threads from rows."""
+
+from __future__ import annotations
+
+from runyard.models import Thread, Usage
+
+from .decoding import entry, named
+from .values import Row, from_json
+
+
+@named("thread")
+def thread(row: Row) -> Thread:
+    """Decode a thread."""
+    return Thread(
+        thread_id=row["thread_id"],
+        parent_thread_id=row["parent_thread_id"],
+        forked_after_run_id=row["forked_after_run_id"],
+        forked_at_seq=row["forked_at_seq"],
+        agent=row["agent"],
+        title=row["title"],
+        tags=from_json(row["tags"]),
+        extra=from_json(row["extra"]),
+        config=from_json(row["config"]),
+        usage=Usage(**from_json(row["usage"])),
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        omitted=row.get("omitted") or [],
+    )
+
+
+thread_entry = entry(thread, tags="{}", extra="{}", config="{}", usage="{}")

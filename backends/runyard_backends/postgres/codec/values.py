@@ -1,0 +1,56 @@
+"""Values as columns hold them: msgpack, JSON, ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import asyncpg
+import msgpack
+
+from runyard.errors import InvalidInputError
+
+Row = asyncpg.Record
+
+
+def pack(value: Any) -> bytes:
+    """Encode a value with msgpack; lone surrogates are allowed."""
+    try:
+        packed: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogatepass")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(f"value cannot be stored: {error}") from error
+    return packed
+
+
+def unpack(data: bytes) -> Any:
+    """Decode a value that :func:`pack` stored, or a JSON object that SQL stored. The byte ``{`` alone is msgpack for 123."""
+    if data[:1] == b"{" and len(data) > 1:
+        return json.loads(data)
+    return msgpack.unpackb(data, raw=False, strict_map_key=False, unicode_errors="surrogatepass")
+
+
+def to_json(value: Any) -> str:
+    """Encode JSON for a jsonb column, which cannot hold NUL characters, lone surrogates, NaN or infinity."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"value cannot be stored as JSON: {error}") from error
+    if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):  # a backslash that is text is written as two
+        raise InvalidInputError("JSON values must not contain NUL characters")
+    return text
+
+
+def from_json(text: str | None) -> Any:
+    """Decode the value of a jsonb column."""
+    return None if text is None else json.loads(text, parse_int=_integer)
+
+
+def _integer(digits: str) -> int | float:
+    """Decode a number without a fraction. Integers have 64 bits, so a longer one was a float: jsonb writes 1e20 in full."""
+    return int(digits) if len(digits) < 20 or -(2**63) <= int(digits) < 2**64 else float(digits)
+
+
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,41 @@
+"""The feed on Postgres: the outbox in the order of (transaction, position), up to the oldest open transaction."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from runyard.models import FeedEntry
+from runyard.ports.queries import FIRST_PAGE, PageRequest
+from runyard.ports.results import Page
+
+from .. import cursors
+from .database import Database
+
+_HIGHEST: Final = 2**63
+
+
+class PostgresFeed:
+    """The feed of one tenant. A cursor is the transaction and the position of the last entry that was read."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+
+    async def read(self, page: PageRequest = FIRST_PAGE) -> Page[FeedEntry]:
+        """Return the next ``limit`` entries. Raises InvalidCursorError, CursorExpiredError."""
+        after = cursors.numbers(page.cursor, 2, below=_HIGHEST) if page.cursor is not None else (None, None)
+        rows = await self.db.rows("feed", self.tenant, *after, page.limit)
+        entries = [
+            FeedEntry(
+                cursor=cursors.encode([row["transaction"], row["position"]]),
+                type=row["type"],
+                thread_id=row["thread_id"],
+                run_id=row["run_id"],
+                created_at=row["created_at"],
+            )
+            for row in rows
+            if row["transaction"] is not None
+        ]
+        if len(entries) == page.limit and entries:
+            return Page(entries, entries[-1].cursor)
+        # All entries of transactions below the horizon were read, so the cursor of a quiet feed advances too.
+        return Page(entries, cursors.encode([rows[0]["horizon"], 0]))

@@ -1,0 +1,222 @@
+-- Accepting runs: the client's verb, which admits in the same transaction, and what it shares with a host's.
+
+-- Accept many runs in one transaction. Threads are taken in the order of their keys, so that batches cannot deadlock; requests
+-- for one thread keep their order. A request that is refused leaves nothing behind, and the others are accepted. A single
+-- request that is refused raises.
+CREATE OR REPLACE FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.accepted
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    got record;
+    a runyard.accepted;
+    code text;
+    message text;
+    details text;
+    position integer;
+    limited boolean := EXISTS (SELECT 1 FROM runyard.limits);
+BEGIN
+    IF cardinality(requests) = 1 THEN
+        got := runyard.accept_and_admit(for_tenant, requests[1], limited);
+        RETURN NEXT runyard.accepted_as(1, got.run, got.created, got.effects);
+        RETURN;
+    END IF;
+    FOR position IN
+        SELECT s.n FROM generate_subscripts(requests, 1) s(n)
+        LEFT JOIN runyard.threads t ON t.tenant = for_tenant AND t.thread_id = (requests[s.n]).thread_id AND t.deleted_at IS NULL
+        ORDER BY t.thread_key NULLS LAST, (requests[s.n]).thread_id, s.n
+    LOOP
+        BEGIN
+            got := runyard.accept_and_admit(for_tenant, requests[position], limited);
+            a := runyard.accepted_as(position, got.run, got.created, got.effects);
+        EXCEPTION WHEN SQLSTATE 'RY000' THEN
+            GET STACKED DIAGNOSTICS code = PG_EXCEPTION_HINT, message = MESSAGE_TEXT, details = PG_EXCEPTION_DETAIL;
+            a := NULL;
+            a.n := position;
+            a.refused := jsonb_build_object('code', code, 'message', message, 'details', details::jsonb);
+        END;
+        RETURN NEXT a;
+    END LOOP;
+END $$;
+
+-- Accept and admit a client's run in one step, so that a refusal reaches the caller. limited: there are limits to check.
+CREATE OR REPLACE FUNCTION runyard.accept_and_admit(for_tenant text, q runyard.request, limited boolean, OUT run runyard.runs, OUT created boolean, OUT effects jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    t runyard.threads;
+    in_lane text;
+    busy text;
+    due timestamptz := runyard.due_at(q);
+BEGIN
+    limited := limited OR q.candidates IS NOT NULL OR octet_length(q.input) > runyard.default_message_bytes();
+    IF q.kind = 'prompt' THEN
+        t := runyard.ensure_thread(for_tenant, q.thread_id, q.agent);
+    ELSE
+        t := runyard.known_thread(for_tenant, q.thread_id);
+    END IF;
+    IF EXISTS (SELECT 1 FROM runyard.runs x WHERE x.tenant = for_tenant AND x.thread_id = q.thread_id AND x.lane_seq IS NULL) THEN
+        got := runyard.admit_thread(t);
+        t := got.t; effects := got.effects;
+    END IF;
+    IF limited OR q.kind <> 'prompt' OR q.multitask_strategy <> 'enqueue' OR q.input_id IS NULL OR q.parent_id IS NOT NULL OR t.fork_hash IS NOT NULL THEN
+        run := runyard.existing_run(for_tenant, q);
+        created := run.run_id IS NULL;
+        IF NOT created THEN RETURN; END IF;
+    END IF;
+    IF t.fork_hash IS NOT NULL OR q.parent_id IS NOT NULL THEN
+        PERFORM runyard.raise(runyard.why_not(t, q.run_id, q.parent_id));
+    END IF;
+    IF limited THEN
+        PERFORM runyard.check_room(for_tenant, q, t.thread_key, runyard.lane_of(t, q.kind, q.parallel, q.run_id, q.parent_id), true);
+    END IF;
+    IF q.kind <> 'prompt' THEN
+        PERFORM runyard.refuse_asking(q, coalesce(q.agent, t.agent));
+        got := runyard.fix_cut(t, q.fork);
+        q.after_run_id := got.after_run; q.fork := got.fork;
+        IF q.kind = 'fork' THEN PERFORM runyard.check_free(for_tenant, q.fork->>'new', q.fork->>'hash'); END IF;
+    END IF;
+    IF due IS NULL OR due <= clock_timestamp() THEN
+        in_lane := runyard.lane_of(t, q.kind, q.parallel, q.run_id, q.parent_id);
+        got := runyard.make_way(t, in_lane, q.multitask_strategy);
+        t := got.t; busy := got.busy;
+        PERFORM runyard.raise(got.refused);
+        effects := runyard.merge_effects(effects, got.effects);
+        IF q.input_id IS NULL AND q.kind = 'prompt' THEN
+            PERFORM runyard.check_something_to_run(t, q.parent_id, busy);
+        END IF;
+    END IF;
+    run := runyard.insert_run(for_tenant, q, t.thread_key, in_lane, coalesce(q.agent, t.agent), due, limited);
+    created := run.run_id IS NOT NULL;
+    IF NOT created THEN
+        run := runyard.existing_run(for_tenant, q);
+        RETURN;
+    END IF;
+    IF t.agent IS NULL THEN PERFORM runyard.note_agent(t, q.agent); END IF;
+    IF in_lane IS NOT NULL AND busy IS NULL AND (q.kind = 'prompt' OR NOT runyard.cut_pending(run)) THEN
+        effects := runyard.merge_effects(effects, jsonb_build_object('jobs', jsonb_build_array(runyard.job(run))));
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.accepted_as(n integer, r runyard.runs, created boolean, effects jsonb) RETURNS runyard.accepted
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN (n, created, r.status, r.lane, r.agent, r.queue, r.after_run_id, r.run_at, r.expires_at, r.accepted_at,
+            r.admitted_at, effects, NULL)::runyard.accepted;
+END $$;
+
+-- Insert the run of a request. A run without a lane waits to be admitted. limited: there are limits to check.
+CREATE OR REPLACE FUNCTION runyard.insert_run(
+    for_tenant text, q runyard.request, thread_key bigint, in_lane text, for_agent text, due_at timestamptz, limited boolean
+) RETURNS runyard.runs
+LANGUAGE plpgsql AS $$
+DECLARE
+    r runyard.runs;
+    accepted timestamptz := clock_timestamp();
+BEGIN
+    INSERT INTO runyard.runs AS x (tenant, thread_id, run_id, thread_key, kind, status, lane, lane_seq, admitted_at, agent, queue, priority,
+        input, input_id, input_role, input_calls, input_results, request_hash, options, metadata, multitask_strategy, parallel,
+        parent_id, after_run_id, fork, candidates, started_by_key, started_by_run_id, run_at, expires_at, app_version, trace_context,
+        accepted_at)
+    VALUES (for_tenant, q.thread_id, q.run_id, insert_run.thread_key, q.kind, 'queued', in_lane,
+        CASE WHEN in_lane IS NOT NULL THEN nextval('runyard.lane_numbers') END, CASE WHEN in_lane IS NOT NULL THEN accepted END, for_agent,
+        coalesce(q.queue, (SELECT a.queue FROM runyard.agents a WHERE a.agent = for_agent), 'default'), q.priority,
+        q.input, q.input_id, q.input_role, q.input_calls, q.input_results, q.request_hash, q.options, q.metadata, q.multitask_strategy,
+        q.parallel, q.parent_id, q.after_run_id, q.fork, q.candidates, q.started_by_key, q.started_by_run_id, due_at,
+        CASE WHEN limited OR q.options ? 'expires_in' THEN runyard.expires_at(q, due_at) END,
+        q.app_version, q.trace_context, accepted)
+    ON CONFLICT (tenant, thread_id, run_id) WHERE NOT deleted DO NOTHING
+    RETURNING x.* INTO r;
+    RETURN r;
+END $$;
+
+-- Return the run that has this id, if its request was the same; a NULL row if the id is free. Raises run_conflict.
+CREATE OR REPLACE FUNCTION runyard.existing_run(for_tenant text, q runyard.request) RETURNS runyard.runs
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    r runyard.runs;
+BEGIN
+    SELECT x.* INTO r FROM runyard.runs x
+    WHERE x.tenant = for_tenant AND x.thread_id = q.thread_id AND x.run_id = q.run_id AND NOT x.deleted;
+    IF FOUND AND r.request_hash IS DISTINCT FROM q.request_hash THEN
+        PERFORM runyard.refuse('run_conflict',
+            format('run id %s of thread %s is taken by a different request', q.run_id, q.thread_id),
+            jsonb_build_object('thread_id', q.thread_id, 'run_id', q.run_id, 'existing', r.request_hash, 'request', q.request_hash));
+    END IF;
+    RETURN r;
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.due_at(q runyard.request) RETURNS timestamptz
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF q.delay IS NULL THEN RETURN q.run_at; END IF;
+    RETURN clock_timestamp() + make_interval(secs => q.delay);
+END $$;
+
+-- Return the time by which the first attempt has to start: the shorter of the request's own time and the deployment's, counted
+-- from when the run is due. A fork has no such time of the deployment, since it may wait for another run.
+CREATE OR REPLACE FUNCTION runyard.expires_at(q runyard.request, due_at timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    seconds double precision := least((q.options->>'expires_in')::double precision,
+                                      CASE WHEN q.kind <> 'fork' THEN runyard.limit_of('queued_seconds') END);
+BEGIN
+    IF seconds IS NULL THEN RETURN NULL; END IF;
+    RETURN greatest(due_at, clock_timestamp()) + make_interval(secs => least(seconds, 315360000));
+END $$;
+
+-- Refuse a run without a message where the last message asks for nothing. A run that is ahead in the lane may still bring a
+-- message.
+CREATE OR REPLACE FUNCTION runyard.check_something_to_run(t runyard.threads, parent_id uuid, busy text) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    view runyard.level[] := runyard.branch_view(t.head_branch);
+    leaf record;
+BEGIN
+    IF check_something_to_run.parent_id IS NOT NULL THEN
+        SELECT c.view INTO view FROM runyard.cut_at_message(t, check_something_to_run.parent_id) c;
+    ELSIF busy IS NOT NULL THEN
+        RETURN;
+    END IF;
+    SELECT m.role, m.calls INTO leaf FROM runyard.last_visible(view) l JOIN runyard.messages m USING (message_id, seq);
+    IF NOT FOUND OR (leaf.role = 'assistant' AND leaf.calls IS NULL) THEN
+        PERFORM runyard.refuse('nothing_to_run',
+            format('thread %s ends with nothing to answer; give a message', t.thread_id), jsonb_build_object('thread_id', t.thread_id));
+    END IF;
+END $$;
+
+-- Refuse a probe whose agent, or whose judge, asks humans: nobody can answer a probe. The workers' registrations say which
+-- agents ask.
+CREATE OR REPLACE FUNCTION runyard.refuse_asking(q runyard.request, for_agent text) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    probes boolean := q.kind = 'fork_once' OR q.kind = 'fork_many' AND NOT (q.fork->'fan'->>'threads')::boolean;
+    asking text := (SELECT a.agent FROM runyard.agents a
+                    WHERE a.asks AND (probes AND a.agent = for_agent OR a.agent = q.fork->'fan'->>'judge') LIMIT 1);
+BEGIN
+    IF asking IS NOT NULL THEN
+        PERFORM runyard.refuse('hitl_not_allowed', format('agent %s asks humans; nobody can answer a probe', asking),
+                               jsonb_build_object('agent', asking));
+    END IF;
+END $$;
+
+-- Fix the cut of a fork run when it is accepted.
+CREATE OR REPLACE FUNCTION runyard.fix_cut(t runyard.threads, INOUT fork jsonb, OUT after_run text)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    cut jsonb := fork->'cut';
+    target runyard.runs;
+BEGIN
+    IF cut->>'at_message_id' IS NOT NULL OR cut->>'at_seq' IS NOT NULL THEN
+        PERFORM runyard.cut(t, cut);
+        RETURN;
+    END IF;
+    after_run := coalesce(cut->>'after_run_id', runyard.last_completed(t));
+    IF after_run IS NULL THEN
+        PERFORM runyard.refuse('run_not_completed',
+            format('thread %s has no completed run; prompt it once, then fork', t.thread_id), jsonb_build_object('thread_id', t.thread_id));
+    END IF;
+    fork := jsonb_set(fork, '{cut,after_run_id}', to_jsonb(after_run));
+    SELECT x.* INTO target FROM runyard.runs x WHERE x.thread_key = t.thread_key AND x.run_id = after_run;
+    IF NOT FOUND OR target.finished_at IS NOT NULL THEN
+        PERFORM runyard.cut_after_run(t, after_run);
+    END IF;
+END $$;

@@ -1,0 +1,173 @@
+-- Admitting runs that were accepted in a host's transaction or for a later time; deadlines and expiry, which come due with them.
+
+-- Admit the runs that are committed and due on any thread, apply the deadlines of requests, and end the runs that did not start
+-- in time. next_due: seconds until something is due next, NULL if nothing waits for its time. The clock is read once per
+-- statement: a query that reads it for each row uses no index.
+CREATE OR REPLACE FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    due record;
+    got record;
+    t runyard.threads;
+    done integer := 0;
+    lines text[] := '{}';
+BEGIN
+    FOR due IN
+        SELECT DISTINCT x.tenant, x.thread_id, t2.thread_key FROM (
+            (SELECT y.tenant, y.thread_id FROM runyard.runs y
+             WHERE y.lane_seq IS NULL AND coalesce(y.run_at, y.accepted_at) <= (SELECT clock_timestamp())
+             ORDER BY coalesce(y.run_at, y.accepted_at) LIMIT most)
+            UNION ALL
+            (SELECT z.tenant, z.thread_id FROM runyard.hitl_requests h JOIN runyard.threads z USING (thread_key)
+             WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL
+               -- A run that goes on with the answer to another request fails once it is suspended again.
+               AND (h.otherwise IS NOT NULL OR NOT EXISTS (
+                   SELECT 1 FROM runyard.runs r WHERE r.thread_key = h.thread_key AND r.run_id = h.run_id
+                   AND r.status IN ('queued', 'running') AND r.kind <> 'external'))
+             ORDER BY h.deadline_at LIMIT most)
+            UNION ALL
+            (SELECT e.tenant, e.thread_id FROM runyard.runs e
+             WHERE e.expires_at <= (SELECT clock_timestamp()) AND e.attempt = 0 AND e.finished_at IS NULL AND NOT e.deleted
+             ORDER BY e.expires_at LIMIT most)) x
+        LEFT JOIN runyard.threads t2 ON t2.tenant = x.tenant AND t2.thread_id = x.thread_id AND t2.deleted_at IS NULL
+        ORDER BY t2.thread_key NULLS LAST, x.tenant, x.thread_id
+    LOOP
+        got := runyard.admit_thread(runyard.ensure_thread(due.tenant, due.thread_id));
+        t := got.t; effects := runyard.merge_effects(effects, got.effects);
+        got := runyard.fire_deadlines(t);
+        t := got.t; effects := runyard.merge_effects(effects, got.effects);
+        got := runyard.expire_runs(t);
+        effects := runyard.merge_effects(effects, got.effects); lines := lines || got.lines;
+        done := done + 1;
+    END LOOP;
+    effects := runyard.merge_effects(effects, runyard.free(lines)); -- last: no further thread is locked
+    IF done >= most THEN
+        next_due := 0;
+        RETURN;
+    END IF;
+    SELECT extract(epoch FROM least(
+        (SELECT coalesce(y.run_at, y.accepted_at) AS due_at FROM runyard.runs y
+         WHERE y.lane_seq IS NULL AND coalesce(y.run_at, y.accepted_at) > (SELECT clock_timestamp()) ORDER BY due_at LIMIT 1),
+        (SELECT h.deadline_at FROM runyard.hitl_requests h
+         WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at > (SELECT clock_timestamp()) ORDER BY h.deadline_at LIMIT 1),
+        (SELECT e.expires_at FROM runyard.runs e
+         WHERE e.expires_at > (SELECT clock_timestamp()) AND e.attempt = 0 AND e.finished_at IS NULL
+         ORDER BY e.expires_at LIMIT 1)) - clock_timestamp())
+    INTO next_due;
+END $$;
+
+-- Admit the thread's runs that are committed and due, in order, so that no later run overtakes them.
+CREATE OR REPLACE FUNCTION runyard.admit_thread(INOUT t runyard.threads, OUT effects jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    r runyard.runs;
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.tenant = t.tenant AND x.thread_id = t.thread_id AND x.lane_seq IS NULL) THEN
+        RETURN;
+    END IF;
+    FOR r IN
+        SELECT x.* FROM runyard.runs x
+        WHERE x.tenant = t.tenant AND x.thread_id = t.thread_id AND x.lane_seq IS NULL AND NOT x.deleted
+          AND coalesce(x.run_at, x.accepted_at) <= clock_timestamp()
+        ORDER BY coalesce(x.run_at, x.accepted_at), x.accept_no
+    LOOP
+        got := runyard.admit_late(t, r);
+        t := got.t;
+        effects := runyard.merge_effects(effects, got.effects);
+    END LOOP;
+END $$;
+
+-- Give a run its place in its lane that was accepted in a host's own transaction or for a later time. A refusal fails the run.
+CREATE OR REPLACE FUNCTION runyard.admit_late(INOUT t runyard.threads, r runyard.runs, OUT effects jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    refused jsonb := runyard.why_not(t, r.run_id, r.parent_id);
+BEGIN
+    r.thread_key := t.thread_key;
+    r.lane := runyard.lane_of(t, r.kind, r.parallel, r.run_id, CASE WHEN refused IS NULL THEN r.parent_id END);
+    IF refused IS NULL THEN
+        got := runyard.make_way(t, r.lane, r.multitask_strategy);
+        t := got.t; effects := got.effects; refused := got.refused;
+    END IF;
+    PERFORM runyard.note_agent(t, r.agent);
+    UPDATE runyard.runs SET thread_key = t.thread_key, lane = r.lane, lane_seq = nextval('runyard.lane_numbers'),
+           admitted_at = greatest(now(), accepted_at), -- it may have been accepted while this transaction waited for the thread
+          
+           agent = coalesce(r.agent, t.agent), changed_at = now()
+    WHERE accept_no = r.accept_no RETURNING * INTO r;
+    refused := coalesce(refused, runyard.lane_full(r));
+    IF refused IS NULL THEN
+        effects := runyard.merge_effects(effects, runyard.startable(r));
+        RETURN;
+    END IF;
+    r.event_id := nextval('runyard.fences') || '-1';
+    got := runyard.end_run(t, r, 'failed', refused, r.event_id);
+    t := got.t;
+    effects := runyard.merge_effects(runyard.merge_effects(effects, got.effects),
+        runyard.outside_event(t, r, r.event_id, 'run.failed', jsonb_build_object('error', refused)));
+END $$;
+
+-- Return the error that keeps a run off this thread; NULL if there is none.
+CREATE OR REPLACE FUNCTION runyard.why_not(t runyard.threads, run_id text, parent_id uuid) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    got record;
+    code text;
+    message text;
+    details text;
+BEGIN
+    IF t.fork_hash IS NOT NULL THEN
+        SELECT i.open INTO got FROM runyard.inherited_run(t.thread_key, why_not.run_id) i;
+        IF FOUND THEN
+            RETURN jsonb_build_object(
+                'code', CASE WHEN got.open THEN 'run_already_claimed' ELSE 'run_already_completed' END,
+                'message', format('run id %s is inherited by thread %s from its ancestor; use another', run_id, t.thread_id),
+                'details', jsonb_build_object('thread_id', t.thread_id, 'run_id', run_id));
+        END IF;
+    END IF;
+    IF why_not.parent_id IS NOT NULL THEN
+        BEGIN
+            SELECT m.* INTO got FROM runyard.cut_at_message(t, why_not.parent_id) m;
+            PERFORM runyard.check_boundary(got.view, got.whole, got.message);
+        EXCEPTION WHEN SQLSTATE 'RY000' THEN
+            GET STACKED DIAGNOSTICS code = PG_EXCEPTION_HINT, message = MESSAGE_TEXT, details = PG_EXCEPTION_DETAIL;
+            RETURN jsonb_build_object('code', code, 'message', message, 'details', details::jsonb);
+        END;
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- End a run that did not start in time.
+CREATE OR REPLACE FUNCTION runyard.expire_run(INOUT t runyard.threads, r runyard.runs, OUT effects jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    event text := nextval('runyard.fences') || '-1';
+    why jsonb := jsonb_build_object('code', 'run_expired', 'message', format('run %s did not start in time', r.run_id));
+BEGIN
+    got := runyard.end_run(t, r, 'failed', why, event);
+    t := got.t;
+    effects := runyard.merge_effects(got.effects, runyard.outside_event(t, got.r, event, 'run.failed', jsonb_build_object('error', why)));
+END $$;
+
+-- End the thread's admitted runs that did not start in time. lines: the slots that they waited for.
+CREATE OR REPLACE FUNCTION runyard.expire_runs(INOUT t runyard.threads, OUT effects jsonb, OUT lines text[])
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    r runyard.runs;
+BEGIN
+    lines := '{}';
+    FOR r IN
+        SELECT x.* FROM runyard.runs x
+        WHERE x.thread_key = t.thread_key AND x.expires_at <= clock_timestamp() AND x.attempt = 0 AND x.finished_at IS NULL
+          AND x.lane_seq IS NOT NULL
+        ORDER BY x.lane_seq
+    LOOP
+        IF r.waits_for_slot IS NOT NULL THEN lines := lines || r.waits_for_slot; END IF;
+        got := runyard.expire_run(t, r);
+        t := got.t; effects := runyard.merge_effects(effects, got.effects);
+    END LOOP;
+END $$;

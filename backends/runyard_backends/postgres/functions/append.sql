@@ -1,0 +1,89 @@
+-- Appending messages to a run.
+
+-- Append messages to an attempt's run. Returns the messages as they are stored; one that the run has stored before is returned
+-- as it was then.
+CREATE OR REPLACE FUNCTION runyard.append(thread_key bigint, run_id text, with_fence bigint, messages runyard.new_message[], first_event integer)
+RETURNS SETOF runyard.messages
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    seen bigint;
+    got record;
+    t runyard.threads;
+    r runyard.runs;
+BEGIN
+    got := runyard.lock_run(thread_key, run_id);
+    t := got.t; r := got.r;
+    PERFORM runyard.refuse_write(r, with_fence);
+    PERFORM runyard.check_size(messages, runyard.limit_of('message_bytes'));
+    seen := t.next_seq;
+    got := runyard.put_messages(t, r, messages, first_event);
+    t := got.t; r := got.r;
+    IF t.next_seq > seen THEN
+        UPDATE runyard.threads x SET next_seq = t.next_seq, updated_at = now() WHERE x.thread_key = t.thread_key;
+        UPDATE runyard.runs SET first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id,
+               has_tools = r.has_tools, progressed = true, changed_at = now()
+        WHERE accept_no = r.accept_no;
+    END IF;
+    RETURN QUERY SELECT m.* FROM unnest(messages) WITH ORDINALITY n(message_id, role, payload, calls, results, place)
+        JOIN runyard.messages m ON m.message_id = n.message_id AND m.branch_id = r.branch_id ORDER BY n.place;
+END $$;
+
+-- Insert messages of a run after its last one. A message that the run has was stored by a call whose reply was lost, and is
+-- left out. The caller saves the rows of the thread and the run. first_event: the number of the first message's event; NULL for
+-- a run that has no events.
+CREATE OR REPLACE FUNCTION runyard.put_messages(
+    INOUT t runyard.threads, INOUT r runyard.runs, messages runyard.new_message[], first_event integer
+) LANGUAGE plpgsql AS $$
+DECLARE
+    many integer := coalesce(cardinality(messages), 0);
+    m runyard.new_message;
+    holder runyard.messages;
+BEGIN
+    IF many = 0 THEN RETURN; END IF;
+    IF r.branch_id IS NULL THEN
+        PERFORM runyard.refuse('invalid_input', format('run %s is a %s job; it has no messages', r.run_id, r.kind));
+    END IF;
+    r.last_message_id := coalesce(r.last_message_id, r.base_id);
+    FOR n IN 1 .. many LOOP
+        m := messages[n];
+        holder := runyard.holder_of(t.thread_key, m.message_id);
+        CONTINUE WHEN holder.run_id = r.run_id;
+        IF holder.message_id IS NOT NULL THEN PERFORM runyard.raise(runyard.id_taken(t, m.message_id)); END IF;
+        INSERT INTO runyard.messages (branch_id, seq, message_id, parent_id, run_id, role, payload, calls, results, event_id)
+        VALUES (r.branch_id, t.next_seq, m.message_id, r.last_message_id, r.run_id, m.role, m.payload, m.calls, m.results,
+                r.fence || '-' || (first_event + n - 1));
+        r.has_tools := r.has_tools OR m.calls IS NOT NULL OR m.results IS NOT NULL;
+        r.last_message_id := m.message_id;
+        r.first_seq := coalesce(r.first_seq, t.next_seq);
+        r.last_seq := t.next_seq;
+        t.next_seq := t.next_seq + 1;
+    END LOOP;
+END $$;
+
+-- Return the message that has this id on the thread, its own or inherited; a NULL row if there is none. Almost every id is new.
+-- An id that many threads have (the same words sent to all of them) is looked up branch by branch.
+CREATE OR REPLACE FUNCTION runyard.holder_of(thread_key bigint, message_id uuid, OUT holder runyard.messages)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM runyard.messages m WHERE m.message_id = holder_of.message_id) THEN RETURN; END IF;
+    SELECT h.* INTO holder FROM runyard.branches b
+    CROSS JOIN LATERAL (SELECT m.* FROM runyard.messages m WHERE m.message_id = holder_of.message_id AND m.branch_id = b.branch_id LIMIT 1) h
+    WHERE b.thread_key = holder_of.thread_key LIMIT 1;
+    IF NOT FOUND THEN
+        SELECT (s.message).* INTO holder FROM runyard.seen_through(holder_of.thread_key, holder_of.message_id) s;
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.check_size(messages runyard.new_message[], most bigint) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    largest bigint;
+BEGIN
+    IF pg_column_size(messages) <= most THEN RETURN; END IF; -- all together; costs nothing where messages are small
+    largest := (SELECT max(octet_length(m.payload)) FROM unnest(messages) m);
+    IF largest > most THEN
+        PERFORM runyard.refuse('message_too_large',
+            format('a message of %s bytes is over the limit of %s; keep large content elsewhere and store a reference', largest, most),
+            jsonb_build_object('limit', 'message_bytes', 'most', most, 'size', largest));
+    END IF;
+END $$;

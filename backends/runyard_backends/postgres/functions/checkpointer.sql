@@ -1,0 +1,166 @@
+-- The checkpointer's own messages, extra and requests, and the runs that it keeps for a process outside.
+
+-- Append a checkpointer's messages, each under its own run id or none. A message is stored once under its id, however often it
+-- is sent.
+CREATE OR REPLACE FUNCTION runyard.checkpoint_append(for_tenant text, thread_id text, messages runyard.new_message[], run_ids text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    got record;
+    t runyard.threads;
+    r runyard.runs;
+    head runyard.branches;
+    part record;
+    missing runyard.new_message[];
+BEGIN
+    got := runyard.admit_thread(runyard.ensure_thread(for_tenant, thread_id));
+    t := got.t;
+    PERFORM runyard.tell(got.effects);
+    PERFORM runyard.check_size(messages, runyard.limit_of('message_bytes'));
+    -- Neighbours with the same run id are written together.
+    FOR part IN
+        SELECT p.run_id, array_agg(p.m ORDER BY p.n) AS messages
+        FROM (SELECT s.*, count(*) FILTER (WHERE s.begins) OVER (ORDER BY s.n) AS number
+              FROM (SELECT d.*, d.run_id IS DISTINCT FROM lag(d.run_id) OVER (ORDER BY d.n) AS begins
+                    FROM (SELECT DISTINCT ON (a.message_id, b.run_id) a.message_id, b.run_id, n,
+                                 (a.message_id, a.role, a.payload, a.calls, a.results)::runyard.new_message AS m
+                          FROM unnest(messages) WITH ORDINALITY a(message_id, role, payload, calls, results, n)
+                          JOIN unnest(run_ids) WITH ORDINALITY b(run_id, n) USING (n) ORDER BY a.message_id, b.run_id, n) d) s) p
+        GROUP BY p.number, p.run_id ORDER BY p.number
+    LOOP
+        r := CASE WHEN part.run_id IS NOT NULL THEN runyard.open_external(t, part.run_id) END;
+        IF r.run_id IS NOT NULL THEN
+            got := runyard.put_messages(t, r, part.messages, NULL);
+            t := got.t; r := got.r;
+            UPDATE runyard.runs SET first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id, has_tools = r.has_tools
+            WHERE accept_no = r.accept_no;
+            CONTINUE;
+        END IF;
+        missing := runyard.not_held(t, part.run_id, part.messages);
+        CONTINUE WHEN missing = '{}';
+        IF part.run_id IS NULL THEN
+            SELECT b.* INTO head FROM runyard.branches b WHERE b.branch_id = t.head_branch;
+            t := runyard.put_plain(t, head, missing);
+        ELSE
+            t := runyard.put_unclaimed(t, part.run_id, missing);
+        END IF;
+    END LOOP;
+    UPDATE runyard.threads SET next_seq = t.next_seq, updated_at = now() WHERE thread_key = t.thread_key;
+END $$;
+
+-- Insert messages of a run that nobody has claimed, after its earlier ones. The caller has checked their ids and sizes.
+CREATE OR REPLACE FUNCTION runyard.put_unclaimed(INOUT t runyard.threads, run_id text, messages runyard.new_message[])
+LANGUAGE plpgsql AS $$
+DECLARE
+    many integer := cardinality(messages);
+    u runyard.unclaimed;
+    head runyard.branches;
+BEGIN
+    SELECT v.* INTO u FROM runyard.unclaimed v WHERE v.thread_key = t.thread_key AND v.run_id = put_unclaimed.run_id;
+    SELECT b.* INTO head FROM runyard.branches b WHERE b.branch_id = coalesce(u.branch_id, t.head_branch);
+    INSERT INTO runyard.messages (branch_id, seq, message_id, parent_id, run_id, role, payload, calls, results)
+    SELECT head.branch_id, t.next_seq + n - 1, m.message_id,
+           lag(m.message_id, 1, coalesce(u.last_message_id, head.leaf_id)) OVER (ORDER BY n), put_unclaimed.run_id, m.role, m.payload, m.calls, m.results
+    FROM unnest(messages) WITH ORDINALITY m(message_id, role, payload, calls, results, n);
+    INSERT INTO runyard.unclaimed AS v (thread_key, run_id, branch_id, first_seq, last_seq, last_message_id, has_tools)
+    VALUES (t.thread_key, put_unclaimed.run_id, head.branch_id, t.next_seq, t.next_seq + many - 1, (messages[many]).message_id,
+            EXISTS (SELECT 1 FROM unnest(messages) m WHERE m.calls IS NOT NULL OR m.results IS NOT NULL))
+    ON CONFLICT ON CONSTRAINT unclaimed_pkey DO UPDATE SET last_seq = excluded.last_seq, last_message_id = excluded.last_message_id,
+        has_tools = v.has_tools OR excluded.has_tools;
+    t.next_seq := t.next_seq + many;
+END $$;
+
+-- Return those of `messages` that the thread does not have yet. An id that belongs to a message of another run, or of none, is
+-- refused.
+CREATE OR REPLACE FUNCTION runyard.not_held(t runyard.threads, run_id text, messages runyard.new_message[]) RETURNS runyard.new_message[]
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    m runyard.new_message;
+    holder runyard.messages;
+    missing runyard.new_message[] := '{}';
+BEGIN
+    FOREACH m IN ARRAY messages LOOP
+        holder := runyard.holder_of(t.thread_key, m.message_id);
+        IF holder.message_id IS NULL THEN
+            missing := missing || m;
+        ELSIF holder.run_id IS DISTINCT FROM not_held.run_id THEN
+            PERFORM runyard.raise(runyard.id_taken(t, m.message_id));
+        END IF;
+    END LOOP;
+    RETURN missing;
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.save_extra(for_tenant text, thread_id text, more jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    t runyard.threads := runyard.ensure_thread(for_tenant, thread_id);
+BEGIN
+    PERFORM runyard.check_extra(t.extra || more);
+    UPDATE runyard.threads SET extra = extra || more, extra_changed = true, updated_at = now() WHERE thread_key = t.thread_key;
+END $$;
+
+-- Refuse a value that is too large to be a thread's extra. It is merged of values that were each small enough.
+CREATE OR REPLACE FUNCTION runyard.check_extra(merged jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    most CONSTANT integer := 2097152;
+    size integer := octet_length(merged::text);
+BEGIN
+    IF size > most THEN
+        PERFORM runyard.refuse('invalid_input',
+            format('extra would have %s bytes, and a thread''s extra may have %s; keep large data elsewhere and store a reference', size, most),
+            jsonb_build_object('field', 'extra', 'most', most, 'got', size));
+    END IF;
+END $$;
+
+-- Replace the one request that a checkpointer keeps for a thread; NULL removes it. A request of a worker's run has an event,
+-- and stays.
+CREATE OR REPLACE FUNCTION runyard.save_pending(for_tenant text, thread_id text, q runyard.new_request, run_id text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    t runyard.threads := runyard.ensure_thread(for_tenant, thread_id);
+BEGIN
+    DELETE FROM runyard.hitl_requests h
+    WHERE h.tenant = for_tenant AND h.thread_key = t.thread_key AND h.event_id IS NULL
+      AND (h.request_id = q.request_id OR (h.answered_at IS NULL AND h.closed_at IS NULL));
+    IF q.request_id IS NOT NULL THEN
+        INSERT INTO runyard.hitl_requests AS h (tenant, request_id, thread_key, run_id, kind, body, deadline_at, otherwise)
+        VALUES (for_tenant, q.request_id, t.thread_key, save_pending.run_id, q.kind, q.body,
+                coalesce(q.deadline_at, clock_timestamp() + make_interval(secs => q.timeout)), q.otherwise)
+        ON CONFLICT (tenant, request_id) DO NOTHING;
+        IF NOT FOUND THEN
+            PERFORM runyard.refuse('invalid_input', format('request id %s is taken by another run or thread; use a fresh one', q.request_id));
+        END IF;
+    END IF;
+END $$;
+
+-- Store requests of an external run beside each other. A request whose id is known stays as it is.
+CREATE OR REPLACE FUNCTION runyard.save_requests(for_tenant text, thread_id text, requests runyard.new_request[], run_id text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    t runyard.threads := runyard.ensure_thread(for_tenant, thread_id);
+BEGIN
+    INSERT INTO runyard.hitl_requests (tenant, request_id, thread_key, run_id, kind, body, deadline_at, otherwise)
+    SELECT for_tenant, q.request_id, t.thread_key, save_requests.run_id, q.kind, q.body,
+           coalesce(q.deadline_at, clock_timestamp() + make_interval(secs => q.timeout)), q.otherwise
+    FROM unnest(requests) q(request_id, kind, body, deadline_at, timeout, otherwise)
+    ON CONFLICT (tenant, request_id) DO NOTHING;
+END $$;
+
+-- List the requests of the run or the thread that are answered or closed. Overdue requests are settled first: there may be no
+-- reconciler to do it.
+CREATE OR REPLACE FUNCTION runyard.load_requests(for_tenant text, thread_id text, run_id text) RETURNS SETOF runyard.requests
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    got record;
+    t runyard.threads := runyard.live_thread(for_tenant, thread_id);
+BEGIN
+    IF EXISTS (SELECT 1 FROM runyard.hitl_requests h
+               WHERE h.thread_key = t.thread_key AND h.deadline_at <= clock_timestamp() AND h.answered_at IS NULL AND h.closed_at IS NULL) THEN
+        SELECT y.* INTO t FROM runyard.threads y WHERE y.thread_key = t.thread_key FOR UPDATE;
+        got := runyard.fire_deadlines(t);
+        PERFORM runyard.tell(got.effects);
+    END IF;
+    RETURN QUERY SELECT q.* FROM runyard.requests q
+    WHERE q.thread_key = t.thread_key AND (load_requests.run_id IS NULL OR q.run_id = load_requests.run_id) AND (q.answered_at IS NOT NULL OR q.closed_at IS NULL)
+    ORDER BY q.created_at, q.request_id;
+END $$;

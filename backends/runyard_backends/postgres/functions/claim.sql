@@ -1,0 +1,226 @@
+-- Claiming runs for a worker.
+
+-- Claim many runs for a worker in one transaction. Threads are taken in the order of their keys, so that batches cannot
+-- deadlock. A thread that another transaction has locked is skipped; a single claim waits for it.
+CREATE OR REPLACE FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[]) RETURNS SETOF runyard.claimed
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    item record;
+    t runyard.threads;
+    c runyard.claimed;
+    claimant runyard.workers;
+    paused text[] := ARRAY(SELECT q.queue FROM runyard.paused_queues q);
+    limited boolean := EXISTS (SELECT 1 FROM runyard.limits l WHERE l.limit_name IN ('running_per_agent', 'running_per_tenant'));
+BEGIN
+    SELECT w.* INTO claimant FROM runyard.workers w WHERE w.worker_id = claim.worker_id AND w.dead_at IS NULL;
+    IF NOT FOUND THEN
+        PERFORM runyard.refuse('worker_dead', format('worker %s was declared dead; register under a new id', worker_id));
+    END IF;
+    IF limited THEN
+        PERFORM runyard.lock_slots(ARRAY(
+            SELECT s.name FROM unnest(thread_keys, run_ids) k(thread_key, run_id) JOIN runyard.runs r ON r.thread_key = k.thread_key AND r.run_id = k.run_id,
+                unnest(runyard.slots_of(r) || r.waits_for_slot) s(name) WHERE s.name IS NOT NULL));
+    END IF;
+    FOR item IN SELECT k.thread_key, k.run_id FROM unnest(thread_keys, run_ids) k(thread_key, run_id) ORDER BY k.thread_key, k.run_id LOOP
+        IF cardinality(thread_keys) = 1 AND NOT limited THEN
+            SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = item.thread_key FOR UPDATE;
+        ELSE
+            SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = item.thread_key FOR UPDATE SKIP LOCKED;
+        END IF;
+        IF FOUND THEN
+            c := runyard.claim_locked(t, claimant, item.run_id, paused, limited);
+        ELSE
+            c := NULL;
+            c.thread_key := item.thread_key;
+            c.run_id := item.run_id;
+            c.outcome := CASE WHEN EXISTS (SELECT 1 FROM runyard.threads x WHERE x.thread_key = item.thread_key)
+                         THEN 'skipped' ELSE 'unknown' END;
+        END IF;
+        RETURN NEXT c;
+    END LOOP;
+END $$;
+
+-- Claim a run whose thread is locked. paused: the queues from which nothing is claimed; a run with a cancel request is ended
+-- all the same. limited: there are limits on running runs.
+CREATE OR REPLACE FUNCTION runyard.claim_locked(
+    t runyard.threads, claimant runyard.workers, run_id text, paused text[], limited boolean
+) RETURNS runyard.claimed
+LANGUAGE plpgsql AS $$
+DECLARE
+    c runyard.claimed;
+    r runyard.runs;
+    got record;
+    holder runyard.messages;
+    first boolean;
+    slot text;
+BEGIN
+    c.thread_key := t.thread_key; c.run_id := run_id; c.takeover := false;
+    SELECT y.* INTO r FROM runyard.runs y WHERE y.thread_key = t.thread_key AND y.run_id = claim_locked.run_id;
+    IF NOT FOUND OR r.deleted THEN c.outcome := 'unknown'; RETURN c; END IF;
+    IF r.status IN ('completed', 'failed', 'cancelled', 'dead') THEN c.outcome := 'ended'; RETURN c; END IF;
+    IF r.status = 'suspended' THEN c.outcome := 'suspended'; RETURN c; END IF;
+    IF r.queue = ANY (paused) AND r.cancel_requested_at IS NULL THEN
+        c.outcome := 'paused'; c.effects := runyard.leave_line(r); RETURN c;
+    END IF;
+    IF r.status = 'running' THEN
+        got := runyard.take_over(t, r, claimant, limited);
+        t := got.t; r := got.r; c.outcome := got.outcome; c.effects := got.effects;
+        IF c.outcome IS NOT NULL THEN RETURN c; END IF;
+        c.takeover := true;
+    ELSE
+        IF r.lane_seq IS NULL AND coalesce(r.run_at, r.accepted_at) <= clock_timestamp() THEN
+            got := runyard.admit_thread(t);
+            t := got.t; c.effects := got.effects;
+            SELECT y.* INTO r FROM runyard.runs y WHERE y.accept_no = r.accept_no;
+            IF r.status <> 'queued' THEN c.outcome := 'ended'; RETURN c; END IF;
+        END IF;
+        got := runyard.not_startable(t, r);
+        IF got.outcome IS NOT NULL THEN
+            c.outcome := got.outcome; c.retry_in := got.retry_in; c.effects := runyard.merge_effects(c.effects, got.effects); RETURN c;
+        END IF;
+        IF r.progressed THEN r.crash_count := 0; END IF;
+    END IF;
+    IF r.attempt > 0 THEN
+        c.version_before := r.app_version;
+        IF claimant.on_version_mismatch = 'wait' AND r.app_version <> claimant.app_version THEN
+            c.outcome := 'other_version'; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
+        END IF;
+    END IF;
+    IF r.kind <> 'fork' AND NOT runyard.serves(claimant, r.agent) THEN
+        c.outcome := 'unserved'; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
+    END IF;
+    first := r.kind = 'prompt' AND r.snapshot_tip IS NULL;
+    holder := CASE WHEN first THEN runyard.holder_of(t.thread_key, r.input_id) END;
+    IF holder.message_id IS NOT NULL AND holder.run_id IS DISTINCT FROM r.run_id THEN
+        c.outcome := 'ended'; c.effects := runyard.merge_effects(c.effects, runyard.fail_taken(t, r)); RETURN c;
+    END IF;
+    slot := CASE WHEN limited AND NOT c.takeover THEN runyard.missing_slot(r) END;
+    IF slot IS NOT NULL THEN
+        c.outcome := 'limited'; c.effects := runyard.merge_effects(c.effects, runyard.wait_for_slot(r, slot)); RETURN c;
+    END IF;
+    IF c.takeover THEN PERFORM runyard.note_attempt(r, 'lost', NULL); END IF;
+    r.app_version := coalesce(claimant.app_version, r.app_version);
+    r.fence := nextval('runyard.fences'); r.attempt := r.attempt + 1; r.worker_id := claimant.worker_id; r.status := 'running';
+    r.started_at := greatest(now(), r.admitted_at); r.suspended_at := NULL; r.not_before := NULL;
+    r.progressed := false; r.isolated := false;
+    c.leaf_id := r.last_message_id;
+    IF first THEN
+        got := runyard.begin_run(t, r);
+        t := got.t; r := got.r;
+    END IF;
+    UPDATE runyard.runs SET fence = r.fence, attempt = r.attempt, worker_id = r.worker_id, status = 'running', started_at = r.started_at,
+        suspended_at = NULL, not_before = NULL, progressed = false, isolated = false, crash_count = r.crash_count,
+        branch_id = r.branch_id, base_id = r.base_id, snapshot_tip = r.snapshot_tip, snapshot_cutoff = r.snapshot_cutoff,
+        first_seq = r.first_seq, last_seq = r.last_seq,
+        last_message_id = r.last_message_id, has_tools = r.has_tools, app_version = r.app_version,
+        waits_for_slot = NULL, place_in_line = NULL, until_fewer = NULL, changed_at = now()
+    WHERE accept_no = r.accept_no;
+    IF r.waits_for_slot IS NOT NULL THEN PERFORM runyard.take_turn(r.waits_for_slot, r.tenant); END IF;
+    c.outcome := 'claimed';
+    c.thread_extra := t.extra;
+    c.run := r;
+    RETURN c;
+END $$;
+
+-- Take a running run over from its worker, if that is dead, or from an earlier attempt of the claimant itself. outcome: of a claim that ends
+-- here, because the worker lives or the run has crashed too often; else NULL.
+CREATE OR REPLACE FUNCTION runyard.take_over(
+    INOUT t runyard.threads, INOUT r runyard.runs, claimant runyard.workers, limited boolean, OUT outcome text, OUT effects jsonb
+) LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+BEGIN
+    IF r.kind = 'external' THEN outcome := 'busy'; RETURN; END IF;
+    IF r.worker_id <> claimant.worker_id THEN
+        IF EXISTS (SELECT 1 FROM runyard.workers w WHERE w.worker_id = r.worker_id AND w.dead_at IS NULL) THEN
+            outcome := 'busy'; RETURN;
+        END IF;
+        r.crash_count := runyard.crashes(r);
+    ELSIF r.progressed THEN
+        r.crash_count := 0;
+    END IF;
+    got := runyard.end_crashed(t, r, 'its worker died while it ran alone');
+    IF (got.e).status IS NOT NULL THEN
+        outcome := 'ended';
+        effects := runyard.merge_effects((got.e).effects, runyard.free(CASE WHEN limited THEN runyard.slots_of(r) ELSE '{}' END));
+    END IF;
+END $$;
+
+-- Why a queued run cannot start, as the outcome of its claim; NULL if it can. A run that did not start in time is ended. retry_in: seconds.
+CREATE OR REPLACE FUNCTION runyard.not_startable(
+    t runyard.threads, r runyard.runs, OUT outcome text, OUT retry_in double precision, OUT effects jsonb
+) LANGUAGE plpgsql AS $$
+BEGIN
+    IF r.lane_seq IS NULL THEN
+        outcome := 'not_due'; retry_in := extract(epoch FROM r.run_at - clock_timestamp());
+    ELSIF r.attempt = 0 AND r.expires_at <= clock_timestamp() THEN
+        outcome := 'ended';
+        effects := runyard.merge_effects(runyard.leave_line(r), (runyard.expire_run(t, r)).effects);
+    ELSIF r.not_before > clock_timestamp() THEN
+        outcome := 'not_due'; retry_in := extract(epoch FROM r.not_before - clock_timestamp());
+    ELSIF r.kind <> 'prompt' THEN
+        IF runyard.cut_pending(r) THEN outcome := 'waiting'; END IF;
+    ELSIF EXISTS (SELECT 1 FROM runyard.runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane
+                  AND y.finished_at IS NULL AND y.lane_seq < r.lane_seq) THEN
+        outcome := 'behind';
+    END IF;
+END $$;
+
+-- Fail a run whose message has an id that another message of the thread has by now.
+CREATE OR REPLACE FUNCTION runyard.fail_taken(t runyard.threads, r runyard.runs) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    why jsonb := runyard.id_taken(t, r.input_id);
+    event text := nextval('runyard.fences') || '-1';
+    effects jsonb := runyard.leave_line(r);
+BEGIN
+    got := runyard.end_run(t, r, 'failed', why, event);
+    RETURN runyard.merge_effects(runyard.merge_effects(effects, got.effects),
+        runyard.outside_event(t, got.r, event, 'run.failed', jsonb_build_object('error', why)));
+END $$;
+
+-- Begin a prompt: fix its branch and what it sees, and store its message. Messages that were appended under its id before it was claimed are
+-- its own. The run's row is the caller's to save.
+CREATE OR REPLACE FUNCTION runyard.begin_run(INOUT t runyard.threads, INOUT r runyard.runs)
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    branch runyard.branches;
+    u runyard.unclaimed;
+BEGIN
+    IF r.parent_id IS NULL AND NOT r.parallel THEN -- what almost every run is, without a call
+        SELECT b.* INTO branch FROM runyard.branches b WHERE b.branch_id = t.head_branch;
+    ELSE
+        got := runyard.branch_for(t, r.lane, r.parent_id, r.parallel);
+        t := got.t; branch := got.branch;
+    END IF;
+    r.branch_id := branch.branch_id;
+    r.base_id := branch.leaf_id;
+    r.snapshot_tip := t.next_seq - 1;
+    r.snapshot_cutoff := t.next_completion_seq - 1;
+    DELETE FROM runyard.unclaimed v WHERE v.thread_key = t.thread_key AND v.run_id = r.run_id RETURNING v.* INTO u;
+    IF FOUND THEN
+        IF u.branch_id <> r.branch_id THEN -- they follow their run; nobody has seen them where they were
+            UPDATE runyard.messages m SET branch_id = r.branch_id, seq = m.seq - u.first_seq + t.next_seq,
+                   parent_id = CASE m.seq WHEN u.first_seq THEN r.base_id ELSE m.parent_id END
+            WHERE m.branch_id = u.branch_id AND m.seq BETWEEN u.first_seq AND u.last_seq AND m.run_id = r.run_id;
+            u.last_seq := u.last_seq - u.first_seq + t.next_seq;
+            u.first_seq := t.next_seq;
+            t.next_seq := u.last_seq + 1;
+        END IF;
+        r.first_seq := u.first_seq; r.last_seq := u.last_seq; r.last_message_id := u.last_message_id; r.has_tools := u.has_tools;
+    END IF;
+    IF r.input_id IS NOT NULL THEN
+        got := runyard.put_messages(t, r,
+            ARRAY[(r.input_id, r.input_role, r.input, r.input_calls, r.input_results)::runyard.new_message], 2);
+        t := got.t; r := got.r;
+    END IF;
+    UPDATE runyard.threads SET next_seq = t.next_seq, updated_at = now() WHERE thread_key = t.thread_key AND next_seq < t.next_seq;
+END $$;
+
+-- Whether a worker has an agent. Every worker has the agent `default`. A worker that names no agents gets every run.
+CREATE OR REPLACE FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(for_agent, 'default') = 'default' OR w.agents = '{}' OR w.agents ? for_agent
+$$;

@@ -1,0 +1,92 @@
+-- Ending an attempt: completed, failed, or back in the queue.
+
+-- Complete many runs in one transaction, in the order of their threads.
+CREATE OR REPLACE FUNCTION runyard.complete(writes runyard.attempt_write[]) RETURNS SETOF runyard.ended
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    w runyard.attempt_write;
+    t runyard.threads;
+    r runyard.runs;
+    e runyard.ended;
+    got record;
+    why jsonb;
+    message_bytes bigint := runyard.limit_of('message_bytes');
+    limited boolean := EXISTS (SELECT 1 FROM runyard.limits l WHERE l.limit_name IN ('running_per_agent', 'running_per_tenant'));
+    slots text[] := '{}';
+BEGIN
+    FOR w IN SELECT y.* FROM unnest(writes) y ORDER BY y.thread_key, y.run_id LOOP
+        IF e.run_id IS NOT NULL THEN RETURN NEXT e; END IF;
+        got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event);
+        t := got.t; r := got.r; e := got.e;
+        IF limited THEN slots := slots || runyard.slots_of(r); END IF;
+        CONTINUE WHEN got.over;
+        got := runyard.keep_write(t, r, w, message_bytes);
+        t := got.t; r := got.r;
+        why := NULL;
+        IF r.has_tools AND NOT runyard.cycles_closed(r) THEN
+            why := jsonb_build_object('code', 'incomplete_tool_cycle', 'message',
+                format('run %s ended with a tool call that its result does not directly follow; every call needs its result', r.run_id));
+        END IF;
+        e.error := why;
+        e.status := CASE WHEN why IS NULL THEN 'completed' ELSE 'failed' END;
+        e.event_id := w.fence || '-' || (w.first_event + coalesce(cardinality(w.messages), 0));
+        got := runyard.end_run(t, r, e.status, why, e.event_id);
+        e.effects := got.effects;
+    END LOOP;
+    IF e.run_id IS NOT NULL THEN
+        e.effects := runyard.merge_effects(e.effects, runyard.free(slots)); -- last: no further thread is locked
+        RETURN NEXT e;
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.fail(w runyard.attempt_write, why jsonb) RETURNS runyard.ended
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    got record;
+    t runyard.threads;
+    r runyard.runs;
+    e runyard.ended;
+BEGIN
+    got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event);
+    t := got.t; r := got.r; e := got.e;
+    IF got.over THEN
+        e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.slots_of(r)));
+        RETURN e;
+    END IF;
+    got := runyard.keep_write(t, r, w, runyard.limit_of('message_bytes'));
+    t := got.t; r := got.r;
+    e.status := 'failed'; e.error := why;
+    e.event_id := w.fence || '-' || (w.first_event + coalesce(cardinality(w.messages), 0));
+    got := runyard.end_run(t, r, 'failed', why, e.event_id);
+    e.effects := runyard.merge_effects(got.effects, runyard.free(runyard.slots_of(r)));
+    RETURN e;
+END $$;
+
+-- Put a run back into the queue: to be retried after an error (counted) or handed over (not counted). fewer: the run waits
+-- until fewer of the runs that it started are unfinished.
+CREATE OR REPLACE FUNCTION runyard.release(
+    thread_key bigint, run_id text, with_fence bigint, delay double precision, why jsonb, first_event integer, fewer integer
+) RETURNS runyard.ended
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    got record;
+    r runyard.runs;
+    e runyard.ended;
+BEGIN
+    got := runyard.lock_attempt(thread_key, run_id, with_fence, first_event);
+    r := got.r; e := got.e;
+    IF got.over THEN
+        e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.slots_of(r)));
+        RETURN e;
+    END IF;
+    PERFORM runyard.note_attempt(r, CASE WHEN why IS NULL THEN 'released' ELSE 'retried' END, why);
+    UPDATE runyard.runs y SET status = 'queued', worker_id = NULL, not_before = now() + make_interval(secs => delay), changed_at = now(),
+           until_fewer = fewer, error = coalesce(why, y.error), error_count = y.error_count + CASE WHEN why IS NULL THEN 0 ELSE 1 END
+    WHERE y.accept_no = r.accept_no RETURNING y.* INTO r;
+    e.status := 'queued'; e.error := why; e.event_id := with_fence || '-' || coalesce(first_event, 1);
+    IF fewer IS NULL OR NOT runyard.cut_pending(r) THEN
+        e.effects := jsonb_build_object('jobs', jsonb_build_array(runyard.job(r)));
+    END IF;
+    e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.slots_of(r)));
+    RETURN e;
+END $$;

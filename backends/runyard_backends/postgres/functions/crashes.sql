@@ -1,0 +1,80 @@
+-- Crashes: how many a run survives, the attempt that runs alone, and the end of a run that took its workers down.
+
+-- The number of crashes without progress that make a run dead. The attempt after the last but one runs alone.
+CREATE OR REPLACE FUNCTION runyard.max_crashes() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 3;
+
+-- The number of a run's crashes without progress, now that its attempt has crashed. An attempt that was to run alone and had not begun to
+-- is not counted: another run has taken its worker down.
+CREATE OR REPLACE FUNCTION runyard.crashes(r runyard.runs) RETURNS integer
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN CASE WHEN r.progressed THEN 1 WHEN r.crash_count >= runyard.max_crashes() - 1 AND NOT r.isolated THEN r.crash_count ELSE r.crash_count + 1 END;
+END $$;
+
+-- End a run whose attempt has crashed, if a cancel was requested or the run has crashed too often; else e.status is NULL.
+CREATE OR REPLACE FUNCTION runyard.end_crashed(INOUT t runyard.threads, INOUT r runyard.runs, how text, OUT e runyard.ended)
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+BEGIN
+    e.thread_key := r.thread_key; e.run_id := r.run_id;
+    IF r.cancel_requested_at IS NOT NULL THEN
+        e.status := 'cancelled';
+    ELSIF r.crash_count >= runyard.max_crashes() THEN
+        e.status := 'dead';
+        e.error := jsonb_build_object('code', 'poison', 'message',
+            format('run %s crashed %s times without progress: %s; redrive it when the cause is mended', r.run_id, r.crash_count, how));
+    ELSE
+        RETURN;
+    END IF;
+    e.event_id := nextval('runyard.fences') || '-1';
+    got := runyard.end_run(t, r, e.status, e.error, e.event_id);
+    t := got.t; r := got.r;
+    e.effects := runyard.merge_effects(got.effects, runyard.outside_event(t, r, e.event_id, 'run.' || e.status,
+        CASE WHEN e.error IS NULL THEN '{}' ELSE jsonb_build_object('error', e.error) END));
+END $$;
+
+-- Record that the attempt has begun to run alone. From now on a crash is its own.
+CREATE OR REPLACE FUNCTION runyard.isolate(thread_key bigint, run_id text, with_fence bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    got record := runyard.lock_run(thread_key, run_id);
+    r runyard.runs := got.r;
+BEGIN
+    IF runyard.write_refused(r, with_fence) IS DISTINCT FROM 'cancel_requested' THEN
+        PERFORM runyard.refuse_write(r, with_fence);
+    END IF;
+    UPDATE runyard.runs SET isolated = true WHERE accept_no = r.accept_no;
+END $$;
+
+-- Record that the process of an attempt that ran alone has died. The run is dead, unless the attempt had committed something or
+-- had not begun to run alone: then it is queued again.
+CREATE OR REPLACE FUNCTION runyard.bury(thread_key bigint, run_id text, with_fence bigint, how text) RETURNS runyard.ended
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    got record;
+    t runyard.threads;
+    r runyard.runs;
+    e runyard.ended;
+    code text;
+BEGIN
+    got := runyard.lock_run(thread_key, run_id);
+    t := got.t; r := got.r;
+    code := runyard.write_refused(r, with_fence);
+    IF code IN ('stale_fence', 'repeated') THEN
+        RETURN (runyard.lock_attempt(thread_key, run_id, with_fence, 1)).e;
+    END IF;
+    r.crash_count := runyard.crashes(r);
+    got := runyard.end_crashed(t, r, how);
+    e := got.e;
+    IF e.status IS NULL THEN
+        PERFORM runyard.note_attempt(r, 'lost', NULL);
+        UPDATE runyard.runs y SET status = 'queued', worker_id = NULL, progressed = false, crash_count = r.crash_count,
+            not_before = now(), changed_at = now()
+        WHERE y.accept_no = r.accept_no RETURNING y.* INTO r;
+        e.status := 'queued'; e.event_id := '';
+        e.effects := jsonb_build_object('jobs', jsonb_build_array(runyard.job(r)));
+    END IF;
+    e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.slots_of(r)));
+    RETURN e;
+END $$;

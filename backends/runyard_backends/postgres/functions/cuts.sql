@@ -1,0 +1,120 @@
+-- Cuts: from the message, number or run that a request names to the view that a fork, a probe or a page begins with.
+
+-- Find where a request cuts the thread: the view, and the run that the cut is after, if any.
+CREATE OR REPLACE FUNCTION runyard.cut(t runyard.threads, q jsonb, OUT view runyard.level[], OUT after_run runyard.runs)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    got record;
+    at uuid := (q->>'at_message_id')::uuid;
+    run_id text := q->>'after_run_id';
+BEGIN
+    IF at IS NULL AND q->>'at_seq' IS NOT NULL THEN
+        at := runyard.message_at(t, (q->>'at_seq')::bigint);
+    END IF;
+    IF at IS NOT NULL THEN
+        SELECT c.* INTO got FROM runyard.cut_at_message(t, at) c;
+        view := got.view;
+        IF NOT coalesce((q->>'repair')::boolean, false) THEN
+            PERFORM runyard.check_boundary(got.view, got.whole, got.message);
+        END IF;
+        RETURN;
+    END IF;
+    IF run_id IS NULL THEN
+        run_id := runyard.last_completed(t);
+        IF run_id IS NULL THEN
+            PERFORM runyard.refuse('run_not_completed',
+                format('thread %s has no completed run; prompt it once, then fork', t.thread_id), jsonb_build_object('thread_id', t.thread_id));
+        END IF;
+    END IF;
+    got := runyard.cut_after_run(t, run_id);
+    view := got.view; after_run := got.run;
+END $$;
+
+-- Cut at a message, which is included. `view` sees exactly its path; `whole` sees the branch that it is on, as the thread does.
+CREATE OR REPLACE FUNCTION runyard.cut_at_message(
+    t runyard.threads, message_id uuid, OUT view runyard.level[], OUT whole runyard.level[], OUT message runyard.messages, OUT run runyard.runs
+) LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    got record;
+    l runyard.level;
+    cutoff bigint;
+    open_run text;
+BEGIN
+    SELECT m.* INTO message FROM runyard.messages m JOIN runyard.branches b USING (branch_id)
+    WHERE m.message_id = cut_at_message.message_id AND b.thread_key = t.thread_key;
+    IF FOUND THEN
+        IF message.run_id IS NOT NULL THEN
+            SELECT r.* INTO run FROM runyard.runs r WHERE r.thread_key = t.thread_key AND r.run_id = message.run_id;
+        END IF;
+        l := (message.branch_id, 9223372036854775807, t.next_completion_seq - 1, NULL)::runyard.level;
+    ELSE
+        SELECT s.* INTO got FROM runyard.seen_through(t.thread_key, cut_at_message.message_id) s;
+        IF FOUND THEN l := got.level; message := got.message; run := got.run; END IF;
+    END IF;
+    IF message.seq IS NULL OR (message.run_id IS NOT NULL AND run.branch_id IS NULL) THEN
+        PERFORM runyard.refuse('message_not_found', format('thread %s has no message %s', t.thread_id, message_id),
+                               jsonb_build_object('thread_id', t.thread_id, 'message_id', message_id));
+    END IF;
+    IF message.run_id IS NULL THEN
+        cutoff := l.cutoff;
+    ELSE
+        cutoff := least(coalesce(run.completion_seq, run.snapshot_cutoff), l.cutoff);
+        IF run.completion_seq IS NULL OR message.run_id = l.open_run_id THEN open_run := message.run_id; END IF;
+    END IF;
+    view := runyard.inherited(message.branch_id)
+        || (message.branch_id, least(message.seq, l.high_water_seq), cutoff, open_run)::runyard.level;
+    whole := runyard.inherited(message.branch_id)
+        || (message.branch_id, l.high_water_seq, l.cutoff, coalesce(open_run, l.open_run_id))::runyard.level;
+END $$;
+
+-- Cut after a completed run, own or inherited.
+CREATE OR REPLACE FUNCTION runyard.cut_after_run(t runyard.threads, run_id text, OUT view runyard.level[], OUT run runyard.runs)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    got record;
+    l runyard.level;
+BEGIN
+    SELECT r.* INTO run FROM runyard.runs r WHERE r.thread_key = t.thread_key AND r.run_id = cut_after_run.run_id;
+    IF FOUND AND run.completion_seq IS NOT NULL THEN
+        view := runyard.inherited(run.branch_id) || (run.branch_id, run.high_water_seq, run.completion_seq, NULL)::runyard.level;
+        RETURN;
+    ELSIF NOT FOUND THEN
+        SELECT i.* INTO got FROM runyard.inherited_run(t.thread_key, cut_after_run.run_id) i;
+        IF FOUND AND NOT got.open THEN
+            run := got.run; l := got.level;
+            IF run.last_seq > l.high_water_seq THEN
+                PERFORM runyard.refuse('fork_boundary',
+                    format('run %s is only partly visible in thread %s; fork at a message instead', run_id, t.thread_id),
+                    jsonb_build_object('run_id', run_id, 'before', NULL, 'after', NULL));
+            END IF;
+            view := runyard.inherited(l.branch_id)
+                || (l.branch_id, least(run.high_water_seq, l.high_water_seq), run.completion_seq, NULL)::runyard.level;
+            RETURN;
+        END IF;
+    END IF;
+    PERFORM runyard.refuse('run_not_completed',
+        format('run %s of thread %s is not completed; fork after a completed run, or prompt the thread once', run_id, t.thread_id),
+        jsonb_build_object('thread_id', t.thread_id, 'run_id', run_id));
+END $$;
+
+-- Return the message that has a number, on the thread's own branches or on those of its ancestors that it sees.
+CREATE OR REPLACE FUNCTION runyard.message_at(t runyard.threads, number bigint) RETURNS uuid
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    found_id uuid;
+BEGIN
+    SELECT m.message_id INTO found_id FROM runyard.branches b JOIN runyard.messages m ON m.branch_id = b.branch_id AND m.seq = number
+    WHERE b.thread_key = t.thread_key;
+    IF NOT FOUND THEN
+        SELECT m.message_id INTO found_id
+        FROM runyard.branches own JOIN runyard.levels l ON l.branch_id = own.branch_id
+        JOIN runyard.messages m ON m.branch_id = l.ancestor_id AND m.seq = number
+        WHERE own.thread_key = t.thread_key AND m.seq <= l.high_water_seq
+          AND EXISTS (SELECT 1 FROM runyard.seen_through(t.thread_key, m.message_id)) LIMIT 1;
+    END IF;
+    IF found_id IS NULL THEN
+        PERFORM runyard.refuse('message_not_found', format('thread %s has no message with number %s', t.thread_id, number),
+                               jsonb_build_object('thread_id', t.thread_id, 'seq', number));
+    END IF;
+    RETURN found_id;
+END $$;

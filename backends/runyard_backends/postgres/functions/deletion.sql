@@ -1,0 +1,167 @@
+-- Deletion: a thread goes at once; what others see of it stays until the last of them goes.
+
+CREATE OR REPLACE FUNCTION runyard.delete_thread(for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, OUT effects jsonb)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    got record;
+    t runyard.threads;
+    r runyard.runs;
+    kin bigint[];
+    swept bigint;
+BEGIN
+    t := runyard.find_family(for_tenant, thread_id);
+    PERFORM runyard.check_unchanged(t, seen);
+    kin := ARRAY(SELECT DISTINCT a.thread_key FROM runyard.branches b JOIN runyard.levels l USING (branch_id)
+                 JOIN runyard.branches a ON a.branch_id = l.ancestor_id WHERE b.thread_key = t.thread_key);
+    got := runyard.admit_thread(t);
+    t := got.t; effects := got.effects;
+    FOR r IN
+        SELECT y.* FROM runyard.runs y
+        WHERE y.tenant = t.tenant AND y.thread_id = t.thread_id AND NOT y.deleted AND y.kind <> 'external'
+          AND y.finished_at IS NULL ORDER BY y.lane_seq NULLS LAST
+    LOOP
+        IF NOT cancel_first THEN
+            PERFORM runyard.refuse('thread_busy', format('run %s of thread %s is %s; cancel it first, or delete with cancel', r.run_id, delete_thread.thread_id, r.status),
+                                   jsonb_build_object('thread_id', delete_thread.thread_id, 'run_id', r.run_id));
+        END IF;
+        IF r.lane_seq IS NULL THEN
+            r.thread_key := t.thread_key; r.lane := r.run_id; r.lane_seq := nextval('runyard.lane_numbers'); r.admitted_at := greatest(now(), r.accepted_at);
+            UPDATE runyard.runs SET thread_key = r.thread_key WHERE accept_no = r.accept_no;
+        END IF;
+        r.cancel_keep := false;
+        IF r.status = 'running' THEN
+            r.fence := nextval('runyard.fences');
+            UPDATE runyard.runs SET fence = r.fence WHERE accept_no = r.accept_no;
+            effects := runyard.merge_effects(effects, jsonb_build_object('cancels', jsonb_build_array(
+                jsonb_build_object('thread_key', r.thread_key, 'run_id', r.run_id))));
+        END IF;
+        r.event_id := nextval('runyard.fences') || '-1';
+        got := runyard.end_run(t, r, 'cancelled', NULL, r.event_id);
+        t := got.t;
+        effects := runyard.merge_effects(effects, runyard.outside_event(t, r, r.event_id, 'run.cancelled', '{}'));
+        IF r.started_by_key IS NOT NULL THEN effects := runyard.merge_effects(effects, runyard.offer_job(r)); END IF;
+    END LOOP;
+    UPDATE runyard.threads SET deleted_at = now(), title = NULL, tags = '{}', config = '{}' WHERE thread_key = t.thread_key;
+    DELETE FROM runyard.hitl_requests h WHERE h.thread_key = t.thread_key;
+    DELETE FROM runyard.unclaimed v WHERE v.thread_key = t.thread_key;
+    UPDATE runyard.runs y SET deleted = true, input = NULL, candidates = NULL, result = NULL, error = NULL, metadata = '{}'
+    WHERE y.thread_key = t.thread_key;
+    -- After the runs: prune takes the locks in this order, too.
+    DELETE FROM runyard.steps s USING runyard.runs y WHERE y.thread_key = t.thread_key AND s.accept_no = y.accept_no;
+    DELETE FROM runyard.attempts s USING runyard.runs y WHERE y.thread_key = t.thread_key AND s.accept_no = y.accept_no;
+    INSERT INTO runyard.outbox (tenant, thread_key, thread_id, type) VALUES (t.tenant, t.thread_key, t.thread_id, 'thread.deleted');
+    FOR swept IN
+        SELECT b.branch_id FROM runyard.branches b JOIN runyard.threads y USING (thread_key)
+        WHERE b.thread_key = t.thread_key OR (b.thread_key = ANY (kin) AND y.deleted_at IS NOT NULL)
+        ORDER BY b.branch_id DESC
+    LOOP
+        PERFORM runyard.sweep_branch(swept);
+    END LOOP;
+    DELETE FROM runyard.runs y USING runyard.threads z
+    WHERE z.thread_key = y.thread_key AND z.deleted_at IS NOT NULL AND z.thread_key = ANY (kin || t.thread_key)
+      AND NOT EXISTS (SELECT 1 FROM runyard.branches b WHERE b.thread_key = z.thread_key);
+    DELETE FROM runyard.threads z
+    WHERE z.deleted_at IS NOT NULL AND z.thread_key = ANY (kin || t.thread_key)
+      AND NOT EXISTS (SELECT 1 FROM runyard.branches b WHERE b.thread_key = z.thread_key);
+END $$;
+
+-- Delete the part of a deleted thread's branch that no live thread sees.
+CREATE OR REPLACE FUNCTION runyard.sweep_branch(branch_id bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    owner bigint := (SELECT b.thread_key FROM runyard.branches b WHERE b.branch_id = sweep_branch.branch_id);
+    seen runyard.level[] := ARRAY(
+        SELECT DISTINCT (sweep_branch.branch_id, l.high_water_seq, l.cutoff, l.open_run_id)::runyard.level
+        FROM runyard.levels l JOIN runyard.branches b USING (branch_id) JOIN runyard.threads t USING (thread_key)
+        WHERE l.ancestor_id = sweep_branch.branch_id AND t.deleted_at IS NULL);
+    -- A cut carries the latest extra of its thread, from any branch. Those up to the last cut that is still seen stay.
+    last_cut bigint := (
+        SELECT max(l.cutoff) FROM runyard.branches own JOIN runyard.levels l ON l.ancestor_id = own.branch_id
+        JOIN runyard.branches b ON b.branch_id = l.branch_id JOIN runyard.threads t ON t.thread_key = b.thread_key
+        WHERE own.thread_key = owner AND t.deleted_at IS NULL);
+BEGIN
+    DELETE FROM runyard.messages m
+    WHERE m.branch_id = sweep_branch.branch_id AND NOT EXISTS (
+        SELECT 1 FROM unnest(seen) l
+        WHERE m.seq <= l.high_water_seq AND (m.run_id IS NULL OR m.run_id = l.open_run_id
+            OR (SELECT r.completion_seq <= l.cutoff FROM runyard.runs r WHERE r.thread_key = owner AND r.run_id = m.run_id)));
+    DELETE FROM runyard.runs r
+    WHERE r.thread_key = owner AND r.branch_id = sweep_branch.branch_id
+      AND NOT coalesce(r.extra IS NOT NULL AND r.completion_seq <= last_cut, false) AND NOT EXISTS (
+        SELECT 1 FROM unnest(seen) l
+        WHERE r.run_id = l.open_run_id OR (r.completion_seq <= l.cutoff AND coalesce(r.first_seq, 0) <= l.high_water_seq));
+    IF seen = '{}' THEN
+        DELETE FROM runyard.levels l WHERE l.branch_id = sweep_branch.branch_id;
+        DELETE FROM runyard.branches b WHERE b.branch_id = sweep_branch.branch_id;
+    END IF;
+END $$;
+
+-- Return the thread, locked after its ancestors. Their keys are smaller, and every function that locks several threads does so
+-- in the order of keys.
+CREATE OR REPLACE FUNCTION runyard.find_family(for_tenant text, thread_id text) RETURNS runyard.threads
+LANGUAGE plpgsql AS $$
+DECLARE
+    of_thread bigint := (SELECT t.thread_key FROM runyard.threads t
+                   WHERE t.tenant = for_tenant AND t.thread_id = find_family.thread_id AND t.deleted_at IS NULL);
+BEGIN
+    PERFORM 1 FROM runyard.threads a
+    WHERE a.thread_key IN (SELECT anc.thread_key FROM runyard.branches b JOIN runyard.levels l USING (branch_id)
+                           JOIN runyard.branches anc ON anc.branch_id = l.ancestor_id WHERE b.thread_key = of_thread)
+    ORDER BY a.thread_key FOR UPDATE;
+    RETURN runyard.known_thread(for_tenant, thread_id);
+END $$;
+
+-- Delete the content of a run that has ended and counts nowhere. Its row stays, so that the same request again finds it.
+-- Messages that a live fork or branch still shows stay; the same call later deletes those that nothing shows any more.
+CREATE OR REPLACE FUNCTION runyard.delete_run(for_tenant text, thread_id text, run_id text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    t runyard.threads := runyard.known_thread(for_tenant, thread_id);
+    r runyard.runs := runyard.known_run(t, run_id);
+    details jsonb := jsonb_build_object('thread_id', thread_id, 'run_id', run_id, 'status', r.status);
+    shown bigint;
+    doomed uuid[];
+    numbers bigint[];
+    next text;
+BEGIN
+    IF r.finished_at IS NULL THEN
+        PERFORM runyard.refuse('run_in_use', format('run %s of thread %s is %s; cancel it first', run_id, thread_id, r.status), details);
+    ELSIF r.completion_seq IS NOT NULL THEN
+        PERFORM runyard.refuse('run_in_use', format('run %s is part of the context of thread %s; delete or erase the thread', run_id, thread_id), details);
+    END IF;
+    SELECT coalesce(max(l.high_water_seq), 0) INTO shown
+    FROM runyard.levels l JOIN runyard.branches b USING (branch_id) JOIN runyard.threads z USING (thread_key)
+    WHERE l.ancestor_id = r.branch_id AND l.open_run_id = delete_run.run_id AND z.deleted_at IS NULL;
+    SELECT array_agg(m.message_id), array_agg(m.seq) INTO doomed, numbers FROM runyard.messages m
+    WHERE m.branch_id = r.branch_id AND m.run_id = delete_run.run_id AND m.seq BETWEEN greatest(r.first_seq, shown + 1) AND r.last_seq;
+    IF doomed IS NOT NULL THEN
+        SELECT y.run_id INTO next FROM runyard.runs y
+        WHERE y.tenant = t.tenant AND y.thread_id = t.thread_id AND NOT y.deleted AND y.emptied_at IS NULL AND (
+            y.branch_id IS NULL AND y.status <> 'cancelled' AND y.parent_id = ANY (doomed)
+            OR y.finished_at IS NULL AND ((y.fork->'cut'->>'at_message_id')::uuid = ANY (doomed) OR (y.fork->'cut'->>'at_seq')::bigint = ANY (numbers)))
+        ORDER BY y.accept_no LIMIT 1;
+        IF FOUND THEN
+            PERFORM runyard.refuse('run_in_use', format('run %s goes on from a message of run %s; cancel or delete that run first', next, run_id),
+                                   details || jsonb_build_object('used_by', next));
+        END IF;
+    END IF;
+    UPDATE runyard.runs y SET emptied_at = coalesce(y.emptied_at, now()), input = NULL, input_id = NULL, input_calls = NULL, input_results = NULL,
+        candidates = NULL, fork = NULL, result = NULL, error = NULL, metadata = '{}', options = y.options - 'webhook', extra = NULL, abort_words = NULL
+    WHERE y.accept_no = r.accept_no;
+    DELETE FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.message_id = ANY (doomed);
+    DELETE FROM runyard.hitl_requests h WHERE h.thread_key = t.thread_key AND h.run_id = delete_run.run_id;
+    DELETE FROM runyard.steps s WHERE s.accept_no = r.accept_no;
+    UPDATE runyard.attempts a SET error = NULL WHERE a.accept_no = r.accept_no;
+END $$;
+
+-- Replace the content of the thread's own messages, wherever they are seen.
+CREATE OR REPLACE FUNCTION runyard.erase_content(for_tenant text, thread_id text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    t runyard.threads := runyard.find_family(for_tenant, thread_id); -- the deletion that follows needs them all
+BEGIN
+    UPDATE runyard.messages m SET payload = NULL, note = '[erased]' FROM runyard.branches b
+    WHERE b.branch_id = m.branch_id AND b.thread_key = t.thread_key;
+    UPDATE runyard.runs SET extra = CASE WHEN extra IS NULL THEN NULL ELSE '{}'::jsonb END WHERE thread_key = t.thread_key;
+    UPDATE runyard.threads SET base_extra = '{}', extra = '{}' WHERE thread_key = t.thread_key;
+END $$;

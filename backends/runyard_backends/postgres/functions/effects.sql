@@ -1,0 +1,116 @@
+-- Effects: what a verb asks of Redis, as JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […]}, or NULL for nothing.
+
+CREATE OR REPLACE FUNCTION runyard.merge_effects(a jsonb, b jsonb) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN CASE WHEN a IS NULL THEN b WHEN b IS NULL THEN a ELSE jsonb_build_object(
+        'jobs', coalesce(a->'jobs', '[]') || coalesce(b->'jobs', '[]'),
+        'events', coalesce(a->'events', '[]') || coalesce(b->'events', '[]'),
+        'cancels', coalesce(a->'cancels', '[]') || coalesce(b->'cancels', '[]'),
+        'withdrawn', coalesce(a->'withdrawn', '[]') || coalesce(b->'withdrawn', '[]')) END;
+END $$;
+
+-- Return a run as a job for Redis. `queued`: the data of the event that is written when the job is submitted; NULL once an
+-- attempt writes events of its own.
+CREATE OR REPLACE FUNCTION runyard.job(r runyard.runs) RETURNS jsonb
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN jsonb_build_object(
+        'thread_key', r.thread_key, 'run_id', r.run_id, 'lane', r.lane, 'kind', r.kind, 'queue', r.queue, 'priority', r.priority,
+        'tenant', r.tenant,
+        'delay', CASE WHEN r.not_before IS NULL THEN 0
+                 ELSE greatest(0, extract(epoch FROM r.not_before - clock_timestamp())) END,
+        'ready_at', extract(epoch FROM greatest(clock_timestamp(), r.not_before)),
+        'queued', CASE WHEN r.fence IS NULL OR r.fence < r.queued_fence THEN
+                 jsonb_build_object('thread_id', r.thread_id, 'fence', r.queued_fence, 'attempt', r.attempt + 1) END);
+END $$;
+
+-- Send effects to the workers through NOTIFY, for a function that returns nothing. What does not fit into a notification is
+-- found by the reconciler.
+CREATE OR REPLACE FUNCTION runyard.tell(effects jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF effects IS NOT NULL AND octet_length(effects::text) < 7900 THEN
+        PERFORM pg_notify('runyard_accept', effects::text);
+    END IF;
+END $$;
+
+-- Return effects that write the last event of a run that ends outside an attempt, and withdraw its job if it waited for a
+-- worker.
+CREATE OR REPLACE FUNCTION runyard.outside_event(t runyard.threads, r runyard.runs, event text, kind text, body jsonb) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN jsonb_build_object('events', jsonb_build_array(jsonb_build_object(
+        'thread_key', t.thread_key, 'thread_id', t.thread_id, 'run_id', r.run_id, 'event_id', event, 'type', kind,
+        'data', jsonb_build_object('status', substr(kind, 5)) || body, 'agent', r.agent, 'queue', r.queue)),
+        'withdrawn', CASE WHEN r.lane IS NULL THEN '[]' ELSE jsonb_build_array(runyard.job(r)) END);
+END $$;
+
+-- Return the lane's first unfinished run, as effects, if it only waits for a worker.
+CREATE OR REPLACE FUNCTION runyard.next_head(thread_key bigint, in_lane text) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    r runyard.runs;
+BEGIN
+    SELECT x.* INTO r FROM runyard.runs x
+    WHERE x.thread_key = next_head.thread_key AND x.lane = in_lane AND x.finished_at IS NULL AND x.lane_seq IS NOT NULL
+    ORDER BY x.lane_seq LIMIT 1;
+    IF r.status = 'queued' AND r.kind = 'prompt' THEN
+        RETURN jsonb_build_object('jobs', jsonb_build_array(runyard.job(r)));
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- Return the fork runs that wait for a run, as effects.
+CREATE OR REPLACE FUNCTION runyard.waiting_for(thread_key bigint, run_id text) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM runyard.runs w WHERE w.thread_key = waiting_for.thread_key AND w.after_run_id = waiting_for.run_id AND w.status = 'queued') THEN
+        RETURN NULL;
+    END IF;
+    RETURN (SELECT jsonb_build_object('jobs', jsonb_agg(runyard.job(w)))
+            FROM runyard.runs w WHERE w.thread_key = waiting_for.thread_key AND w.after_run_id = waiting_for.run_id AND w.status = 'queued');
+END $$;
+
+-- Return the run that started the given one, as effects. Its claim checks whether it may go on: other runs that it started may
+-- be ending at the same time.
+CREATE OR REPLACE FUNCTION runyard.offer_job(r runyard.runs) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    waiting runyard.runs;
+BEGIN
+    SELECT y.* INTO waiting FROM runyard.runs y WHERE y.thread_key = r.started_by_key AND y.run_id = r.started_by_run_id AND y.finished_at IS NULL;
+    IF NOT FOUND THEN RETURN NULL; END IF;
+    RETURN jsonb_build_object('jobs', jsonb_build_array(runyard.job(waiting)));
+END $$;
+
+-- Return the run as effects if it may start at once: a lane's head, or a fork run whose cut has ended.
+CREATE OR REPLACE FUNCTION runyard.startable(r runyard.runs) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    ok boolean;
+BEGIN
+    IF r.kind = 'prompt' THEN
+        ok := NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane
+                          AND x.finished_at IS NULL AND x.lane_seq < r.lane_seq);
+    ELSE
+        ok := NOT runyard.cut_pending(r);
+    END IF;
+    IF ok THEN RETURN jsonb_build_object('jobs', jsonb_build_array(runyard.job(r))); END IF;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT count(*) FROM runyard.runs x WHERE x.started_by_key = r.thread_key AND x.started_by_run_id = r.run_id AND x.finished_at IS NULL);
+END $$;
+
+-- Whether a fork run waits for another run to end, or for runs that it started.
+CREATE OR REPLACE FUNCTION runyard.cut_pending(r runyard.runs) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN r.until_fewer IS NOT NULL AND runyard.count_started_by(r) >= r.until_fewer
+        OR EXISTS (SELECT 1 FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.run_id = r.after_run_id
+                   AND x.finished_at IS NULL);
+END $$;

@@ -1,0 +1,61 @@
+-- Why a run is not running.
+
+-- Return the reason why a run is not running, and facts about it. The client makes sentences of them.
+CREATE OR REPLACE FUNCTION runyard.explain(for_tenant text, thread_id text, run_id text, OUT run runyard.runs, OUT reason text, OUT facts jsonb)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    ahead runyard.runs;
+    asked runyard.hitl_requests;
+    paused jsonb;
+    serving runyard.workers[];
+    unserved text;
+    missing jsonb;
+    nobody text;
+BEGIN
+    SELECT x.* INTO run FROM runyard.runs x
+    WHERE x.tenant = for_tenant AND x.thread_id = explain.thread_id AND x.run_id = explain.run_id AND NOT x.deleted;
+    facts := '{}';
+    IF NOT FOUND THEN PERFORM runyard.known_run(runyard.known_snapshot(for_tenant, thread_id), run_id); END IF;
+    paused := (SELECT jsonb_build_object('queue', q.queue, 'since', q.paused_at) FROM runyard.paused_queues q WHERE q.queue = run.queue);
+    serving := ARRAY(SELECT w FROM runyard.workers w WHERE w.dead_at IS NULL AND NOT w.draining AND run.queue = ANY (w.queues));
+    unserved := (SELECT a.name FROM unnest(ARRAY[CASE WHEN run.kind <> 'fork' THEN run.agent END, run.fork->'fan'->>'judge']) a(name)
+        WHERE NOT EXISTS (SELECT 1 FROM unnest(serving) w WHERE runyard.serves(w, a.name)) LIMIT 1);
+    nobody := CASE WHEN serving = '{}' THEN 'no_worker' WHEN unserved IS NOT NULL THEN 'no_agent' END;
+    missing := jsonb_build_object('queue', run.queue, 'agent', unserved);
+    IF run.status = 'suspended' THEN
+        SELECT h.* INTO asked FROM runyard.hitl_requests h
+        WHERE h.thread_key = run.thread_key AND h.run_id = explain.run_id AND h.answered_at IS NULL AND h.closed_at IS NULL
+        ORDER BY h.created_at LIMIT 1;
+        reason := 'suspended'; facts := jsonb_build_object('request_id', asked.request_id, 'since', run.suspended_at);
+    ELSIF run.status <> 'queued' THEN
+        reason := CASE WHEN run.status = 'running' AND run.kind = 'external' THEN 'external'
+                       WHEN run.status = 'running' AND NOT EXISTS (
+                           SELECT 1 FROM runyard.workers w WHERE w.worker_id = run.worker_id AND w.dead_at IS NULL) THEN 'orphaned'
+                       ELSE run.status END;
+        facts := jsonb_build_object('worker_id', run.worker_id, 'error', run.error, 'isolated', run.isolated, 'nobody', nobody)
+            || missing || coalesce(paused, '{}');
+    ELSIF run.lane_seq IS NULL THEN
+        reason := 'not_due'; facts := jsonb_build_object('due_at', coalesce(run.run_at, run.accepted_at));
+    ELSIF run.error IS NOT NULL AND run.not_before > clock_timestamp() THEN
+        reason := 'retrying'; facts := jsonb_build_object('at', run.not_before, 'error', run.error);
+    ELSIF run.until_fewer IS NOT NULL AND runyard.count_started_by(run) >= run.until_fewer THEN
+        reason := 'fanned_out'; facts := jsonb_build_object('live', runyard.count_started_by(run));
+    ELSIF run.kind <> 'prompt' AND runyard.cut_pending(run) THEN
+        reason := 'waiting'; facts := jsonb_build_object('run_id', run.after_run_id);
+    ELSIF paused IS NOT NULL THEN
+        reason := 'paused'; facts := paused;
+    ELSE
+        SELECT x.* INTO ahead FROM runyard.runs x
+        WHERE x.thread_key = run.thread_key AND x.lane = run.lane AND x.finished_at IS NULL
+          AND x.lane_seq < run.lane_seq ORDER BY x.lane_seq LIMIT 1;
+        IF FOUND THEN
+            reason := 'behind'; facts := jsonb_build_object('run_id', ahead.run_id, 'status', ahead.status);
+        ELSIF run.waits_for_slot IS NOT NULL THEN
+            reason := 'limited'; facts := jsonb_build_object('slot', run.waits_for_slot, 'most', runyard.limit_of_slot(run.waits_for_slot));
+        ELSE
+            reason := coalesce(nobody, 'next'); facts := missing;
+        END IF;
+    END IF;
+    facts := facts || jsonb_build_object('app_version', run.app_version, 'workers', (
+        SELECT coalesce(jsonb_agg(DISTINCT w.app_version), '[]') FROM runyard.workers w WHERE w.dead_at IS NULL));
+END $$;

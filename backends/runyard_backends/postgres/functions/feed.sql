@@ -1,0 +1,92 @@
+-- The feed: reading the outbox in order, and pruning what was kept for its time.
+
+-- Return the entries after a place, in the order of (transaction, position), of transactions that are older than every open
+-- one. So no entry can appear before the place that a reader has reached. Each row has the horizon: everything before it was
+-- read. Without entries there is one row that has only the horizon.
+CREATE OR REPLACE FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
+RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_sort = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    seen xid8 := coalesce(after_transaction, 0)::text::xid8;
+    oldest_open xid8 := pg_snapshot_xmin(pg_current_snapshot());
+BEGIN
+    IF seen > pg_snapshot_xmax(pg_current_snapshot()) THEN
+        PERFORM runyard.refuse('invalid_cursor', 'the cursor is ahead of this database; it was issued by another one');
+    END IF;
+    IF after_transaction IS NOT NULL AND EXISTS (
+        SELECT 1 FROM runyard.pruned p WHERE p.tenant = for_tenant AND (p.transaction, p.position) > (seen, after_position))
+    THEN
+        PERFORM runyard.refuse('cursor_expired',
+            'entries after this cursor were kept for their time and are gone; read what your copy shows anew, then the feed without a cursor');
+    END IF;
+    RETURN QUERY
+        SELECT oldest_open::text::bigint, o.transaction::text::bigint, o.position, o.thread_id, o.run_id, o.type::text, o.created_at
+        FROM (SELECT 1) one LEFT JOIN LATERAL (
+            SELECT x.* FROM runyard.outbox x
+            WHERE x.tenant = for_tenant AND x.transaction < oldest_open AND (x.transaction, x.position) > (seen, coalesce(after_position, 0))
+            ORDER BY x.transaction, x.position LIMIT most) o ON true
+        ORDER BY o.transaction, o.position;
+END $$;
+
+-- Delete up to `most` entries that are older than `kept`, tenant by tenant, and record up to where. Entries that were not
+-- counted yet (runyard.count_usage), or that a webhook has not read yet, stay. The former include all that are not older than
+-- the oldest open transaction.
+CREATE OR REPLACE FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    whose text := (SELECT min(o.tenant) FROM runyard.outbox o);
+    gone integer := 0;
+    unread xid8;
+    last record;
+BEGIN
+    WHILE whose IS NOT NULL AND gone < most LOOP
+        unread := least(coalesce((SELECT u.counted FROM runyard.usage_counter u), '0'), (
+            SELECT min(w.cursor) FROM runyard.webhooks w WHERE w.disabled_at IS NULL AND (w.tenant IS NULL OR w.tenant = whose)));
+        WITH old AS (
+            DELETE FROM runyard.outbox o USING (
+                SELECT x.transaction, x.position, x.created_at FROM runyard.outbox x
+                WHERE x.tenant = whose AND x.transaction < unread
+                ORDER BY x.transaction, x.position LIMIT most - gone) first
+            WHERE o.tenant = whose AND o.transaction = first.transaction AND o.position = first.position
+              AND first.created_at < clock_timestamp() - kept
+            RETURNING o.transaction, o.position)
+        SELECT y.transaction, y.position, count(*) OVER () AS many INTO last FROM old y ORDER BY y.transaction DESC, y.position DESC LIMIT 1;
+        IF FOUND THEN
+            gone := gone + last.many;
+            INSERT INTO runyard.pruned AS p (tenant, transaction, position) VALUES (whose, last.transaction, last.position)
+            ON CONFLICT (tenant) DO UPDATE SET transaction = excluded.transaction, position = excluded.position
+            WHERE (excluded.transaction, excluded.position) > (p.transaction, p.position);
+        END IF;
+        whose := (SELECT min(o.tenant) FROM runyard.outbox o WHERE o.tenant > whose);
+    END LOOP;
+    RETURN gone;
+END $$;
+
+-- Delete what has been kept for its time, up to `most` of each kind: entries of the feed, results of fork runs, finished
+-- deliveries (kept as long as the feed), rows of dead workers. The leader calls this. Returns the largest of the counts.
+CREATE OR REPLACE FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    gone integer := runyard.prune_feed(feed, most);
+    expired bigint[];
+    further integer;
+BEGIN
+    expired := ARRAY(
+        SELECT x.accept_no FROM runyard.runs x
+        WHERE x.fork IS NOT NULL AND x.result IS NOT NULL AND x.finished_at < clock_timestamp() - results
+        ORDER BY x.finished_at LIMIT most FOR UPDATE SKIP LOCKED);
+    UPDATE runyard.runs r SET result = NULL WHERE r.accept_no = ANY (expired);
+    DELETE FROM runyard.steps s WHERE s.accept_no = ANY (expired); -- a fan-out's hold what its result is made of
+    further := cardinality(expired);
+    gone := greatest(gone, further);
+    DELETE FROM runyard.webhook_deliveries d USING (
+        SELECT x.delivery_no FROM runyard.webhook_deliveries x
+        WHERE x.next_at IS NULL AND coalesce(x.delivered_at, x.failed_at) < clock_timestamp() - feed
+        ORDER BY coalesce(x.delivered_at, x.failed_at) LIMIT most) old
+    WHERE d.delivery_no = old.delivery_no;
+    GET DIAGNOSTICS further = ROW_COUNT;
+    gone := greatest(gone, further);
+    DELETE FROM runyard.workers w WHERE w.dead_at < clock_timestamp() - workers;
+    GET DIAGNOSTICS further = ROW_COUNT;
+    RETURN greatest(gone, further);
+END $$;

@@ -1,0 +1,81 @@
+-- Forking a thread.
+
+CREATE OR REPLACE FUNCTION runyard.fork(for_tenant text, q jsonb, hash text, OUT thread runyard.threads, OUT created boolean)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    src runyard.threads;
+    c record;
+    carried jsonb;
+    leaf record;
+    branch bigint;
+BEGIN
+    created := false;
+    thread := runyard.same_fork(for_tenant, q->>'new', hash);
+    IF thread.thread_key IS NOT NULL THEN RETURN; END IF;
+    SELECT t.* INTO src FROM runyard.threads t
+    WHERE t.tenant = for_tenant AND t.thread_id = q->>'src' AND t.deleted_at IS NULL FOR SHARE;
+    IF NOT FOUND THEN
+        PERFORM runyard.refuse('thread_not_found', format('there is no thread %s to fork', q->>'src'), jsonb_build_object('thread_id', q->>'src'));
+    END IF;
+    c := runyard.cut(src, q->'cut');
+    carried := runyard.extra_at(c.view) - 'fork';
+    IF jsonb_typeof(q->'metadata') = 'object' THEN carried := carried || jsonb_build_object('fork', q->'metadata'); END IF;
+    SELECT l.message_id, l.seq INTO leaf FROM runyard.last_visible(c.view) l;
+    branch := nextval('runyard.branch_numbers');
+    INSERT INTO runyard.threads AS t (tenant, thread_id, parent_thread_id, forked_after_run_id, forked_at_seq, fork_hash, head_branch,
+        next_seq, next_completion_seq, agent, title, tags, base_extra, extra, config, usage)
+    VALUES (for_tenant, q->>'new', src.thread_id, (c.after_run).run_id, leaf.seq, hash, branch,
+        src.next_seq, src.next_completion_seq, coalesce(q->>'agent', src.agent), q->>'title', q->'tags', carried, carried, src.config,
+        CASE WHEN (q->>'reset_usage')::boolean THEN '{}' ELSE src.usage END)
+    ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING t.* INTO thread;
+    IF NOT FOUND THEN
+        PERFORM runyard.check_free(for_tenant, q->>'new', hash);
+        thread := runyard.same_fork(for_tenant, q->>'new', hash);
+        RETURN;
+    END IF;
+    INSERT INTO runyard.branches (branch_id, thread_key, lane, base_id, leaf_id, leaf_seq)
+    VALUES (branch, thread.thread_key, '', leaf.message_id, leaf.message_id, coalesce(leaf.seq, 0));
+    INSERT INTO runyard.levels (branch_id, ancestor_id, high_water_seq, cutoff, open_run_id)
+    SELECT branch, l.branch_id, l.high_water_seq, l.cutoff, l.open_run_id FROM unnest(c.view) l;
+    IF coalesce((q->'cut'->>'repair')::boolean, false) THEN
+        thread := runyard.repair(thread, branch, runyard.inherited(branch), 'aborted by fork');
+    END IF;
+    INSERT INTO runyard.outbox (tenant, thread_key, thread_id, type)
+    VALUES (for_tenant, thread.thread_key, thread.thread_id, 'thread.forked');
+    created := true;
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.same_fork(for_tenant text, thread_id text, hash text) RETURNS runyard.threads
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+    SELECT t FROM runyard.threads t
+    WHERE t.tenant = for_tenant AND t.thread_id = same_fork.thread_id AND t.deleted_at IS NULL AND t.fork_hash = hash
+    );
+END $$;
+
+-- Refuse an id that belongs to a thread other than this fork.
+CREATE OR REPLACE FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM runyard.threads t WHERE t.tenant = for_tenant AND t.thread_id = check_free.thread_id AND t.deleted_at IS NULL
+               AND t.fork_hash IS DISTINCT FROM hash) THEN
+        PERFORM runyard.refuse('thread_already_exists', format('thread %s exists already and is not this fork; choose another id', check_free.thread_id),
+                               jsonb_build_object('thread_id', check_free.thread_id));
+    END IF;
+END $$;
+
+-- Close the open calls of a view with one error result at the end of a branch.
+CREATE OR REPLACE FUNCTION runyard.repair(INOUT t runyard.threads, branch_id bigint, view runyard.level[], reason text)
+LANGUAGE plpgsql AS $$
+DECLARE
+    calls text[] := runyard.open_calls(view);
+    error_id uuid := gen_random_uuid();
+BEGIN
+    IF calls = '{}' THEN RETURN; END IF;
+    INSERT INTO runyard.messages (branch_id, seq, message_id, parent_id, role, note, results)
+    VALUES (repair.branch_id, t.next_seq, error_id, (SELECT l.message_id FROM runyard.last_visible(view) l), 'tool', reason, calls);
+    UPDATE runyard.branches b SET leaf_id = error_id, leaf_seq = t.next_seq WHERE b.branch_id = repair.branch_id;
+    t.next_seq := t.next_seq + 1;
+    UPDATE runyard.threads SET next_seq = t.next_seq WHERE thread_key = t.thread_key;
+END $$;

@@ -1,0 +1,39 @@
+-- Lanes: which one a run belongs to, and what it does to the run that is there before it.
+
+-- Return the lane of a run that is being admitted.
+CREATE OR REPLACE FUNCTION runyard.lane_of(t runyard.threads, kind text, alone boolean, run_id text, parent_id uuid) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF kind <> 'prompt' OR alone THEN RETURN run_id; END IF;
+    IF parent_id IS NULL THEN RETURN ''; END IF;
+    RETURN coalesce((runyard.branch_ending_at(t.thread_key, parent_id)).lane, '');
+END $$;
+
+-- Apply a run's strategy to the run that is ahead of it in the lane. busy: the lane's first unfinished run afterwards. refused:
+-- an error.
+CREATE OR REPLACE FUNCTION runyard.make_way(INOUT t runyard.threads, in_lane text, strategy text, OUT busy text, OUT refused jsonb, OUT effects jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    first runyard.runs;
+BEGIN
+    SELECT y.run_id INTO busy FROM runyard.runs y
+    WHERE y.thread_key = t.thread_key AND y.lane = in_lane AND y.finished_at IS NULL AND y.lane_seq IS NOT NULL
+    ORDER BY y.lane_seq LIMIT 1;
+    IF busy IS NULL OR strategy = 'enqueue' THEN
+        RETURN;
+    ELSIF strategy = 'reject' THEN
+        refused := jsonb_build_object('code', 'thread_busy',
+            'message', format('thread %s is busy with run %s; wait for it, or enqueue with another multitask_strategy', t.thread_id, busy),
+            'details', jsonb_build_object('thread_id', t.thread_id, 'run_id', busy));
+        RETURN;
+    END IF;
+    SELECT y.* INTO first FROM runyard.runs y WHERE y.thread_key = t.thread_key AND y.run_id = busy;
+    IF first.status IN ('running', 'suspended') THEN
+        got := runyard.cancel_run(t, first, strategy = 'interrupt');
+        t := got.t; effects := got.effects;
+        SELECT y.run_id INTO busy FROM runyard.runs y
+        WHERE y.thread_key = t.thread_key AND y.lane = in_lane AND y.finished_at IS NULL AND y.lane_seq IS NOT NULL
+        ORDER BY y.lane_seq LIMIT 1;
+    END IF;
+END $$;

@@ -1,0 +1,109 @@
+-- The list of runs. Lists in general: lists.sql.
+
+-- List runs, the newest first. If there are more, the last row has only the place to go on from.
+CREATE OR REPLACE FUNCTION runyard.list_runs(
+    for_tenant text, thread_id text, with_status text, of_agent text, since timestamptz, before timestamptz,
+    after_time timestamptz, after_no bigint, most integer, bytes bigint
+) RETURNS TABLE (run runyard.runs, omitted text[], place_time timestamptz, place_no bigint)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan SET jit = off AS $$
+DECLARE
+    of_thread bigint;
+    until_time timestamptz := coalesce(after_time, 'infinity');
+    until_no bigint := coalesce(after_no, 9223372036854775807);
+    r runyard.runs;
+    size bigint;
+    looked integer := 0;
+    found integer := 0;
+    total bigint := 0;
+    more boolean := false;
+BEGIN
+    IF before < until_time OR (before = until_time AND until_no > 0) THEN
+        until_time := before; until_no := 0;
+    END IF;
+    since := coalesce(since, '-infinity');
+    IF list_runs.thread_id IS NOT NULL THEN
+        SELECT t.thread_key INTO of_thread FROM runyard.threads t
+        WHERE t.tenant = for_tenant AND t.thread_id = list_runs.thread_id AND t.deleted_at IS NULL;
+    END IF;
+    FOR r IN EXECUTE runyard.runs_statement(for_tenant, thread_id, of_thread, with_status, of_agent, 1001 + most)
+        USING for_tenant, of_thread, thread_id, of_agent, since, until_time, until_no, coalesce(after_no, 9223372036854775807) LOOP
+        IF (with_status IS NULL OR r.status = with_status) AND (of_agent IS NULL OR r.agent = of_agent)
+           AND r.accepted_at >= since AND (before IS NULL OR r.accepted_at < before) AND NOT r.deleted AND r.emptied_at IS NULL
+        THEN
+            more := found >= most;
+            EXIT WHEN more;
+            omitted := '{}';
+            IF octet_length(r.input) > 8192 THEN r.input := NULL; omitted := omitted || 'input'::text; END IF;
+            IF octet_length(r.result) > 8192 THEN r.result := NULL; omitted := omitted || 'result'::text; END IF;
+            size := runyard.json_bytes(r.metadata);
+            IF size > 8192 THEN r.metadata := '{}'; omitted := omitted || 'metadata'::text; size := 0; END IF;
+            r.candidates := NULL; r.fork := NULL; r.extra := NULL;
+            size := 1024 + size + coalesce(octet_length(r.input), 0) + coalesce(octet_length(r.result), 0)
+                + coalesce(octet_length(r.error::text), 0) + octet_length(r.options::text);
+            more := found > 0 AND total + size > bytes;
+            EXIT WHEN more;
+            found := found + 1; total := total + size;
+            run := r;
+            RETURN NEXT;
+        END IF;
+        place_time := r.accepted_at; place_no := r.accept_no; looked := looked + 1;
+        more := looked >= 1000 + most;
+        EXIT WHEN more;
+    END LOOP;
+    IF more THEN
+        run := NULL; omitted := NULL;
+        RETURN NEXT;
+    END IF;
+END $$;
+
+-- The statement that finds the runs of a list in their order, by the one index that fits what is asked. Its parameters: $1 tenant, $2 the
+-- thread's key, $3 its id, $4 agent, $5 since, $6 and $7 the place to go on from, $8 the same by accept_no. enough: rows of each of two sources.
+CREATE OR REPLACE FUNCTION runyard.runs_statement(
+    for_tenant text, thread_id text, of_thread bigint, with_status text, of_agent text, enough integer
+) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    live text := 'SELECT r.* FROM runyard.runs r WHERE ';
+    source text := live || 'NOT r.deleted AND r.emptied_at IS NULL AND r.accept_no > -1 AND ';
+    bounds text := ' AND (r.accepted_at, r.accept_no) < ($6, $7) AND r.accepted_at >= $5';
+    in_order text := ' ORDER BY r.accepted_at DESC, r.accept_no DESC';
+    part text := in_order || format(' LIMIT %s)', enough);
+    few boolean;
+    statement text;
+BEGIN
+    IF thread_id IS NOT NULL THEN
+        statement := source || 'r.accept_no > 0 AND r.thread_key = $2' || bounds;
+        few := CASE WHEN with_status IN ('queued', 'running', 'suspended') THEN 1000 >
+            (SELECT count(*) FROM (SELECT 1 FROM runyard.runs x WHERE x.thread_key = of_thread AND x.finished_at IS NULL LIMIT 1000) y) END;
+        IF few THEN
+            -- In a subquery of its own: else the index that has the order is read through for the few live runs.
+            statement := 'SELECT r.* FROM (' || live || 'r.thread_key = $2 AND r.finished_at IS NULL' || bounds || ' OFFSET 0) r';
+        END IF;
+        IF EXISTS (SELECT 1 FROM runyard.runs x
+                   WHERE x.tenant = for_tenant AND x.thread_id = runs_statement.thread_id AND x.thread_key IS NULL AND x.accept_no > -1
+                     AND NOT x.deleted AND x.emptied_at IS NULL) THEN
+            statement := 'SELECT r.* FROM ((' || statement || part || ' UNION ALL ('
+                || source || 'r.tenant = $1 AND r.thread_id = $3 AND r.thread_key IS NULL' || bounds || part || ') r';
+        END IF;
+    ELSIF with_status = 'queued' THEN
+        in_order := ' ORDER BY r.tenant DESC, r.accept_no DESC'; -- the order of time, but for moments
+        statement := live || 'r.finished_at IS NULL AND r.worker_id IS NULL AND r.suspended_at IS NULL'
+            || ' AND (r.tenant, r.accept_no) < ($1, $8) AND r.tenant >= $1';
+    ELSIF with_status = 'running' THEN
+        statement := live || 'r.tenant = $1 AND r.finished_at IS NULL AND r.worker_id IS NOT NULL' || bounds;
+        IF EXISTS (SELECT 1 FROM runyard.runs x
+                   WHERE x.tenant = for_tenant AND x.status = 'running' AND x.worker_id IS NULL AND x.accept_no > -1
+                     AND NOT x.deleted AND x.emptied_at IS NULL) THEN
+            statement := 'SELECT r.* FROM ((' || statement || part || ' UNION ALL ('
+                || source || 'r.tenant = $1 AND r.status = ''running'' AND r.worker_id IS NULL' || bounds || part || ') r';
+        END IF;
+    ELSIF with_status IN ('failed', 'dead', 'cancelled', 'suspended') THEN
+        statement := source || format('r.tenant = $1 AND r.status = %L', with_status) || bounds;
+    ELSIF of_agent IS NOT NULL THEN
+        statement := source || 'r.tenant = $1 AND r.agent = $4' || bounds;
+    ELSE
+        statement := source || 'r.accept_no > 0 AND r.tenant = $1' || bounds;
+    END IF;
+    RETURN statement || in_order;
+END $$;

@@ -1,0 +1,155 @@
+-- Lists of threads, requests, attempts and deliveries. The list of runs: list_runs.sql.
+--
+-- A page ends at `most` entries, before the entry with which it would have more than `bytes` (but for its first), or after a thousand
+-- rows that did not match: then it comes short, and says where to go on. Values of more than 8192 bytes are left out of an entry;
+-- `omitted` names them. Each function reads one index, which gives the order, and compares the rows with the other filters itself. Its
+-- statement is planned for what is asked: one plan for all cases would read the whole table for some. Each index has a condition that
+-- only its list states. Where a primary key has the same order once all else is given, one column is given as a range, and ordered by.
+-- The range ends with a comparison of that column alone: a comparison of rows that a later column decides does not end a scan.
+
+-- List threads, in the order in which they were made. If there are more, the last row has only the place to go on from.
+CREATE OR REPLACE FUNCTION runyard.list_threads(
+    for_tenant text, parent text, of_agent text, with_tags jsonb, after bigint, most integer, bytes bigint
+) RETURNS TABLE (thread runyard.threads, omitted text[], place bigint)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+    term bytea;
+    statement text := 'SELECT t.* FROM runyard.threads t WHERE t.deleted_at IS NULL AND t.thread_key > -1 AND ';
+    t runyard.threads;
+    size bigint;
+    larger bigint;
+    looked integer := 0;
+    found integer := 0;
+    total bigint := 0;
+    more boolean := false;
+BEGIN
+    IF with_tags <> '{}' THEN
+        term := (SELECT w.term FROM (SELECT runyard.tag_term(j.key, j.value) AS term FROM jsonb_each_text(with_tags) j) w
+                 ORDER BY (SELECT count(*) FROM (SELECT 1 FROM runyard.thread_tags g WHERE g.tenant = for_tenant AND g.term = w.term
+                           LIMIT CASE WHEN with_tags - (SELECT min(k) FROM jsonb_object_keys(with_tags) k) = '{}' THEN 0 ELSE 1000 END) x)
+                 LIMIT 1);
+        statement := 'SELECT t.* FROM (SELECT g.thread_key FROM runyard.thread_tags g WHERE g.tenant = $1 AND g.term = $4 AND g.thread_key > $5'
+            || ' ORDER BY g.thread_key LIMIT $6) k JOIN runyard.threads t USING (thread_key) ORDER BY k.thread_key';
+    ELSIF parent IS NOT NULL THEN
+        statement := statement || 't.tenant = $1 AND (t.parent_thread_id, t.thread_key) > ($2, $5) AND t.parent_thread_id <= $2'
+            || ' ORDER BY t.parent_thread_id, t.thread_key';
+    ELSIF of_agent IS NOT NULL THEN
+        statement := statement || 't.tenant = $1 AND (t.agent, t.thread_key) > ($3, $5) AND t.agent <= $3'
+            || ' ORDER BY t.agent, t.thread_key';
+    ELSE
+        statement := statement || 't.thread_key > 0 AND (t.tenant, t.thread_key) > ($1, $5) AND t.tenant <= $1 ORDER BY t.tenant, t.thread_key';
+    END IF;
+    FOR t IN EXECUTE statement USING for_tenant, parent, of_agent, term, after, 2000 + most LOOP
+        IF t.deleted_at IS NULL AND (parent IS NULL OR t.parent_thread_id = parent) AND (of_agent IS NULL OR t.agent = of_agent)
+           AND (with_tags IS NULL OR t.tags @> with_tags)
+        THEN
+            more := found >= most;
+            EXIT WHEN more;
+            omitted := '{}';
+            size := runyard.json_bytes(t.extra);
+            IF size > 8192 THEN t.extra := '{}'; omitted := omitted || 'extra'::text; size := 0; END IF;
+            larger := runyard.json_bytes(t.config);
+            IF larger > 8192 THEN t.config := '{}'; omitted := omitted || 'config'::text; larger := 0; END IF;
+            t.base_extra := '{}';
+            size := 512 + size + larger + octet_length(t.tags::text) + octet_length(t.usage::text) + coalesce(octet_length(t.title), 0);
+            more := found > 0 AND total + size > bytes;
+            EXIT WHEN more;
+            found := found + 1; total := total + size;
+            thread := t;
+            RETURN NEXT;
+        END IF;
+        place := t.thread_key; looked := looked + 1;
+        more := looked >= 1000 + most;
+        EXIT WHEN more;
+    END LOOP;
+    IF more THEN
+        thread := NULL; omitted := NULL;
+        RETURN NEXT;
+    END IF;
+END $$;
+
+-- List requests, the oldest first: those that wait, or all. If there are more, the last row says only that.
+CREATE OR REPLACE FUNCTION runyard.list_requests(
+    for_tenant text, thread_id text, pending boolean, after_time timestamptz, after_id text, most integer, bytes bigint
+) RETURNS TABLE (request runyard.requests, more boolean)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+    q runyard.requests;
+    found integer := 0;
+    total bigint := 0;
+BEGIN
+    FOR q IN EXECUTE 'SELECT q.* FROM runyard.requests q WHERE '
+        || CASE WHEN thread_id IS NULL THEN 'q.tenant = $1'
+                ELSE 'q.thread_key = (SELECT t.thread_key FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL)' END
+        || CASE WHEN NOT pending THEN ' AND q.created_at > ''-infinity'''
+                ELSE ' AND q.answered_at IS NULL AND q.closed_at IS NULL' || CASE WHEN thread_id IS NULL THEN '' ELSE ' AND q.created_at >= ''-infinity''' END END
+        || CASE WHEN after_id IS NOT NULL THEN ' AND (q.created_at, q.request_id) > ($3, $4)' ELSE '' END
+        || ' ORDER BY q.created_at, q.request_id'
+        USING for_tenant, thread_id, after_time, after_id
+    LOOP
+        total := total + 512 + octet_length(q.body) + coalesce(octet_length(q.answer), 0);
+        IF found >= most OR (found > 0 AND total > bytes) THEN
+            request := NULL; more := true;
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        found := found + 1;
+        request := q;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- List the attempts of a run, in their order. If there are more, the last row says only that.
+CREATE OR REPLACE FUNCTION runyard.list_attempts(for_tenant text, thread_id text, run_id text, after bigint, most integer, bytes bigint)
+RETURNS TABLE (attempt runyard.attempts, more boolean)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    a runyard.attempts;
+    found integer := 0;
+    total bigint := 0;
+BEGIN
+    FOR a IN
+        SELECT x.* FROM runyard.runs r JOIN runyard.attempts x USING (accept_no)
+        WHERE r.tenant = for_tenant AND r.thread_id = list_attempts.thread_id AND r.run_id = list_attempts.run_id AND NOT r.deleted AND x.fence > after
+        UNION ALL
+        SELECT r.accept_no, r.fence, r.worker_id, r.started_at, r.finished_at, r.status, NULL FROM runyard.runs r
+        WHERE r.tenant = for_tenant AND r.thread_id = list_attempts.thread_id AND r.run_id = list_attempts.run_id AND NOT r.deleted AND r.fence > after
+          AND r.status IN ('running', 'completed') AND r.kind <> 'external'
+        ORDER BY fence
+    LOOP
+        total := total + 512 + coalesce(octet_length(a.error::text), 0);
+        IF found >= most OR (found > 0 AND total > bytes) THEN
+            attempt := NULL; more := true;
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        found := found + 1;
+        attempt := a;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- List deliveries, the newest first. A caller that wants to know whether there are more asks for one more.
+CREATE OR REPLACE FUNCTION runyard.list_deliveries(for_tenant text, with_status text, before bigint, most integer)
+RETURNS SETOF runyard.webhook_deliveries
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan SET jit = off AS $$
+BEGIN
+    RETURN QUERY EXECUTE 'SELECT d.* FROM runyard.webhook_deliveries d WHERE (d.tenant, d.delivery_no) < ($1, $2) AND d.tenant >= $1'
+        || CASE with_status WHEN 'pending' THEN ' AND d.next_at IS NOT NULL' WHEN 'delivered' THEN ' AND d.delivered_at IS NOT NULL'
+                            WHEN 'failed' THEN ' AND d.failed_at IS NOT NULL' ELSE '' END
+        || ' ORDER BY d.tenant DESC, d.delivery_no DESC LIMIT $3'
+        USING for_tenant, before, most;
+END $$;
+
+-- Return how many bytes a value has as JSON. The stored size of a compressed value does not say that.
+CREATE OR REPLACE FUNCTION runyard.json_bytes(value jsonb) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN CASE WHEN pg_column_size(value) > 8192 OR pg_column_compression(value) IS NULL THEN pg_column_size(value)
+                ELSE octet_length(value::text) END;
+END $$;

@@ -1,0 +1,60 @@
+-- How many runs wait, for the limits of a tenant and of all: measured now and then, and counted on from there.
+
+-- Return how many runs wait, of a tenant or in all: the last measure, plus the runs that were accepted since and still wait. A
+-- measure that is old and not small is renewed if the caller may write.
+CREATE OR REPLACE FUNCTION runyard.queue_size(for_tenant text, most bigint, may_write boolean) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    size runyard.queue_sizes;
+    since bigint;
+BEGIN
+    FOR look IN 1 .. 2 LOOP
+        SELECT s.* INTO size FROM runyard.queue_sizes s WHERE s.name = coalesce('tenant ' || for_tenant, 'all');
+        IF for_tenant IS NULL THEN
+            since := (SELECT count(*) FROM (SELECT 1 FROM runyard.runs r WHERE r.accept_no > coalesce(size.newest, 0)
+                      AND r.finished_at IS NULL AND r.worker_id IS NULL AND r.suspended_at IS NULL AND r.status = 'queued' LIMIT most) x);
+        ELSE
+            since := (SELECT count(*) FROM (SELECT 1 FROM runyard.runs r WHERE r.tenant = for_tenant AND r.accept_no > coalesce(size.newest, 0)
+                      AND r.finished_at IS NULL AND r.worker_id IS NULL AND r.suspended_at IS NULL AND r.status = 'queued' LIMIT most) x);
+        END IF;
+        EXIT WHEN NOT may_write OR (coalesce(size.queued, 0) < least(100, most) AND since < 100)
+            OR size.measured_at > clock_timestamp() - interval '1 second';
+        PERFORM runyard.measure_queue(for_tenant, most);
+    END LOOP;
+    RETURN coalesce(size.queued, 0) + since;
+END $$;
+
+-- Count the runs that wait, of a tenant or in all, up to `most`, unless another transaction is doing it.
+CREATE OR REPLACE FUNCTION runyard.measure_queue(for_tenant text, most bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    name text := coalesce('tenant ' || for_tenant, 'all');
+    newest bigint := (SELECT s.last_value FROM runyard.accept_numbers s);
+    counted bigint;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtext('runyard.queue_sizes'), hashtext(name)) THEN RETURN; END IF;
+    IF for_tenant IS NULL THEN
+        counted := (SELECT count(*) FROM (SELECT 1 FROM runyard.runs r WHERE r.finished_at IS NULL AND r.worker_id IS NULL
+                    AND r.suspended_at IS NULL AND r.status = 'queued' AND r.accept_no <= newest LIMIT most) x);
+    ELSE
+        counted := (SELECT count(*) FROM (SELECT 1 FROM runyard.runs r WHERE r.finished_at IS NULL AND r.worker_id IS NULL
+                    AND r.suspended_at IS NULL AND r.status = 'queued' AND r.tenant = for_tenant AND r.accept_no <= newest LIMIT most) x);
+    END IF;
+    INSERT INTO runyard.queue_sizes AS s (name, queued, newest) VALUES (name, counted, newest)
+    ON CONFLICT ON CONSTRAINT queue_sizes_pkey DO UPDATE SET queued = excluded.queued, newest = excluded.newest, measured_at = clock_timestamp();
+END $$;
+
+-- Renew the measures of queues that are not empty. The leader calls this for callers that may not write.
+CREATE OR REPLACE FUNCTION runyard.measure_queues() RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    name text;
+    for_tenant text;
+    most bigint;
+BEGIN
+    FOR name IN SELECT s.name FROM runyard.queue_sizes s WHERE s.queued > 0 ORDER BY s.name LOOP
+        for_tenant := CASE WHEN name <> 'all' THEN substr(name, length('tenant ') + 1) END;
+        most := CASE WHEN for_tenant IS NULL THEN runyard.limit_of('queued') ELSE runyard.limit_of('queued_per_tenant', for_tenant) END;
+        PERFORM runyard.measure_queue(for_tenant, coalesce(most, 0));
+    END LOOP;
+END $$;

@@ -1,0 +1,33 @@
+-- Queues: what waits in each.
+
+-- List the queues that hold runs, are paused or are served, with what waits in each. Reads the unfinished runs once, by their
+-- index.
+CREATE OR REPLACE FUNCTION runyard.queues() RETURNS TABLE (
+    queue text, queued bigint, deepest bigint, oldest double precision, suspended bigint, workers bigint, paused_at timestamptz,
+    known boolean
+)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH lanes AS (
+        SELECT x.queue, x.thread_key, x.lane, count(*) FILTER (WHERE x.waits) AS queued, min(x.since) FILTER (WHERE x.waits) AS since,
+               count(x.lane) FILTER (WHERE x.waits) AS depth, count(*) FILTER (WHERE x.status = 'suspended') AS suspended
+        FROM (SELECT y.queue, y.thread_key, y.lane, y.status, s.since, y.status = 'queued' AND y.until_fewer IS NULL AND s.since <= clock_timestamp() AS waits
+              FROM runyard.runs y, LATERAL (SELECT greatest(y.changed_at, y.run_at, y.not_before) AS since) s
+              WHERE y.finished_at IS NULL AND y.kind <> 'external') x
+        GROUP BY x.queue, x.thread_key, x.lane
+    ), found AS (
+        SELECT l.queue, sum(l.queued)::bigint AS queued, max(l.depth) AS deepest, min(l.since) AS since, sum(l.suspended)::bigint AS suspended
+        FROM lanes l GROUP BY l.queue
+    ), served AS (
+        SELECT s.queue, count(*) FILTER (WHERE NOT w.draining) AS workers FROM runyard.workers w, unnest(w.queues) s(queue)
+        WHERE w.dead_at IS NULL GROUP BY s.queue
+    )
+    SELECT n.queue, coalesce(f.queued, 0), coalesce(f.deepest, 0), extract(epoch FROM clock_timestamp() - f.since)::float8,
+           coalesce(f.suspended, 0), coalesce(s.workers, 0), p.paused_at,
+           s.queue IS NOT NULL OR p.queue IS NOT NULL OR EXISTS (SELECT 1 FROM runyard.agents a WHERE a.queue = n.queue)
+    FROM (SELECT f.queue FROM found f UNION SELECT s.queue FROM served s UNION SELECT p.queue FROM runyard.paused_queues p) n
+    LEFT JOIN found f ON f.queue = n.queue LEFT JOIN served s ON s.queue = n.queue LEFT JOIN runyard.paused_queues p ON p.queue = n.queue
+    ORDER BY n.queue;
+END $$;

@@ -1,0 +1,53 @@
+-- Reading a thread's messages and a run's context.
+
+-- Return one page of a path, by number. at NULL: all of a branch, by default the head's. A later page names the branch of the
+-- first page.
+CREATE OR REPLACE FUNCTION runyard.page(
+    for_tenant text, thread_id text, at uuid, after bigint, before bigint, most bigint, newest_first boolean, of_branch bigint
+) RETURNS SETOF runyard.messages
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    t runyard.threads;
+    c record;
+    view runyard.level[];
+    l runyard.level;
+    got bigint;
+BEGIN
+    t := runyard.known_snapshot(for_tenant, thread_id);
+    IF at IS NULL THEN
+        view := runyard.branch_view(coalesce(
+            (SELECT b.branch_id FROM runyard.branches b WHERE b.branch_id = of_branch AND b.thread_key = t.thread_key), t.head_branch));
+    ELSE
+        c := runyard.cut_at_message(t, at);
+        view := c.view;
+    END IF;
+    IF most IS NULL THEN
+        RETURN QUERY SELECT v.* FROM runyard.visible(view) v WHERE v.seq > after AND v.seq < before ORDER BY v.seq;
+        RETURN;
+    END IF;
+    FOR l IN
+        SELECT x.branch_id, x.high_water_seq, x.cutoff, x.open_run_id FROM unnest(view) x
+        ORDER BY CASE WHEN newest_first THEN -x.high_water_seq ELSE x.high_water_seq END
+    LOOP
+        RETURN QUERY SELECT p.* FROM runyard.visible_part(l, after, before, most, newest_first) p;
+        GET DIAGNOSTICS got = ROW_COUNT;
+        most := most - got;
+        EXIT WHEN most <= 0;
+    END LOOP;
+END $$;
+
+-- Return the messages that a run sees: its branch as of its snapshot, then its own messages. Some of those may have been stored
+-- before the run was claimed.
+CREATE OR REPLACE FUNCTION runyard.context(thread_key bigint, run_id text, with_fence bigint) RETURNS SETOF runyard.messages
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    r runyard.runs;
+BEGIN
+    SELECT x.* INTO r FROM runyard.runs x WHERE x.thread_key = context.thread_key AND x.run_id = context.run_id;
+    IF r.fence IS DISTINCT FROM with_fence THEN
+        PERFORM runyard.refuse('stale_fence', format('the attempt with fence %s no longer holds run %s; stop it', with_fence, context.run_id),
+                               jsonb_build_object('run_id', context.run_id, 'fence', with_fence, 'current_fence', r.fence));
+    END IF;
+    RETURN QUERY SELECT v.* FROM runyard.visible(runyard.run_view(r)) v ORDER BY v.seq;
+    RETURN QUERY SELECT m.* FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.seq >= r.first_seq AND m.run_id = context.run_id ORDER BY m.seq;
+END $$;

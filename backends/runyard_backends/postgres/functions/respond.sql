@@ -1,0 +1,121 @@
+-- Answers to requests, and what applies at a request's deadline.
+
+-- Record an answer once, for the request whose schema the caller has checked it against. created: NULL if another request waits
+-- by now; false if the request was answered before, and the caller compares the answers.
+CREATE OR REPLACE FUNCTION runyard.respond(
+    for_tenant text, thread_id text, request_id text, response_id text, checked_request_id text, value bytea, who text, for_whom text,
+    OUT request runyard.requests, OUT created boolean, OUT effects jsonb, OUT is_last boolean
+) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    got record;
+    t runyard.threads;
+BEGIN
+    is_last := false;
+    SELECT y.* INTO t FROM runyard.threads y
+    WHERE y.thread_key = (SELECT h.thread_key FROM runyard.hitl_requests h WHERE h.tenant = for_tenant AND h.request_id = respond.checked_request_id) FOR UPDATE;
+    got := runyard.admit_thread(t);
+    t := got.t; effects := got.effects;
+    got := runyard.fire_deadlines(t);
+    t := got.t; effects := runyard.merge_effects(effects, got.effects);
+    request := runyard.request_for(for_tenant, thread_id, request_id, response_id);
+    IF request.request_id <> checked_request_id OR request.answered_at IS NOT NULL THEN
+        created := CASE WHEN request.request_id = checked_request_id THEN false END;
+        RETURN;
+    END IF;
+    UPDATE runyard.hitl_requests y SET answer = value, response_id = respond.response_id, answered_by = who, on_behalf_of = for_whom, answered_at = now()
+    WHERE y.tenant = for_tenant AND y.request_id = respond.checked_request_id AND y.answered_at IS NULL AND y.closed_at IS NULL
+    RETURNING y.answer, y.response_id, y.answered_by, y.on_behalf_of, y.answered_at
+    INTO request.answer, request.response_id, request.answered_by, request.on_behalf_of, request.answered_at;
+    created := FOUND;
+    is_last := created AND NOT EXISTS (
+        SELECT 1 FROM runyard.hitl_requests h
+        WHERE h.thread_key = t.thread_key AND h.run_id IS NOT DISTINCT FROM request.run_id AND h.answered_at IS NULL AND h.closed_at IS NULL);
+    effects := runyard.merge_effects(effects, runyard.wake_run(t.thread_key, request.run_id));
+END $$;
+
+-- Return the request that an answer is for. An answered request is found again by its response id, so that a repeated answer is
+-- recognised.
+CREATE OR REPLACE FUNCTION runyard.request_for(for_tenant text, thread_id text, request_id text, response_id text) RETURNS runyard.requests
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    h runyard.requests;
+    of_thread bigint;
+    waiting text[];
+BEGIN
+    IF request_for.thread_id IS NOT NULL THEN
+        SELECT t.thread_key INTO of_thread FROM runyard.threads t
+        WHERE t.tenant = for_tenant AND t.thread_id = request_for.thread_id AND t.deleted_at IS NULL;
+        IF NOT FOUND THEN
+            PERFORM runyard.refuse('thread_not_found', format('there is no thread %s', thread_id), jsonb_build_object('thread_id', thread_id));
+        END IF;
+    END IF;
+    IF request_for.request_id IS NOT NULL THEN
+        SELECT x.* INTO h FROM runyard.requests x
+        WHERE x.tenant = for_tenant AND x.request_id = request_for.request_id AND (of_thread IS NULL OR x.thread_key = of_thread);
+        IF FOUND AND h.closed_at IS NULL AND h.answered_by IS DISTINCT FROM 'deadline' THEN RETURN h; END IF;
+    ELSIF request_for.response_id IS NOT NULL THEN
+        SELECT x.* INTO h FROM runyard.requests x WHERE x.thread_key = of_thread AND x.response_id = request_for.response_id;
+        IF FOUND THEN RETURN h; END IF;
+    END IF;
+    SELECT coalesce(array_agg(x.request_id ORDER BY x.created_at, x.request_id), '{}') INTO waiting FROM runyard.hitl_requests x
+    WHERE x.tenant = for_tenant AND x.thread_key = coalesce(of_thread, h.thread_key) AND x.answered_at IS NULL AND x.closed_at IS NULL;
+    IF request_id IS NOT NULL AND (waiting <> '{}' OR h.request_id IS NOT NULL) THEN
+        PERFORM runyard.refuse('hitl_stale_answer',
+            format('request %s does not wait for an answer; pending: %s', request_id, coalesce(nullif(array_to_string(waiting, ', '), ''), 'none')),
+            jsonb_build_object('request_id', request_id, 'pending', to_jsonb(waiting)));
+    ELSIF waiting = '{}' THEN
+        PERFORM runyard.refuse('hitl_no_pending_request', format('nothing waits for an answer on thread %s', coalesce(thread_id, '?')),
+                               jsonb_build_object('thread_id', thread_id));
+    ELSIF cardinality(waiting) > 1 THEN
+        PERFORM runyard.refuse('hitl_ambiguous', format('several requests wait on thread %s; name one of %s', thread_id, array_to_string(waiting, ', ')),
+                               jsonb_build_object('thread_id', thread_id, 'request_ids', to_jsonb(waiting)));
+    END IF;
+    SELECT x.* INTO h FROM runyard.requests x WHERE x.tenant = for_tenant AND x.request_id = waiting[1];
+    RETURN h;
+END $$;
+
+-- Queue the run of an answered request. It keeps its place, so it is next in its lane.
+CREATE OR REPLACE FUNCTION runyard.wake_run(thread_key bigint, run_id text, OUT effects jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    r runyard.runs;
+BEGIN
+    UPDATE runyard.runs y SET status = 'queued', suspended_at = NULL, not_before = NULL, changed_at = now()
+    WHERE y.thread_key = wake_run.thread_key AND y.run_id = wake_run.run_id AND y.status = 'suspended' RETURNING y.* INTO r;
+    IF FOUND THEN effects := jsonb_build_object('jobs', jsonb_build_array(runyard.job(r))); END IF;
+END $$;
+
+-- Settle each overdue request of the thread as the request says: its default answer applies, or the run that waits fails.
+CREATE OR REPLACE FUNCTION runyard.fire_deadlines(INOUT t runyard.threads, OUT effects jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    h runyard.hitl_requests;
+    r runyard.runs;
+    event text;
+    why jsonb;
+BEGIN
+    FOR h IN
+        SELECT y.* FROM runyard.hitl_requests y
+        WHERE y.thread_key = t.thread_key AND y.deadline_at <= clock_timestamp() AND y.answered_at IS NULL AND y.closed_at IS NULL
+        ORDER BY y.created_at, y.request_id
+    LOOP
+        IF h.otherwise IS NOT NULL THEN
+            UPDATE runyard.hitl_requests y SET answer = h.otherwise, answered_by = 'deadline', answered_at = now()
+            WHERE y.tenant = h.tenant AND y.request_id = h.request_id;
+            effects := runyard.merge_effects(effects, runyard.wake_run(t.thread_key, h.run_id));
+            CONTINUE;
+        END IF;
+        SELECT y.* INTO r FROM runyard.runs y WHERE y.thread_key = t.thread_key AND y.run_id = h.run_id;
+        IF NOT FOUND THEN
+            UPDATE runyard.hitl_requests y SET closed_at = now() WHERE y.tenant = h.tenant AND y.request_id = h.request_id;
+        ELSIF r.status = 'suspended' OR (r.kind = 'external' AND r.finished_at IS NULL) THEN
+            event := nextval('runyard.fences') || '-1';
+            why := jsonb_build_object('code', 'hitl_timeout', 'message', format('request %s was not answered by %s', h.request_id, h.deadline_at));
+            got := runyard.end_run(t, r, 'failed', why, event);
+            t := got.t;
+            effects := runyard.merge_effects(runyard.merge_effects(effects, got.effects),
+                runyard.outside_event(t, r, event, 'run.failed', jsonb_build_object('error', why)));
+        END IF;
+    END LOOP;
+END $$;

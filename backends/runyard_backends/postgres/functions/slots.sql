@@ -1,0 +1,183 @@
+-- Permits to run under a limit on an agent's or a tenant's runs, and the lines of runs that wait for one.
+
+-- Return the slots that a run takes while it runs: "agent …" and "tenant …" where a limit is set. A run that names no agent
+-- counts for "default".
+CREATE OR REPLACE FUNCTION runyard.slots_of(r runyard.runs) RETURNS text[]
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    agent text := coalesce(r.agent, 'default');
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM runyard.limits l WHERE l.limit_name IN ('running_per_agent', 'running_per_tenant')) THEN RETURN '{}'; END IF;
+    RETURN CASE WHEN runyard.limit_of('running_per_agent', agent) IS NOT NULL THEN ARRAY['agent ' || agent] ELSE '{}' END
+        || CASE WHEN runyard.limit_of('running_per_tenant', r.tenant) IS NOT NULL THEN ARRAY['tenant ' || r.tenant] ELSE '{}' END;
+END $$;
+
+-- Lock slots, so that transactions count and free them one after the other. Slots are locked in one order. A transaction that
+-- holds them never waits for a thread's lock.
+CREATE OR REPLACE FUNCTION runyard.lock_slots(slots text[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    slot text;
+BEGIN
+    FOR slot IN SELECT DISTINCT s.name FROM unnest(slots) s(name) ORDER BY s.name LOOP
+        PERFORM pg_advisory_xact_lock(hashtext('runyard.slots'), hashtext(slot));
+    END LOOP;
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.limit_of_slot(slot text) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN CASE split_part(slot, ' ', 1) WHEN 'agent' THEN runyard.limit_of('running_per_agent', substr(slot, length('agent ') + 1))
+                                         ELSE runyard.limit_of('running_per_tenant', substr(slot, length('tenant ') + 1)) END;
+END $$;
+
+-- Return how many slots are free; NULL without a limit. Reads no more index entries than the limit allows runs.
+CREATE OR REPLACE FUNCTION runyard.free_slots(slot text) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    most bigint := runyard.limit_of_slot(slot);
+    whose text := substr(slot, strpos(slot, ' ') + 1);
+    running bigint;
+BEGIN
+    IF most IS NULL THEN RETURN NULL; END IF;
+    IF slot LIKE 'agent %' THEN
+        running := (SELECT count(*) FROM (SELECT 1 FROM runyard.runs r WHERE r.agent = whose AND r.finished_at IS NULL
+                    AND r.worker_id IS NOT NULL LIMIT most) x);
+        IF whose = 'default' THEN
+            running := running + (SELECT count(*) FROM (SELECT 1 FROM runyard.runs r WHERE r.agent IS NULL AND r.finished_at IS NULL
+                                  AND r.worker_id IS NOT NULL LIMIT most) x);
+        END IF;
+    ELSE
+        running := (SELECT count(*) FROM (SELECT 1 FROM runyard.runs r WHERE r.tenant = whose AND r.finished_at IS NULL
+                    AND r.worker_id IS NOT NULL LIMIT most) x);
+    END IF;
+    RETURN greatest(most - running, 0);
+END $$;
+
+-- Return the slot that a run has to wait for; NULL if it may take all of its slots. Runs ahead of it in a line come first.
+CREATE OR REPLACE FUNCTION runyard.missing_slot(r runyard.runs) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    slot text;
+    free bigint;
+BEGIN
+    FOREACH slot IN ARRAY runyard.slots_of(r) LOOP
+        free := runyard.free_slots(slot);
+        IF r.waits_for_slot = slot THEN
+            IF NOT EXISTS (SELECT 1 FROM runyard.first_in_line(slot, free) f(accept_no) WHERE f.accept_no = r.accept_no) THEN
+                RETURN slot;
+            END IF;
+        ELSIF free <= (SELECT count(*) FROM (SELECT 1 FROM runyard.runs x WHERE x.waits_for_slot = slot LIMIT free) y) THEN
+            RETURN slot;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
+
+-- Return the first `most` runs in the line for a slot: the first of each tenant, by turns, then the second of each, and so on.
+CREATE OR REPLACE FUNCTION runyard.first_in_line(slot text, most bigint) RETURNS SETOF bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+        SELECT x.accept_no FROM (
+            SELECT s.tenant, s.turn FROM runyard.slot_turns s
+            WHERE s.slot = first_in_line.slot
+              AND EXISTS (SELECT 1 FROM runyard.runs r WHERE r.waits_for_slot = first_in_line.slot AND r.tenant = s.tenant)
+            ORDER BY s.turn LIMIT most) t
+        CROSS JOIN LATERAL (
+            SELECT r.accept_no, row_number() OVER (ORDER BY r.place_in_line) AS place FROM runyard.runs r
+            WHERE r.waits_for_slot = first_in_line.slot AND r.tenant = t.tenant ORDER BY r.place_in_line LIMIT most) x
+        ORDER BY x.place, t.turn LIMIT most;
+END $$;
+
+-- Put a run into the line for a slot. Tenants take turns, as in lua/turns.lua; a tenant's runs are ordered by priority. Returns
+-- as effects the runs that may go on: in the line that the run leaves, or in the line where it already stands.
+CREATE OR REPLACE FUNCTION runyard.wait_for_slot(r runyard.runs, slot text) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    class bigint := CASE r.priority WHEN 'high' THEN 0 WHEN 'normal' THEN 1 ELSE 2 END * (1::bigint << 48);
+BEGIN
+    IF r.waits_for_slot = slot THEN RETURN runyard.next_for_slot(slot); END IF;
+    INSERT INTO runyard.slot_turns AS s (slot, tenant) VALUES (slot, r.tenant)
+    ON CONFLICT ON CONSTRAINT slot_turns_pkey DO UPDATE SET turn = excluded.turn
+    WHERE NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.waits_for_slot = excluded.slot AND x.tenant = excluded.tenant);
+    UPDATE runyard.runs SET waits_for_slot = slot, place_in_line = class + lane_seq, changed_at = now() WHERE accept_no = r.accept_no;
+    RETURN runyard.next_for_slot(r.waits_for_slot);
+END $$;
+
+-- Move a tenant whose run has left the line for its slot to the end of the turns, or out of them.
+CREATE OR REPLACE FUNCTION runyard.take_turn(from_slot text, for_tenant text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM runyard.runs x WHERE x.waits_for_slot = from_slot AND x.tenant = for_tenant) THEN
+        UPDATE runyard.slot_turns s SET turn = nextval('runyard.lane_numbers') WHERE s.slot = from_slot AND s.tenant = for_tenant;
+    ELSE
+        DELETE FROM runyard.slot_turns s WHERE s.slot = from_slot AND s.tenant = for_tenant;
+    END IF;
+END $$;
+
+-- Take a run that cannot be claimed for another reason out of the line, so that the runs behind it do not wait for it. Returns
+-- as effects the runs that may go on.
+CREATE OR REPLACE FUNCTION runyard.leave_line(r runyard.runs) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF r.waits_for_slot IS NULL THEN RETURN NULL; END IF;
+    UPDATE runyard.runs SET waits_for_slot = NULL, place_in_line = NULL, changed_at = now() WHERE accept_no = r.accept_no;
+    RETURN runyard.next_for_slot(r.waits_for_slot);
+END $$;
+
+-- Return the first runs in the line for a slot, as many as are free, as effects. They stay in the line until they are claimed.
+CREATE OR REPLACE FUNCTION runyard.next_for_slot(slot text) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    jobs jsonb;
+BEGIN
+    IF slot IS NULL OR NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.waits_for_slot = slot) THEN RETURN NULL; END IF;
+    jobs := (SELECT jsonb_agg(runyard.job(x) ORDER BY f.n)
+             FROM runyard.first_in_line(slot, coalesce(runyard.free_slots(slot), 1000)) WITH ORDINALITY f(accept_no, n)
+             JOIN runyard.runs x ON x.accept_no = f.accept_no);
+    IF jobs IS NULL THEN RETURN NULL; END IF;
+    RETURN jsonb_build_object('jobs', jobs);
+END $$;
+
+-- Return as effects the runs that take the slots that other runs have given up. Call this when no further thread is going to be
+-- locked.
+CREATE OR REPLACE FUNCTION runyard.free(slots text[]) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    slot text;
+    effects jsonb;
+BEGIN
+    IF slots = '{}' THEN RETURN NULL; END IF;
+    PERFORM runyard.lock_slots(slots);
+    FOR slot IN SELECT DISTINCT s.name FROM unnest(slots) s(name) LOOP
+        effects := runyard.merge_effects(effects, runyard.next_for_slot(slot));
+    END LOOP;
+    RETURN effects;
+END $$;
+
+-- Count the queues; offer the runs for which a slot is free although no run has just given it up (a limit was raised or
+-- cleared, a run was taken from a dead worker, or a submission was lost); remove the turns of tenants that have left a line.
+-- The leader calls this.
+CREATE OR REPLACE FUNCTION runyard.review_limits() RETURNS jsonb
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    slot text;
+    effects jsonb;
+    idle text[];
+BEGIN
+    PERFORM runyard.measure_queues();
+    slot := (SELECT min(x.waits_for_slot) FROM runyard.runs x WHERE x.waits_for_slot IS NOT NULL);
+    WHILE slot IS NOT NULL LOOP
+        effects := runyard.merge_effects(effects, runyard.next_for_slot(slot));
+        slot := (SELECT min(x.waits_for_slot) FROM runyard.runs x WHERE x.waits_for_slot > slot);
+    END LOOP;
+    idle := ARRAY(SELECT DISTINCT s.slot FROM runyard.slot_turns s
+                  WHERE NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.waits_for_slot = s.slot AND x.tenant = s.tenant) LIMIT 100);
+    IF idle <> '{}' THEN
+        PERFORM runyard.lock_slots(idle);
+        DELETE FROM runyard.slot_turns s WHERE s.slot = ANY (idle)
+            AND NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.waits_for_slot = s.slot AND x.tenant = s.tenant);
+    END IF;
+    RETURN effects;
+END $$;

@@ -1,0 +1,32 @@
+-- The ledger of steps: what an attempt has begun and finished.
+
+-- Begin a step. Returns the row as it was before; no row if the step is new or was begun by this attempt, whose call is
+-- repeated because its reply was lost.
+CREATE OR REPLACE FUNCTION runyard.start_step(thread_key bigint, run_id text, with_fence bigint, step text) RETURNS SETOF runyard.steps
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    got record;
+    r runyard.runs;
+BEGIN
+    got := runyard.lock_run(thread_key, run_id);
+    r := got.r;
+    PERFORM runyard.refuse_write(r, with_fence);
+    RETURN QUERY SELECT s.* FROM runyard.steps s
+        WHERE s.accept_no = r.accept_no AND s.step_key = step AND (s.done OR s.fence <> with_fence);
+    INSERT INTO runyard.steps (accept_no, step_key, fence) VALUES (r.accept_no, step, with_fence)
+    ON CONFLICT (accept_no, step_key) DO UPDATE SET fence = with_fence WHERE NOT runyard.steps.done;
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.finish_step(thread_key bigint, run_id text, with_fence bigint, step text, value bytea) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    got record;
+    r runyard.runs;
+BEGIN
+    got := runyard.lock_run(thread_key, run_id);
+    r := got.r;
+    PERFORM runyard.refuse_write(r, with_fence);
+    INSERT INTO runyard.steps (accept_no, step_key, done, fence, result) VALUES (r.accept_no, step, true, with_fence, value)
+    ON CONFLICT (accept_no, step_key) DO UPDATE SET done = true, result = value, fence = with_fence WHERE NOT runyard.steps.done;
+    UPDATE runyard.runs SET progressed = true WHERE accept_no = r.accept_no AND NOT progressed;
+END $$;

@@ -1,0 +1,44 @@
+-- Suspending a run until its requests are answered.
+
+CREATE OR REPLACE FUNCTION runyard.suspend(w runyard.attempt_write, requests runyard.new_request[]) RETURNS runyard.ended
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    got record;
+    t runyard.threads;
+    r runyard.runs;
+    e runyard.ended;
+    next_event integer := w.first_event + coalesce(cardinality(w.messages), 0);
+BEGIN
+    got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event);
+    t := got.t; r := got.r; e := got.e;
+    IF got.over THEN
+        e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.slots_of(r)));
+        RETURN e;
+    END IF;
+    e.event_id := w.fence || '-' || (next_event + cardinality(requests));
+    IF r.event_id IS DISTINCT FROM e.event_id THEN -- else it is repeated because its answer got lost
+        got := runyard.keep_write(t, r, w, runyard.limit_of('message_bytes'));
+        t := got.t; r := got.r;
+    END IF;
+    INSERT INTO runyard.hitl_requests (tenant, request_id, thread_key, run_id, kind, body, deadline_at, otherwise, event_id)
+    SELECT t.tenant, q.request_id, t.thread_key, r.run_id, q.kind, q.body,
+           coalesce(q.deadline_at, clock_timestamp() + make_interval(secs => q.timeout)), q.otherwise, w.fence || '-' || (next_event + q.n - 1)
+    FROM unnest(requests) WITH ORDINALITY q(request_id, kind, body, deadline_at, timeout, otherwise, n)
+    ON CONFLICT (tenant, request_id) DO NOTHING;
+    e.status := CASE WHEN EXISTS (
+        SELECT 1 FROM runyard.hitl_requests h JOIN unnest(requests) q ON h.tenant = t.tenant AND h.request_id = q.request_id
+        WHERE h.answered_at IS NOT NULL) THEN 'running' ELSE 'suspended' END;
+    IF e.status = 'suspended' THEN
+        PERFORM runyard.note_attempt(r, 'suspended', NULL);
+        INSERT INTO runyard.outbox (tenant, thread_key, thread_id, run_id, type)
+        VALUES (t.tenant, t.thread_key, t.thread_id, r.run_id, 'run.suspended');
+    END IF;
+    UPDATE runyard.threads SET next_seq = t.next_seq, updated_at = now() WHERE thread_key = t.thread_key;
+    UPDATE runyard.runs SET status = e.status, suspended_at = CASE WHEN e.status = 'suspended' THEN now() END,
+        worker_id = CASE WHEN e.status = 'suspended' THEN NULL ELSE r.worker_id END,
+        first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id, has_tools = r.has_tools,
+        extra = r.extra, usage = r.usage, event_id = e.event_id, progressed = true, changed_at = now()
+    WHERE accept_no = r.accept_no;
+    IF e.status = 'suspended' THEN e.effects := runyard.free(runyard.slots_of(r)); END IF;
+    RETURN e;
+END $$;

@@ -1,0 +1,150 @@
+-- Threads: find, lock, make and change one.
+
+CREATE OR REPLACE FUNCTION runyard.live_thread(for_tenant text, thread_id text) RETURNS runyard.threads
+LANGUAGE plpgsql AS $$
+DECLARE
+    t runyard.threads;
+BEGIN
+    SELECT x.* INTO t FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = live_thread.thread_id AND x.deleted_at IS NULL FOR UPDATE;
+    RETURN t;
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.known_thread(for_tenant text, thread_id text) RETURNS runyard.threads
+LANGUAGE plpgsql AS $$
+DECLARE
+    t runyard.threads := runyard.live_thread(for_tenant, thread_id);
+BEGIN
+    IF t.thread_key IS NULL THEN
+        PERFORM runyard.refuse('thread_not_found', format('there is no thread %s', thread_id), jsonb_build_object('thread_id', thread_id));
+    END IF;
+    RETURN t;
+END $$;
+
+-- Return the thread as it is, without a lock, for reads. Raises thread_not_found.
+CREATE OR REPLACE FUNCTION runyard.known_snapshot(for_tenant text, thread_id text) RETURNS runyard.threads
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    t runyard.threads;
+BEGIN
+    SELECT x.* INTO t FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = known_snapshot.thread_id AND x.deleted_at IS NULL;
+    IF NOT FOUND THEN
+        PERFORM runyard.refuse('thread_not_found', format('there is no thread %s', thread_id), jsonb_build_object('thread_id', thread_id));
+    END IF;
+    RETURN t;
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.known_run(t runyard.threads, run_id text) RETURNS runyard.runs
+LANGUAGE plpgsql AS $$
+DECLARE
+    r runyard.runs;
+BEGIN
+    SELECT x.* INTO r FROM runyard.runs x
+    WHERE x.tenant = t.tenant AND x.thread_id = t.thread_id AND x.run_id = known_run.run_id AND NOT x.deleted;
+    IF NOT FOUND THEN
+        PERFORM runyard.refuse('run_not_found', format('thread %s has no run %s', t.thread_id, run_id),
+                               jsonb_build_object('thread_id', t.thread_id, 'run_id', run_id));
+    END IF;
+    RETURN r;
+END $$;
+
+-- Return the thread, locked. A thread that does not exist is made, with its first branch.
+CREATE OR REPLACE FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL) RETURNS runyard.threads
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    t runyard.threads;
+    branch bigint;
+BEGIN
+    LOOP
+        SELECT x.* INTO t FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = ensure_thread.thread_id AND x.deleted_at IS NULL FOR UPDATE;
+        IF FOUND THEN RETURN t; END IF;
+        branch := nextval('runyard.branch_numbers');
+        INSERT INTO runyard.threads AS x (tenant, thread_id, head_branch, agent) VALUES (for_tenant, ensure_thread.thread_id, branch, of_agent)
+        ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING x.* INTO t;
+        IF FOUND THEN
+            INSERT INTO runyard.branches (branch_id, thread_key, lane) VALUES (branch, t.thread_key, '');
+            RETURN t;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Return the thread of a run, locked. It is made if the run was accepted in a host's transaction before its thread existed.
+CREATE OR REPLACE FUNCTION runyard.ensure_for_run(for_tenant text, thread_id text, run_id text) RETURNS runyard.threads
+LANGUAGE plpgsql AS $$
+DECLARE
+    t runyard.threads := runyard.live_thread(for_tenant, thread_id);
+BEGIN
+    IF t.thread_key IS NULL AND EXISTS (
+        SELECT 1 FROM runyard.runs x
+        WHERE x.tenant = for_tenant AND x.thread_id = ensure_for_run.thread_id AND x.run_id = ensure_for_run.run_id AND NOT x.deleted) THEN
+        RETURN runyard.ensure_thread(for_tenant, ensure_for_run.thread_id);
+    ELSIF t.thread_key IS NULL THEN
+        RETURN runyard.known_thread(for_tenant, thread_id);
+    END IF;
+    RETURN t;
+END $$;
+
+-- Make an empty thread. A thread that a request with the same hash has made is returned as it is.
+CREATE OR REPLACE FUNCTION runyard.create_thread(
+    for_tenant text, thread_id text, hash text, of_agent text, with_title text, with_tags jsonb, with_extra jsonb, with_config jsonb,
+    OUT thread runyard.threads, OUT created boolean
+) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    branch bigint := nextval('runyard.branch_numbers');
+BEGIN
+    INSERT INTO runyard.threads AS t (tenant, thread_id, fork_hash, head_branch, agent, title, tags, base_extra, extra, config)
+    VALUES (for_tenant, create_thread.thread_id, hash, branch, of_agent, with_title, with_tags, with_extra, with_extra, with_config)
+    ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING t.* INTO thread;
+    created := FOUND;
+    IF created THEN
+        INSERT INTO runyard.branches (branch_id, thread_key, lane) VALUES (branch, thread.thread_key, '');
+        RETURN;
+    END IF;
+    thread := runyard.same_fork(for_tenant, thread_id, hash);
+    IF thread.thread_key IS NULL THEN
+        PERFORM runyard.refuse('thread_already_exists', format('thread %s exists and was not made by this request; choose another id', thread_id),
+                               jsonb_build_object('thread_id', thread_id));
+    END IF;
+END $$;
+
+-- Refuse if the thread has changed since the caller read it. NULL expects nothing.
+CREATE OR REPLACE FUNCTION runyard.check_unchanged(t runyard.threads, seen timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF t.updated_at IS DISTINCT FROM coalesce(seen, t.updated_at) THEN
+        PERFORM runyard.refuse('precondition_failed', format('thread %s has changed since %s; read it again', t.thread_id, seen),
+                               jsonb_build_object('thread_id', t.thread_id));
+    END IF;
+END $$;
+
+-- Set the fields that are in `patch`, and clear those that are null there. `extra` is merged at its top level. Two changes
+-- never leave the same updated_at: callers use it as the version.
+CREATE OR REPLACE FUNCTION runyard.update_thread(for_tenant text, thread_id text, patch jsonb, seen timestamptz) RETURNS runyard.threads
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    t runyard.threads := runyard.known_thread(for_tenant, thread_id);
+    more jsonb := nullif(patch->'extra', 'null');
+    named text := CASE WHEN patch ? 'title' THEN patch->>'title' ELSE t.title END;
+BEGIN
+    PERFORM runyard.check_unchanged(t, seen);
+    IF more IS NOT NULL THEN PERFORM runyard.check_extra(t.extra || more); END IF;
+    UPDATE runyard.threads x SET title = named,
+        tags = CASE WHEN patch ? 'tags' THEN coalesce(nullif(patch->'tags', 'null'), '{}')
+                    WHEN x.title IS NOT NULL THEN x.tags - 'title' ELSE x.tags END
+            || jsonb_strip_nulls(jsonb_build_object('title', named)),
+        extra = CASE WHEN NOT patch ? 'extra' THEN x.extra WHEN more IS NULL THEN '{}'
+                     ELSE (x.extra || more) - ARRAY(SELECT e.key FROM jsonb_each(more) e WHERE e.value = 'null') END,
+        extra_changed = x.extra_changed OR patch ? 'extra', updated_at = greatest(now(), x.updated_at + interval '1 microsecond')
+    WHERE x.thread_key = t.thread_key RETURNING x.* INTO t;
+    RETURN t;
+END $$;
+
+-- Record a thread's agent: the first that one of its runs names.
+CREATE OR REPLACE FUNCTION runyard.note_agent(t runyard.threads, name text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF t.agent IS NULL AND name IS NOT NULL THEN
+        UPDATE runyard.threads SET agent = name WHERE thread_key = t.thread_key AND agent IS NULL;
+    END IF;
+END $$;

@@ -1,0 +1,87 @@
+-- Tool cycles: calls that wait for their results, and where a thread may be cut.
+
+-- Return the tool calls of a view that have no result in it, in order. Reads only the messages that have calls or results.
+CREATE OR REPLACE FUNCTION runyard.open_calls(levels runyard.level[]) RETURNS text[]
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    m record;
+    pending text[] := '{}';
+BEGIN
+    FOR m IN
+        SELECT x.calls, x.results
+        FROM unnest(levels) l
+        JOIN runyard.branches b ON b.branch_id = l.branch_id
+        JOIN runyard.messages x ON x.branch_id = l.branch_id AND x.seq <= l.high_water_seq
+        WHERE (x.calls IS NOT NULL OR x.results IS NOT NULL)
+          AND (x.run_id IS NULL OR x.run_id = l.open_run_id
+               OR (SELECT r.completion_seq <= l.cutoff FROM runyard.runs r WHERE r.thread_key = b.thread_key AND r.run_id = x.run_id))
+        ORDER BY x.seq
+    LOOP
+        pending := ARRAY(SELECT c FROM unnest(pending) WITH ORDINALITY x(c, n)
+                         WHERE m.results IS NULL OR c <> ALL (m.results) ORDER BY n) || coalesce(m.calls, '{}');
+    END LOOP;
+    RETURN pending;
+END $$;
+
+-- Whether every call of the run is directly followed by exactly its results. The run's first results may close calls that its
+-- context left open.
+CREATE OR REPLACE FUNCTION runyard.cycles_closed(r runyard.runs) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    m record;
+    pending text[] := '{}';
+    before text[];
+BEGIN
+    FOR m IN
+        SELECT x.calls, x.results FROM runyard.messages x
+        WHERE x.branch_id = r.branch_id AND x.seq >= r.first_seq AND x.run_id = r.run_id ORDER BY x.seq
+    LOOP
+        IF m.results IS NOT NULL THEN
+            before := coalesce(before, runyard.open_calls(runyard.run_view(r)));
+            IF NOT m.results <@ (pending || before) OR runyard.repeats(m.results) THEN RETURN false; END IF;
+            pending := ARRAY(SELECT c FROM unnest(pending) c WHERE c <> ALL (m.results));
+            before := ARRAY(SELECT c FROM unnest(before) c WHERE c <> ALL (m.results));
+        ELSIF pending <> '{}' THEN
+            RETURN false;
+        ELSE
+            before := '{}';
+        END IF;
+        IF m.calls IS NOT NULL THEN
+            IF pending <> '{}' OR runyard.repeats(m.calls) THEN RETURN false; END IF;
+            pending := m.calls;
+        END IF;
+    END LOOP;
+    RETURN pending = '{}';
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.repeats(ids text[]) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN cardinality(ids) > 1 AND cardinality(ids) > (SELECT count(DISTINCT x) FROM unnest(ids) x);
+END $$;
+
+-- Refuse a cut inside a tool cycle. Names the nearest messages of the branch at which no call is open.
+CREATE OR REPLACE FUNCTION runyard.check_boundary(view runyard.level[], whole runyard.level[], at runyard.messages) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    m record;
+    pending text[] := '{}';
+    before uuid;
+    after uuid;
+    calls text[] := runyard.open_calls(view);
+BEGIN
+    IF calls = '{}' THEN RETURN; END IF;
+    FOR m IN SELECT v.seq, v.message_id, v.calls, v.results FROM runyard.visible(whole) v ORDER BY v.seq LOOP
+        pending := ARRAY(SELECT c FROM unnest(pending) c WHERE m.results IS NULL OR c <> ALL (m.results)) || coalesce(m.calls, '{}');
+        IF pending = '{}' AND m.seq < at.seq THEN
+            before := m.message_id;
+        ELSIF pending = '{}' THEN
+            after := m.message_id;
+            EXIT;
+        END IF;
+    END LOOP;
+    PERFORM runyard.refuse('fork_boundary',
+        format('message %s is inside an unfinished tool cycle (open calls: %s); cut before at %s or after at %s, or repair the fork',
+               at.message_id, array_to_string(calls, ', '), coalesce(before::text, 'nothing'), coalesce(after::text, 'nothing')),
+        jsonb_build_object('message_id', at.message_id, 'open_calls', to_jsonb(calls), 'before', before, 'after', after));
+END $$;

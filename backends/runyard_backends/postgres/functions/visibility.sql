@@ -1,0 +1,152 @@
+-- Visibility: which messages a branch, a run or a cut sees.
+-- A view is an array of levels; a message is visible through its level if its number is not above the high water and it has no run, or
+-- belongs to the level's open run, or its run completed not after the cutoff. Numbers grow along every path, so seq orders a view.
+
+-- Return all messages of a view, level by level. The join stays within one thread whichever way it is planned. A subquery per
+-- message would cost three times as much.
+CREATE OR REPLACE FUNCTION runyard.visible(levels runyard.level[]) RETURNS SETOF runyard.messages
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    l runyard.level;
+    owner bigint;
+BEGIN
+    FOREACH l IN ARRAY levels LOOP
+        SELECT b.thread_key INTO owner FROM runyard.branches b WHERE b.branch_id = l.branch_id;
+        RETURN QUERY
+            SELECT m.*
+            FROM runyard.messages m
+            LEFT JOIN runyard.runs r ON r.thread_key = owner AND r.run_id = m.run_id
+            WHERE m.branch_id = l.branch_id AND m.seq <= l.high_water_seq
+              AND (m.run_id IS NULL OR m.run_id = l.open_run_id OR r.completion_seq <= l.cutoff);
+    END LOOP;
+END $$;
+
+-- Return at most `most` messages of a level between two numbers, from either end. Reads only these and the invisible ones
+-- between them.
+CREATE OR REPLACE FUNCTION runyard.visible_part(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
+RETURNS SETOF runyard.messages
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    owner bigint := (SELECT b.thread_key FROM runyard.branches b WHERE b.branch_id = l.branch_id);
+BEGIN
+    IF newest_first THEN
+        RETURN QUERY
+            SELECT m.* FROM runyard.messages m
+            WHERE m.branch_id = l.branch_id AND m.seq <= l.high_water_seq AND m.seq > after AND m.seq < before
+              AND (m.run_id IS NULL OR m.run_id = l.open_run_id
+                   OR (SELECT r.completion_seq <= l.cutoff FROM runyard.runs r WHERE r.thread_key = owner AND r.run_id = m.run_id))
+            ORDER BY m.seq DESC LIMIT most;
+    ELSE
+        RETURN QUERY
+            SELECT m.* FROM runyard.messages m
+            WHERE m.branch_id = l.branch_id AND m.seq <= l.high_water_seq AND m.seq > after AND m.seq < before
+              AND (m.run_id IS NULL OR m.run_id = l.open_run_id
+                   OR (SELECT r.completion_seq <= l.cutoff FROM runyard.runs r WHERE r.thread_key = owner AND r.run_id = m.run_id))
+            ORDER BY m.seq LIMIT most;
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.inherited(branch_id bigint) RETURNS runyard.level[]
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+    SELECT coalesce(array_agg((l.ancestor_id, l.high_water_seq, l.cutoff, l.open_run_id)::runyard.level), '{}')
+    FROM runyard.levels l WHERE l.branch_id = inherited.branch_id
+    );
+END $$;
+
+-- Return the view of everything that counts on a branch at this moment.
+CREATE OR REPLACE FUNCTION runyard.branch_view(branch_id bigint) RETURNS runyard.level[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN runyard.inherited(branch_id) || (branch_id, 9223372036854775807, 9223372036854775807, NULL)::runyard.level;
+END $$;
+
+-- Return the view of what a run sees of other runs: its branch as of its snapshot.
+CREATE OR REPLACE FUNCTION runyard.run_view(r runyard.runs) RETURNS runyard.level[]
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN runyard.inherited(r.branch_id) || (r.branch_id, r.snapshot_tip, r.snapshot_cutoff, NULL)::runyard.level;
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.last_visible(levels runyard.level[], OUT message_id uuid, OUT seq bigint)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    l runyard.level;
+BEGIN
+    FOR l IN SELECT x.branch_id, x.high_water_seq, x.cutoff, x.open_run_id FROM unnest(levels) x ORDER BY x.high_water_seq DESC LOOP
+        SELECT p.message_id, p.seq INTO message_id, seq FROM runyard.visible_part(l, 0, 9223372036854775807, 1, true) p;
+        IF FOUND THEN RETURN; END IF;
+    END LOOP;
+END $$;
+
+-- Return the level through which a thread sees a message of an ancestor; no row if it does not see it. The thread's first
+-- branch sees all that any of its branches inherits.
+CREATE OR REPLACE FUNCTION runyard.seen_through(thread_key bigint, message_id uuid)
+RETURNS TABLE (level runyard.level, message runyard.messages, run runyard.runs)
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT (l.ancestor_id, l.high_water_seq, l.cutoff, l.open_run_id)::runyard.level, m.message, r
+    FROM runyard.levels l
+    JOIN runyard.branches b ON b.branch_id = l.ancestor_id
+    CROSS JOIN LATERAL (SELECT x AS message, x.seq, x.run_id FROM runyard.messages x
+                        WHERE x.message_id = seen_through.message_id AND x.branch_id = l.ancestor_id LIMIT 1) m
+    LEFT JOIN runyard.runs r ON r.thread_key = b.thread_key AND r.run_id = m.run_id
+    WHERE l.branch_id = (SELECT min(own.branch_id) FROM runyard.branches own WHERE own.thread_key = seen_through.thread_key) AND m.seq <= l.high_water_seq
+      AND (m.run_id IS NULL OR m.run_id = l.open_run_id OR r.completion_seq <= l.cutoff)
+    LIMIT 1;
+END $$;
+
+-- Return an inherited run as the thread sees it: completed (with the level through which it is seen), or the open run of a
+-- level.
+CREATE OR REPLACE FUNCTION runyard.inherited_run(thread_key bigint, run_id text)
+RETURNS TABLE (run runyard.runs, level runyard.level, open boolean)
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT r, (l.ancestor_id, l.high_water_seq, l.cutoff, l.open_run_id)::runyard.level,
+           NOT (r.completion_seq IS NOT NULL AND r.completion_seq <= l.cutoff AND coalesce(r.first_seq, 0) <= l.high_water_seq)
+    FROM runyard.branches child
+    JOIN runyard.levels l ON l.branch_id = child.branch_id
+    JOIN runyard.branches b ON b.branch_id = l.ancestor_id AND b.thread_key <> inherited_run.thread_key
+    JOIN runyard.runs r ON r.thread_key = b.thread_key AND r.run_id = inherited_run.run_id AND r.branch_id = b.branch_id
+    WHERE child.thread_key = inherited_run.thread_key
+      AND (r.run_id = l.open_run_id
+           OR (r.completion_seq <= l.cutoff AND coalesce(r.first_seq, 0) <= l.high_water_seq))
+    ORDER BY 3, l.high_water_seq DESC, l.cutoff DESC LIMIT 1;
+END $$;
+
+-- Return the last completed run on the head's path, which is the default cut.
+CREATE OR REPLACE FUNCTION runyard.last_completed(t runyard.threads) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+    SELECT r.run_id
+    FROM unnest(runyard.branch_view(t.head_branch)) l
+    CROSS JOIN LATERAL (
+        SELECT r.run_id, r.completion_seq FROM runyard.runs r
+        WHERE r.branch_id = l.branch_id AND r.completion_seq <= l.cutoff AND coalesce(r.first_seq, 0) <= l.high_water_seq
+        ORDER BY r.completion_seq DESC LIMIT 1
+    ) r
+    ORDER BY r.completion_seq DESC LIMIT 1
+    );
+END $$;
+
+-- Return the extra that a cut carries: the latest one that was saved with a run before the cut, else the one that the thread
+-- began with.
+CREATE OR REPLACE FUNCTION runyard.extra_at(view runyard.level[]) RETURNS jsonb
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (
+    SELECT coalesce(
+        (SELECT r.extra FROM runyard.runs r
+         WHERE r.thread_key = t.thread_key AND r.completion_seq <= l.cutoff AND r.completion_seq IS NOT NULL AND r.extra IS NOT NULL
+         ORDER BY r.completion_seq DESC LIMIT 1),
+        t.base_extra)
+    FROM runyard.branches b JOIN runyard.threads t USING (thread_key), (SELECT (view[array_upper(view, 1)]).*) l
+    WHERE b.branch_id = l.branch_id
+    );
+END $$;

@@ -1,0 +1,125 @@
+-- Webhooks: from the feed to deliveries, and from one try to the next.
+
+-- Turn committed entries into deliveries, then take up to `most` deliveries that are due. Endpoints take turns from `after` on,
+-- so that none waits for another. At most `each` deliveries of an endpoint are in flight, those in `busy` (endpoint → number)
+-- included. A delivery that is taken is due again after `lease` seconds unless it is settled. `versions`: of the secrets that
+-- sign; empty if the webhook is gone.
+CREATE OR REPLACE FUNCTION runyard.take_webhooks(busy jsonb, after text, most integer, each integer, lease double precision)
+RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id text, versions integer[], url text, endpoint text, type text,
+               thread_id text, run_id text, created_at timestamptz, tries integer)
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    w runyard.webhooks;
+    place text;
+    found integer;
+BEGIN
+    IF pg_try_advisory_xact_lock(hashtext('runyard.webhooks')) THEN
+        FOR w IN SELECT x.* FROM runyard.webhooks x WHERE x.disabled_at IS NULL ORDER BY x.webhook_id LOOP
+            PERFORM runyard.spread_webhook(w, 1000);
+        END LOOP;
+    END IF;
+    place := (SELECT min(d.endpoint) FROM runyard.webhook_deliveries d WHERE d.next_at IS NOT NULL AND d.endpoint > after);
+    WHILE place IS NOT NULL AND most > 0 LOOP
+        RETURN QUERY
+            UPDATE runyard.webhook_deliveries d SET next_at = clock_timestamp() + make_interval(secs => lease), tries = d.tries + 1
+            FROM (SELECT x.delivery_no AS no, x.webhook_id AS of, x.tenant AS whose FROM runyard.webhook_deliveries x
+                  WHERE x.endpoint = place AND x.next_at <= clock_timestamp() ORDER BY x.next_at, x.delivery_no
+                  LIMIT greatest(0, least(most, each - coalesce((busy->>place)::integer, 0))) FOR UPDATE SKIP LOCKED) due
+                 LEFT JOIN runyard.webhooks s ON s.webhook_id = due.of
+                 LEFT JOIN runyard.webhook_keys k ON k.tenant = due.whose AND due.of IS NULL
+            WHERE d.delivery_no = due.no
+            RETURNING d.delivery_no, d.delivery_id, d.tenant, d.webhook_id,
+                      array_remove(ARRAY[coalesce(s.version, k.version, CASE WHEN due.of IS NULL THEN 1 END),
+                                         CASE WHEN coalesce(s.both_until, k.both_until) > clock_timestamp()
+                                              THEN coalesce(s.version, k.version) - 1 END], NULL), d.url, d.endpoint, d.type::text, d.thread_id, d.run_id,
+                      d.created_at, d.tries;
+        GET DIAGNOSTICS found = ROW_COUNT;
+        most := most - found;
+        place := (SELECT min(d.endpoint) FROM runyard.webhook_deliveries d WHERE d.next_at IS NOT NULL AND d.endpoint > place);
+    END LOOP;
+END $$;
+
+-- Turn the feed's entries for a webhook into about `most` deliveries, in the transaction that moves its cursor. Whole
+-- transactions that are older than the oldest open one are read, so no entry can appear before the cursor. Without entries
+-- nothing is written.
+CREATE OR REPLACE FUNCTION runyard.spread_webhook(w runyard.webhooks, most integer) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
+DECLARE
+    tenants text[] := CASE WHEN w.tenant IS NULL THEN runyard.feed_tenants() ELSE ARRAY[w.tenant] END;
+    upto xid8 := pg_snapshot_xmin(pg_current_snapshot());
+    whose text;
+    beyond xid8;
+BEGIN
+    FOREACH whose IN ARRAY tenants LOOP
+        beyond := (SELECT o.transaction FROM runyard.outbox o WHERE o.tenant = whose AND o.transaction >= w.cursor AND o.transaction < upto
+                   ORDER BY o.transaction, o.position OFFSET most LIMIT 1);
+        IF beyond > w.cursor THEN upto := beyond; END IF;
+    END LOOP;
+    FOREACH whose IN ARRAY tenants LOOP
+        INSERT INTO runyard.webhook_deliveries (tenant, webhook_id, url, type, thread_id, run_id, created_at)
+        SELECT o.tenant, w.webhook_id, w.url, o.type, o.thread_id, o.run_id, o.created_at FROM runyard.outbox o
+        WHERE o.tenant = whose AND o.transaction >= w.cursor AND o.transaction < upto AND o.type = ANY (w.events)
+          AND NOT pg_visible_in_snapshot(o.transaction, w.since)
+        ORDER BY o.transaction, o.position;
+    END LOOP;
+    IF EXISTS (SELECT 1 FROM unnest(tenants) x(tenant) JOIN LATERAL (
+        SELECT 1 FROM runyard.outbox o WHERE o.tenant = x.tenant AND o.transaction >= w.cursor AND o.transaction < upto LIMIT 1) o ON true)
+    THEN
+        UPDATE runyard.webhooks SET cursor = upto WHERE webhook_id = w.webhook_id;
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.feed_tenants() RETURNS text[]
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    found text[] := '{}';
+    whose text := (SELECT min(o.tenant) FROM runyard.outbox o);
+BEGIN
+    WHILE whose IS NOT NULL LOOP
+        found := found || whose;
+        whose := (SELECT min(o.tenant) FROM runyard.outbox o WHERE o.tenant > whose);
+    END LOOP;
+    RETURN found;
+END $$;
+
+-- Record the outcome of a try: delivered; retried after `pause` seconds; failed; or gone, which disables the webhook. If
+-- another try has begun since, only `delivered` is recorded.
+CREATE OR REPLACE FUNCTION runyard.settle_webhook(delivery_no bigint, of_try integer, outcome text, answered integer, why text, pause double precision)
+RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    whose text;
+BEGIN
+    UPDATE runyard.webhook_deliveries d SET
+        next_at = CASE WHEN outcome = 'retried' THEN clock_timestamp() + make_interval(secs => pause) END,
+        delivered_at = CASE WHEN outcome = 'delivered' THEN clock_timestamp() END,
+        failed_at = CASE WHEN outcome IN ('failed', 'gone') THEN clock_timestamp() END,
+        http_status = answered, error = why
+    WHERE d.delivery_no = settle_webhook.delivery_no AND d.next_at IS NOT NULL AND (d.tries = of_try OR outcome = 'delivered')
+    RETURNING d.webhook_id INTO whose;
+    IF whose IS NULL OR outcome <> 'gone' THEN RETURN; END IF;
+    UPDATE runyard.webhooks SET disabled_at = clock_timestamp() WHERE webhook_id = whose AND disabled_at IS NULL;
+    UPDATE runyard.webhook_deliveries d SET next_at = NULL, failed_at = clock_timestamp(), error = 'the webhook was disabled'
+    WHERE d.webhook_id = whose AND d.next_at IS NOT NULL;
+END $$;
+
+-- Remove a webhook and its pending deliveries. Returns whether there was one.
+CREATE OR REPLACE FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM runyard.webhooks w WHERE w.webhook_id = remove_webhook.webhook_id AND (w.tenant IS NULL OR w.tenant = for_tenant);
+    IF NOT FOUND THEN RETURN false; END IF;
+    DELETE FROM runyard.webhook_deliveries d WHERE d.webhook_id = remove_webhook.webhook_id AND d.next_at IS NOT NULL;
+    RETURN true;
+END $$;
+
+-- Send a delivery that failed or was delivered once more. Returns whether that can be done.
+CREATE OR REPLACE FUNCTION runyard.redeliver(for_tenant text, delivery_id text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE runyard.webhook_deliveries d SET next_at = clock_timestamp(), tries = 0, delivered_at = NULL, failed_at = NULL, http_status = NULL,
+           error = NULL
+    WHERE d.tenant = for_tenant AND d.delivery_id = redeliver.delivery_id AND d.next_at IS NULL
+      AND (d.webhook_id IS NULL OR EXISTS (SELECT 1 FROM runyard.webhooks w WHERE w.webhook_id = d.webhook_id AND w.disabled_at IS NULL));
+    RETURN FOUND;
+END $$;

@@ -1,0 +1,86 @@
+-- The right of an attempt to write: its run, locked, and its fence, compared.
+
+CREATE OR REPLACE FUNCTION runyard.lock_run(thread_key bigint, run_id text, OUT t runyard.threads, OUT r runyard.runs)
+LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = lock_run.thread_key FOR UPDATE;
+    SELECT y.* INTO r FROM runyard.runs y WHERE y.thread_key = lock_run.thread_key AND y.run_id = lock_run.run_id;
+END $$;
+
+-- Return NULL if the attempt may write; else 'stale_fence', 'cancel_requested', or 'repeated' (the attempt has ended the run's
+-- turn before).
+CREATE OR REPLACE FUNCTION runyard.write_refused(r runyard.runs, with_fence bigint) RETURNS text
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN CASE WHEN r.fence IS DISTINCT FROM with_fence OR r.kind = 'external' THEN 'stale_fence'
+                WHEN r.status <> 'running' THEN 'repeated'
+                WHEN r.cancel_requested_at IS NOT NULL THEN 'cancel_requested' END;
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.refuse_write(r runyard.runs, with_fence bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    code text := runyard.write_refused(r, with_fence);
+BEGIN
+    IF code IS NULL AND r.run_id IS NOT NULL THEN RETURN; END IF;
+    PERFORM runyard.refuse(CASE WHEN code = 'cancel_requested' THEN code ELSE 'stale_fence' END,
+        CASE WHEN code = 'cancel_requested' THEN format('run %s was cancelled; nothing more is stored', r.run_id)
+             ELSE format('the attempt with fence %s no longer holds run %s; stop it', with_fence, coalesce(r.run_id, '(gone)')) END,
+        jsonb_build_object('run_id', r.run_id, 'fence', with_fence, 'current_fence', r.fence));
+END $$;
+
+-- Lock an attempt's run for its last write. over: the turn has ended as `e` says, whatever the caller asks for, because a
+-- cancel was requested before, or because the write is stale or repeated. first_event NULL: the caller is not the attempt, and
+-- a last event gets a fence of its own.
+CREATE OR REPLACE FUNCTION runyard.lock_attempt(
+    thread_key bigint, run_id text, with_fence bigint, first_event integer,
+    OUT t runyard.threads, OUT r runyard.runs, OUT e runyard.ended, OUT over boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    got record := runyard.lock_run(thread_key, run_id);
+    code text;
+BEGIN
+    t := got.t; r := got.r; e.thread_key := thread_key; e.run_id := run_id;
+    code := runyard.write_refused(r, with_fence);
+    over := code IS NOT NULL;
+    IF code = 'cancel_requested' THEN
+        e.event_id := coalesce(with_fence || '-' || first_event, nextval('runyard.fences') || '-1');
+        got := runyard.end_run(t, r, 'cancelled', NULL, e.event_id);
+        e.status := 'cancelled'; e.effects := got.effects;
+        IF first_event IS NULL THEN
+            e.effects := runyard.merge_effects(e.effects, runyard.outside_event(t, r, e.event_id, 'run.cancelled', '{}'));
+        END IF;
+    ELSIF code = 'repeated' THEN
+        e.status := r.status; e.event_id := r.event_id; e.error := r.error;
+    ELSIF over THEN
+        e.refused := code;
+    END IF;
+END $$;
+
+-- Store the messages, extra, usage and result of an attempt's last write.
+CREATE OR REPLACE FUNCTION runyard.keep_write(
+    INOUT t runyard.threads, INOUT r runyard.runs, w runyard.attempt_write, message_bytes bigint
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+BEGIN
+    IF w.messages IS NOT NULL AND w.messages <> '{}' THEN
+        PERFORM runyard.check_size(w.messages, message_bytes);
+        got := runyard.put_messages(t, r, w.messages, w.first_event);
+        t := got.t; r := got.r;
+    END IF;
+    IF w.extra IS NOT NULL THEN
+        r.extra := coalesce(r.extra, '{}') || w.extra;
+        PERFORM runyard.check_extra(t.extra || r.extra);
+    END IF;
+    IF w.usage IS NOT NULL THEN r.usage := runyard.add_usage(coalesce(r.usage, '{}'), w.usage); END IF;
+    r.result := coalesce(w.result, r.result);
+END $$;
+
+CREATE OR REPLACE FUNCTION runyard.note_attempt(r runyard.runs, how text, why jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO runyard.attempts (accept_no, fence, worker_id, started_at, outcome, error)
+    VALUES (r.accept_no, r.fence, r.worker_id, r.started_at, how, why) ON CONFLICT DO NOTHING;
+END $$;

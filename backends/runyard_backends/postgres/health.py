@@ -1,0 +1,58 @@
+"""Facts about a Postgres server and the schema in it, for an operator."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import datetime
+
+from runyard.errors import SchemaError
+
+from .database import Database
+from .migrate import check_schema
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresFacts:
+    """``clock_ahead``: seconds by which the server's clock is ahead of this host's; the error is at most half of ``round_trip``
+    seconds. ``max_connections``: connections for roles that are not superusers. ``schema``: the version of the schema, None
+    without one. ``schema_trouble``: the reason why this code cannot run on it. ``leader``: the worker that holds a valid lease
+    as reconciler."""
+
+    version: str
+    in_recovery: bool
+    fsync: str
+    synchronous_commit: str
+    max_connections: int
+    connections: int
+    clock_ahead: float
+    round_trip: float
+    schema: int | None
+    schema_trouble: str | None
+    leader: str | None
+
+
+async def diagnose(url: str) -> PostgresFacts:
+    """Read the facts of the server at ``url`` over a separate connection. Raises BackendUnavailableError, InvalidInputError."""
+    db = await Database.connect(url, min_pool_size=1, max_pool_size=1, command_timeout=5.0, timeout=5.0, name="runyard-doctor")
+    try:
+        await db.one("server_facts")
+        asked, began = datetime.now().astimezone(), time.monotonic()
+        row = dict(await db.one("server_facts"))
+        took = time.monotonic() - began
+        trouble = None
+        try:
+            await check_schema(db)
+        except SchemaError as error:
+            trouble = error.message
+        exists = await db.value("schema_exists")
+        return PostgresFacts(
+            clock_ahead=(row.pop("now") - asked).total_seconds() - took / 2,
+            round_trip=took,
+            schema=await db.value("schema_version") if exists else None,
+            schema_trouble=trouble,
+            leader=await db.value("leader") if trouble is None else None,
+            **row,
+        )
+    finally:
+        await db.close()

@@ -1,0 +1,214 @@
+"""Versions of the schema: tables in ``migrations``, stored functions in ``functions``.
+
+A file of ``migrations`` is a version. It is applied once. One that older code cannot run on (a contraction) has the header
+``-- oldest code: N``, which is recorded with it. A file of ``functions`` is applied again whenever its text has changed, but
+never over the functions of a newer release. Code starts on any schema from OLDEST_SCHEMA to the newest that admits it, if the
+schema has every function that the code calls. So migrating first never stops the processes of the release before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version as installed_version
+from importlib.resources import files
+from typing import Final
+
+import asyncpg
+
+from runyard.errors import SchemaMismatch, SchemaUninitialized
+
+from .database import Connection, Database, split_url, statements, translated
+
+CODE_VERSION: Final = 1
+"""What this code calls itself; a contraction names the first code version that does without what it takes away."""
+OLDEST_SCHEMA: Final = 5
+"""The first schema version that has all that this code uses. An expansion for later code does not raise it."""
+
+_HEADER = re.compile(r"^-- oldest code: (\d+)$", re.MULTILINE)
+_FUNCTION = re.compile(r"^CREATE OR REPLACE FUNCTION runyard\.(\w+)\(", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One file of ``migrations``. ``oldest_code``: the lowest CODE_VERSION that runs on the schema once this is applied."""
+
+    version: int
+    name: str
+    sql: str
+
+    @property
+    def oldest_code(self) -> int:
+        match = _HEADER.search(self.sql)
+        return int(match[1]) if match else 1
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionFile:
+    """One file of ``functions``."""
+
+    name: str
+    sql: str
+
+    @property
+    def functions(self) -> list[str]:
+        """The names of the functions that the file makes, without their schema."""
+        return _FUNCTION.findall(self.sql)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text, in hexadecimal digits."""
+        return sha256(self.sql.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What one release brings to a database. ``number``: its version, as in (0, 1, 0); that of a pre-release is the same."""
+
+    number: tuple[int, ...]
+    migrations: tuple[Migration, ...]
+    functions: tuple[FunctionFile, ...]
+
+    @classmethod
+    def installed(cls) -> Release:
+        """The release that is installed."""
+        number = re.match(r"\d+(\.\d+)*", installed_version("runyard"))
+        assert number is not None
+        return cls(
+            tuple(map(int, number[0].split("."))),
+            tuple(
+                Migration(int(name[:4]), name[5:], text)
+                for name, text in _texts("migrations").items()
+                if re.fullmatch(r"\d{4}_\w+", name)
+            ),
+            tuple(FunctionFile(name, text) for name, text in _texts("functions").items()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """What a call of :func:`migrate` did.
+
+    ``before``, ``after``: versions of the schema; 0 if there was none. ``migrations``: the names of those that were applied.
+    ``functions``: how many were made or replaced. ``newer_release``: the release whose functions the database has, if that is a
+    newer one; they were left as they are. None otherwise.
+    """
+
+    before: int
+    after: int
+    migrations: tuple[str, ...]
+    functions: int
+    newer_release: str | None
+
+
+def _texts(folder: str) -> dict[str, str]:
+    """The SQL files of a folder of this package, by name without the suffix, in order."""
+    found = (file for file in files("runyard_backends.postgres").joinpath(folder).iterdir() if file.name.endswith(".sql"))
+    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in sorted(found, key=lambda file: file.name)}
+
+
+@cache
+def called_functions() -> frozenset[str]:
+    """The stored functions that this code calls itself, and ``accept``, which hosts call."""
+    return frozenset(re.findall(r"runyard\.(\w+)\(", "\n".join(statements().values()))) | {"accept"}
+
+
+async def migrate(url: str, *, lock_timeout: float = 5.0, release: Release | None = None) -> Migrated:
+    """Bring the schema at ``url``, and its functions, to those of ``release``, by default the installed one.
+
+    Each version is one transaction, and the functions are one. ``lock_timeout`` (seconds) bounds the wait for a table in use.
+    Concurrent calls wait for each other. Nobody but the owner may call the functions, unless it is granted. Raises
+    BackendUnavailableError.
+    """
+    sql = statements()
+    release = release or Release.installed()
+    url, _ = split_url(url)
+    before: int | None = None
+    applied: list[str] = []
+    with translated():
+        connection = await asyncpg.connect(url, statement_cache_size=0)  # may be a transaction pooler
+        try:
+            for migration in release.migrations:
+                async with _locked(connection, lock_timeout):
+                    current = await connection.fetchval(sql["schema_version"]) or 0
+                    before = current if before is None else before
+                    if current < migration.version:
+                        await connection.execute(migration.sql)
+                        await connection.execute(sql["schema_closed"])
+                        await connection.execute(
+                            sql["schema_applied"], migration.version, migration.name, migration.oldest_code
+                        )
+                        applied.append(f"{migration.version:04d}_{migration.name}")
+            async with _locked(connection, lock_timeout):
+                newer = await connection.fetchval(sql["functions_of_newer_release"], list(release.number))
+                replaced = 0 if newer else await _replace_functions(connection, release)
+                after = await connection.fetchval(sql["schema_version"])
+        finally:
+            await connection.close()
+    return Migrated(before or 0, after, tuple(applied), replaced, ".".join(map(str, newer)) if newer else None)
+
+
+@asynccontextmanager
+async def _locked(connection: asyncpg.Connection, lock_timeout: float) -> AsyncIterator[None]:
+    """A transaction that no other migration runs beside, with the tables that record what was applied."""
+    sql = statements()
+    async with connection.transaction():
+        await connection.execute(f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}")
+        for name in ("schema_lock", "schema_start", "schema_table", "functions_table"):
+            await connection.execute(sql[name])
+        yield
+
+
+async def _replace_functions(connection: Connection, release: Release) -> int:
+    """Apply the files whose text has changed, and those of which a function is gone; how many functions they hold.
+
+    Bodies are parsed once all functions are there: a function may come before what it uses.
+    """
+    sql = statements()
+    digests = {row["file"]: row["digest"] for row in await connection.fetch(sql["functions_applied"])}
+    names = [name for file in release.functions for name in file.functions]
+    gone = set(await connection.fetchval(sql["functions_missing"], names))
+    changed = [file for file in release.functions if file.digest != digests.get(file.name) or gone & set(file.functions)]
+    if changed:
+        await connection.execute("SET LOCAL check_function_bodies = off")
+        for file in changed:
+            await connection.execute(file.sql)
+        await connection.execute("SET LOCAL check_function_bodies = on")
+        await connection.execute(sql["functions_parsed"])
+        await connection.execute(sql["schema_closed"])
+    await connection.execute(
+        sql["functions_record"],
+        [file.name for file in release.functions],
+        [file.digest for file in release.functions],
+        list(release.number),
+    )
+    return sum(len(file.functions) for file in changed)
+
+
+async def check_schema(db: Database) -> None:
+    """Raise SchemaUninitialized or SchemaMismatch unless this code can run on the schema."""
+    if not await db.value("schema_exists"):
+        raise SchemaUninitialized("the database has no runyard schema; run `runyard migrate`")
+    state = await db.one("schema_state", sorted(called_functions()))
+    if (state["version"] or 0) < OLDEST_SCHEMA:
+        raise SchemaMismatch(
+            f"the schema is at version {state['version']}, this code needs {OLDEST_SCHEMA}; run `runyard migrate`",
+            schema=state["version"],
+            needed=OLDEST_SCHEMA,
+        )
+    if state["oldest_code"] > CODE_VERSION:
+        raise SchemaMismatch(
+            f"the schema admits code from version {state['oldest_code']}, this is {CODE_VERSION}; upgrade runyard",
+            oldest_code=state["oldest_code"],
+            code=CODE_VERSION,
+        )
+    if state["missing"]:
+        raise SchemaMismatch(
+            f"the schema lacks functions that this code calls: {', '.join(state['missing'])}; run `runyard migrate`; "
+            "if a newer release has removed them, upgrade runyard",
+            missing_functions=state["missing"],
+        )

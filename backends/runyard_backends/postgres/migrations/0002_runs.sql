@@ -1,0 +1,234 @@
+-- Runs, their attempts and steps, and the requests that they wait for.
+
+-- Whether a status and its timestamps fit. A function, because a constraint's expression is parsed anew for every statement.
+CREATE FUNCTION runyard.run_is_sound(
+    status text, kind text, finished_at timestamptz, suspended_at timestamptz, started_at timestamptz, fence bigint, lane_seq bigint,
+    admitted_at timestamptz, completion_seq bigint, priority text, multitask_strategy text
+) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN (status IN ('completed', 'failed', 'cancelled', 'dead')) = (finished_at IS NOT NULL)
+       AND (status = 'suspended') = (suspended_at IS NOT NULL)
+       AND (status <> 'running' OR (started_at IS NOT NULL AND fence IS NOT NULL))
+       AND (lane_seq IS NULL) = (admitted_at IS NULL)
+       AND (status = 'queued' OR lane_seq IS NOT NULL)
+       AND (status <> 'completed' OR completion_seq IS NOT NULL OR kind IN ('fork', 'fork_once', 'fork_many'))
+       AND status IN ('queued', 'running', 'suspended', 'completed', 'failed', 'cancelled', 'dead')
+       AND kind IN ('prompt', 'fork', 'fork_once', 'fork_many', 'external')
+       AND priority IN ('high', 'normal', 'low') AND multitask_strategy IN ('enqueue', 'reject', 'interrupt', 'rollback');
+END $$;
+
+-- Runs of every kind, live and ended. candidates: the messages of a fan-out. started_by: the run that started this one, which is offered again when this one ends; until_fewer:
+-- such a run waits until fewer of those that it started are unfinished. abort_words: what closes the open calls of a run that was aborted, and its last message.
+-- emptied_at: when its content was deleted; deleted: with its thread. usage_before: what a run that was redriven had used by then.
+CREATE TABLE runyard.runs (
+    accept_no           bigint PRIMARY KEY DEFAULT nextval('runyard.accept_numbers'),
+    tenant              text NOT NULL,
+    thread_id           text NOT NULL,
+    run_id              text NOT NULL,
+    thread_key          bigint,
+    kind                text NOT NULL,
+    status              text NOT NULL,
+    lane                text,
+    lane_seq            bigint,
+    agent               text,
+    queue               text NOT NULL,
+    priority            text NOT NULL,
+    input               bytea,
+    input_id            uuid,
+    input_role          text,
+    input_calls         text[],
+    input_results       text[],
+    request_hash        text NOT NULL,
+    options             jsonb NOT NULL DEFAULT '{}',
+    metadata            jsonb NOT NULL DEFAULT '{}',
+    multitask_strategy  text NOT NULL DEFAULT 'enqueue',
+    parallel            boolean NOT NULL DEFAULT false,
+    parent_id           uuid,
+    after_run_id        text,
+    fork                jsonb,
+    candidates          bytea[],
+    started_by_key      bigint,
+    started_by_run_id   text,
+    until_fewer         integer,
+    run_at              timestamptz,
+    expires_at          timestamptz,
+    not_before          timestamptz,
+    branch_id           bigint,
+    base_id             uuid,
+    snapshot_tip        bigint,
+    snapshot_cutoff     bigint,
+    first_seq           bigint,
+    last_seq            bigint,
+    last_message_id     uuid,
+    has_tools           boolean NOT NULL DEFAULT false,
+    queued_fence        bigint NOT NULL DEFAULT nextval('runyard.fences'),
+    fence               bigint,
+    worker_id           text,
+    attempt             integer NOT NULL DEFAULT 0,
+    error_count         integer NOT NULL DEFAULT 0,
+    crash_count         integer NOT NULL DEFAULT 0,
+    progressed          boolean NOT NULL DEFAULT false,
+    isolated            boolean NOT NULL DEFAULT false,
+    cancel_requested_at timestamptz,
+    cancel_keep         boolean NOT NULL DEFAULT false,
+    abort_words         text,
+    completion_seq      bigint,
+    high_water_seq      bigint,
+    extra               jsonb,
+    usage               jsonb,
+    result              bytea,
+    error               jsonb,
+    event_id            text,
+    app_version         text,
+    trace_context       text,
+    accepted_at         timestamptz NOT NULL DEFAULT now(),
+    admitted_at         timestamptz,
+    started_at          timestamptz,
+    suspended_at        timestamptz,
+    finished_at         timestamptz,
+    changed_at          timestamptz NOT NULL DEFAULT now(),
+    waits_for_slot      text,
+    place_in_line       bigint,
+    emptied_at          timestamptz,
+    deleted             boolean NOT NULL DEFAULT false,
+    usage_before        jsonb,
+    CHECK (runyard.run_is_sound(status, kind, finished_at, suspended_at, started_at, fence, lane_seq, admitted_at, completion_seq,
+                               priority, multitask_strategy))
+) WITH (fillfactor = 70);
+CREATE UNIQUE INDEX runs_id ON runyard.runs (tenant, thread_id, run_id) WHERE NOT deleted;
+CREATE UNIQUE INDEX runs_key ON runyard.runs (thread_key, run_id);
+CREATE UNIQUE INDEX runs_lane ON runyard.runs (thread_key, lane, lane_seq) WHERE finished_at IS NULL;
+CREATE UNIQUE INDEX runs_active ON runyard.runs (thread_key, lane)
+    WHERE finished_at IS NULL AND (worker_id IS NOT NULL OR suspended_at IS NOT NULL);
+CREATE INDEX runs_unadmitted ON runyard.runs (tenant, thread_id) WHERE lane_seq IS NULL;
+CREATE INDEX runs_due ON runyard.runs (coalesce(run_at, accepted_at)) WHERE lane_seq IS NULL;
+CREATE INDEX runs_expiring ON runyard.runs (expires_at) WHERE expires_at IS NOT NULL AND attempt = 0 AND finished_at IS NULL;
+CREATE INDEX runs_completed ON runyard.runs (branch_id, completion_seq) WHERE completion_seq IS NOT NULL;
+CREATE INDEX runs_extra ON runyard.runs (thread_key, completion_seq) WHERE extra IS NOT NULL;
+CREATE INDEX runs_waiting ON runyard.runs (thread_key, after_run_id) WHERE after_run_id IS NOT NULL;
+CREATE INDEX runs_started_by ON runyard.runs (started_by_key, started_by_run_id) WHERE started_by_key IS NOT NULL;
+CREATE INDEX runs_worker ON runyard.runs (worker_id) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX runs_queued ON runyard.runs (tenant, accept_no) WHERE finished_at IS NULL AND worker_id IS NULL AND suspended_at IS NULL;
+CREATE INDEX runs_of_agent ON runyard.runs (agent) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX runs_of_tenant ON runyard.runs (tenant, accepted_at, accept_no) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX runs_line ON runyard.runs (waits_for_slot, tenant, place_in_line) WHERE waits_for_slot IS NOT NULL;
+CREATE INDEX runs_results ON runyard.runs (finished_at) WHERE fork IS NOT NULL AND result IS NOT NULL;
+-- No index names what an append changes, last_seq above all: its update of the run then touches no index.
+CREATE INDEX runs_unsuccessful ON runyard.runs (thread_key) WHERE finished_at IS NOT NULL AND completion_seq IS NULL;
+-- What lists read (runyard.list_runs). The first three hold nothing that a verb changes; the others hold few runs, or none for long.
+CREATE INDEX runs_list ON runyard.runs (tenant, accepted_at, accept_no) WHERE NOT deleted AND emptied_at IS NULL AND accept_no > 0;
+CREATE INDEX runs_list_of_agent ON runyard.runs (tenant, agent, accepted_at, accept_no)
+    WHERE NOT deleted AND emptied_at IS NULL AND agent IS NOT NULL AND accept_no > -1;
+CREATE INDEX runs_list_of_thread ON runyard.runs (thread_key, accepted_at, accept_no) WHERE NOT deleted AND emptied_at IS NULL AND accept_no > 0;
+CREATE INDEX runs_list_by_status ON runyard.runs (tenant, status, accepted_at, accept_no)
+    WHERE NOT deleted AND emptied_at IS NULL AND accept_no > -1
+      AND (status IN ('failed', 'dead', 'cancelled', 'suspended') OR (status = 'running' AND worker_id IS NULL));
+CREATE INDEX runs_list_hosted ON runyard.runs (tenant, thread_id, accepted_at, accept_no)
+    WHERE NOT deleted AND emptied_at IS NULL AND thread_key IS NULL AND accept_no > -1;
+
+-- Where the messages are that were appended under a run id that nobody has claimed.
+CREATE TABLE runyard.unclaimed (
+    thread_key      bigint NOT NULL,
+    run_id          text NOT NULL,
+    branch_id       bigint NOT NULL,
+    first_seq       bigint NOT NULL,
+    last_seq        bigint NOT NULL,
+    last_message_id uuid NOT NULL,
+    has_tools       boolean NOT NULL,
+    PRIMARY KEY (thread_key, run_id)
+);
+
+-- Attempts that did not complete. The row of the run has the one that did.
+CREATE TABLE runyard.attempts (
+    accept_no   bigint NOT NULL,
+    fence       bigint NOT NULL,
+    worker_id   text,
+    started_at  timestamptz,
+    ended_at    timestamptz NOT NULL DEFAULT now(),
+    outcome     text NOT NULL,
+    error       jsonb,
+    PRIMARY KEY (accept_no, fence)
+);
+
+-- The ledger of steps. A step that is not done was begun by the attempt with this fence.
+CREATE TABLE runyard.steps (
+    accept_no bigint NOT NULL,
+    step_key  text NOT NULL,
+    done      boolean NOT NULL DEFAULT false,
+    fence     bigint NOT NULL,
+    result    bytea,
+    PRIMARY KEY (accept_no, step_key)
+);
+
+-- Requests to humans. body: msgpack of payload, answer_schema and on_deadline. otherwise: the answer that applies at the deadline; NULL
+-- fails the run. A request whose run ended without an answer is closed. answered_by: who answered, as the API knows them;
+-- on_behalf_of: for whom, as they say.
+CREATE TABLE runyard.hitl_requests (
+    tenant      text NOT NULL,
+    request_id  text NOT NULL,
+    thread_key  bigint NOT NULL,
+    run_id      text,
+    kind        text NOT NULL,
+    body        bytea NOT NULL,
+    deadline_at timestamptz,
+    otherwise   bytea,
+    answer      bytea,
+    response_id text,
+    answered_by text,
+    on_behalf_of text,
+    answered_at timestamptz,
+    closed_at   timestamptz,
+    event_id    text,
+    created_at  timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant, request_id)
+);
+CREATE UNIQUE INDEX hitl_responses ON runyard.hitl_requests (thread_key, response_id) WHERE response_id IS NOT NULL;
+CREATE INDEX hitl_run ON runyard.hitl_requests (thread_key, run_id);
+CREATE INDEX hitl_deadlines ON runyard.hitl_requests (deadline_at) WHERE answered_at IS NULL AND closed_at IS NULL;
+CREATE INDEX hitl_pending ON runyard.hitl_requests (tenant, created_at, request_id)
+    WHERE answered_at IS NULL AND closed_at IS NULL;
+CREATE INDEX hitl_list ON runyard.hitl_requests (tenant, created_at, request_id) WHERE created_at > '-infinity';
+CREATE INDEX hitl_list_of_thread ON runyard.hitl_requests (thread_key, created_at, request_id) WHERE created_at > '-infinity';
+CREATE INDEX hitl_list_pending_of_thread ON runyard.hitl_requests (thread_key, created_at, request_id)
+    WHERE answered_at IS NULL AND closed_at IS NULL AND created_at >= '-infinity';
+
+-- Requests as clients see them: on which thread, and which agent asks.
+CREATE VIEW runyard.requests AS
+SELECT h.*, t.thread_id, r.agent FROM runyard.hitl_requests h JOIN runyard.threads t USING (tenant, thread_key)
+LEFT JOIN runyard.runs r ON r.thread_key = h.thread_key AND r.run_id = h.run_id
+WHERE t.deleted_at IS NULL;
+
+-- The parameters of an accept, as one value.
+CREATE TYPE runyard.request AS (
+    thread_id text, run_id text, kind text, agent text, queue text, priority text,
+    input bytea, input_id uuid, input_role text, input_calls text[], input_results text[],
+    request_hash text, options jsonb, metadata jsonb, multitask_strategy text, parallel boolean,
+    parent_id uuid, after_run_id text, fork jsonb, run_at timestamptz, delay double precision, app_version text, trace_context text,
+    candidates bytea[], started_by_key bigint, started_by_run_id text
+);
+
+-- The result of one accept. n: the number of the request in its batch, from 1.
+CREATE TYPE runyard.accepted AS (
+    n integer, created boolean, status text, lane text, agent text, queue text, after_run_id text, run_at timestamptz,
+    expires_at timestamptz, accepted_at timestamptz, admitted_at timestamptz, effects jsonb, refused jsonb
+);
+
+-- The result of one claim.
+CREATE TYPE runyard.claimed AS (
+    thread_key bigint, run_id text, outcome text, retry_in double precision, takeover boolean, leaf_id uuid, thread_extra jsonb,
+    version_before text, effects jsonb, run runyard.runs
+);
+
+-- The last write of an attempt. first_event: the number of its first event.
+CREATE TYPE runyard.attempt_write AS (
+    thread_key bigint, run_id text, fence bigint, messages runyard.new_message[],
+    extra jsonb, usage jsonb, result bytea, first_event integer
+);
+
+-- A request that is to be stored. timeout: seconds from now to the deadline, where no deadline_at is given.
+CREATE TYPE runyard.new_request AS (
+    request_id text, kind text, body bytea, deadline_at timestamptz, timeout double precision, otherwise bytea
+);
+
+-- The result of ending an attempt's turn.
+CREATE TYPE runyard.ended AS (thread_key bigint, run_id text, status text, event_id text, error jsonb, effects jsonb, refused text);

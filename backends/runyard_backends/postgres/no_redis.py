@@ -1,0 +1,80 @@
+"""Stand-ins for the scheduler and the event log of a connection without Redis.
+
+Stores work without Redis. Losing Redis costs latency only: the reconciler of a worker submits jobs that nobody submitted, a
+worker's heartbeat finds cancels without a hint, and readers of streams ask Postgres.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+from runyard.errors import BackendUnavailableError
+from runyard.models import Event
+from runyard.ports.refs import RunRef
+from runyard.ports.scheduling import Delivery, Job
+
+
+def _missing() -> BackendUnavailableError:
+    return BackendUnavailableError(
+        "connected without Redis: runs start late and streams lack what is not stored; pass redis= to connect"
+    )
+
+
+class NoScheduler:
+    """Implements :class:`runyard.ports.scheduling.Scheduler`: raises BackendUnavailableError, and drops hints of cancels."""
+
+    async def submit(self, jobs: Sequence[Job]) -> None:
+        """Raises BackendUnavailableError: the caller logs that the reconciler has to submit."""
+        raise _missing()
+
+    async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]:
+        raise _missing()
+
+    async def rouse(self, worker_id: str) -> None:
+        """Do nothing: no claim waits."""
+
+    async def renew(self, worker_id: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        raise _missing()
+
+    async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None:
+        raise _missing()
+
+    async def unknown(self, jobs: Sequence[Job]) -> list[Job]:
+        raise _missing()
+
+    async def ping(self) -> None:
+        raise _missing()
+
+    async def hint_cancel(self, refs: Sequence[RunRef]) -> None:
+        """Do nothing: the worker that executes the run learns of the cancel from Postgres."""
+
+    async def cancel_hints(self) -> AsyncIterator[RunRef]:
+        raise _missing()
+        yield  # an async generator
+
+
+class NoEventLog:
+    """Implements :class:`runyard.ports.scheduling.EventLog`: drops what is written, and raises BackendUnavailableError to
+    readers, who continue with the events that Postgres proves."""
+
+    async def append(self, thread_key: int, events: Sequence[Event]) -> None:
+        """Do nothing: readers find the committed data in Postgres."""
+
+    async def append_many(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> None:
+        """Do nothing."""
+
+    async def read(self, ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]:
+        raise _missing()
+
+    async def holds(self, ref: RunRef, event_id: str) -> bool:
+        raise _missing()
+
+    async def follow(
+        self, ref: RunRef, after: str | None = None, *, silence: float | None = None
+    ) -> AsyncGenerator[Event | None]:
+        raise _missing()
+        yield  # an async generator
+
+    async def begins(self, thread_key: int) -> AsyncIterator[bool]:
+        raise _missing()
+        yield  # an async generator

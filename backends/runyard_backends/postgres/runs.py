@@ -1,0 +1,292 @@
+"""The run store on Postgres: each operation is one call of a stored function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from runyard.domain.json_bounds import check_value
+from runyard.domain.tool_cycles import aborted
+from runyard.errors import DataCorruptedError, InvalidCursorError, from_dict
+from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, JsonObject, Message, Run, by_run
+from runyard.ports.commands import AcceptRequest, Write
+from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
+from runyard.ports.refs import AttemptToken, RunRef
+from runyard.ports.results import Aborted, Accepted, Admitted, Changed, Claim, Ended, Ledger, Page, Responded, Step
+from runyard.ports.scheduling import EVENTS_PER_READ, Effects, OutsideEvent
+from runyard.support.batching import Batcher, each_its_own
+
+from .. import cursors
+from . import codec, history, hitl_answers, run_events
+from .database import Database, refusal
+from .explain import sentence
+
+ACCEPT_BATCH: Final = 32
+"""Maximal number of accepts in one transaction."""
+
+
+class PostgresRunStore:
+    """Runs of one tenant; the operations of an attempt use the tenant of their run."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+        self._accepts: Batcher[AcceptRequest, Accepted] = Batcher(self._accept_many, limit=ACCEPT_BATCH, in_flight=2)
+
+    async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
+        """Accept a run. With ``connection`` (asyncpg, in the host's transaction), workers admit the run after the commit."""
+        if connection is None:
+            return await self._accepts(request)
+        inserted = await self.db.one("accept_request", self.tenant, codec.run_request(request), connection=connection)
+        found = await self.db.one("run", self.tenant, request.thread_id, request.run_id, connection=connection)
+        return Accepted(codec.run(found), inserted["created"])
+
+    async def _accept_many(self, requests: Sequence[AcceptRequest]) -> list[Accepted | Exception]:
+        """Accept the requests of calls that meet in one transaction, or each alone if one of them breaks it."""
+        rows = await each_its_own(self._accept_rows, requests)
+        return [
+            row if isinstance(row, Exception) else await self._accepted(request, row)
+            for request, row in zip(requests, rows, strict=True)
+        ]
+
+    async def _accept_rows(self, requests: Sequence[AcceptRequest]) -> list[codec.Row]:
+        return await self.db.rows("accept", self.tenant, [codec.run_request(request) for request in requests])
+
+    async def _accepted(self, request: AcceptRequest, row: codec.Row) -> Accepted | Exception:
+        if row["refused"] is not None:
+            return refusal(**codec.from_json(row["refused"]))
+        effects = codec.effects(row["effects"])
+        if row["created"]:
+            return Accepted(codec.accepted_run(request, row), True, effects)
+        return Accepted(codec.run(await self.db.one("run", self.tenant, request.thread_id, request.run_id)), False, effects)
+
+    async def admit(self, limit: int = 100) -> Admitted:
+        """Admit committed runs that are due, over all tenants, on up to ``limit`` threads."""
+        row = await self.db.one("admit", limit)
+        return Admitted(codec.effects(row["effects"]), row["next_due"])
+
+    async def claim(self, worker_id: str, refs: Sequence[RunRef]) -> list[Claim]:
+        """Claim runs in one transaction. Raises WorkerDeadError."""
+        rows = await self.db.rows("claim", worker_id, [ref.thread_key for ref in refs], [ref.run_id for ref in refs])
+        return [await self._claim(row) for row in rows]
+
+    async def _claim(self, row: codec.Row) -> Claim:
+        ref = RunRef(row["key"], row["id"])
+        claim = Claim(ref, row["outcome"], retry_in=row["retry_in"], effects=codec.effects(row["effects"]))
+        if claim.outcome == "claimed":
+            claim.attempt = AttemptToken(ref.thread_key, ref.run_id, row["fence"])
+            try:
+                claim.run = codec.run(row)
+                claim.fork = codec.fork_request(row)
+                claim.extra = codec.claimed_extra(row)
+            except DataCorruptedError as error:
+                return await self._end_corrupted(claim, row, error)
+            claim.tenant = row["tenant"]
+            claim.leaf_id = row["leaf_id"]
+            claim.takeover = row["takeover"]
+            claim.version_before = row["version_before"]
+        return claim
+
+    async def _end_corrupted(self, claim: Claim, row: codec.Row, error: DataCorruptedError) -> Claim:
+        """Fail a run that was claimed but cannot be decoded, because no worker could ever execute it (I1)."""
+        assert claim.attempt is not None
+        why = ErrorInfo(code=error.code, message=error.message, details=error.details)
+        ended = await self.fail(Write(attempt=claim.attempt), why)
+        data: JsonObject = {"status": str(ended.status), "error": why.model_dump(mode="json")}
+        event = OutsideEvent(
+            claim.ref, row["thread_id"], ended.event_id, f"run.{ended.status}", data, row["agent"], row["queue"]
+        )
+        effects = claim.effects
+        effects += ended.effects
+        effects += Effects(events=[event])
+        return Claim(claim.ref, "ended", effects=effects)
+
+    async def context(self, attempt: AttemptToken) -> list[Message]:
+        """Return the messages that the run sees: its snapshot and its own messages (S5). Raises StaleFenceError."""
+        rows = await self.db.rows("context", attempt.thread_key, attempt.run_id, attempt.fence)
+        return by_run(await history.messages(rows, thread_key=attempt.thread_key))
+
+    async def ledger(self, attempt: AttemptToken) -> Ledger:
+        """Return the steps and requests of the run so far."""
+        steps = await self.db.rows("steps", attempt.thread_key, attempt.run_id)
+        requests = await self.db.rows("run_requests", attempt.thread_key, attempt.run_id)
+        return Ledger(
+            steps={row["step_key"]: codec.step(row) for row in steps},
+            requests={row["request_id"]: codec.request(row) for row in requests},
+        )
+
+    async def append(self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
+        """Append messages under the fence and return the stored ones (I3). Raises StaleFenceError, CancelRequestedError."""
+        rows = await self.db.rows(
+            "append", attempt.thread_key, attempt.run_id, attempt.fence, codec.many(list(messages)), first_event
+        )
+        return codec.messages(rows, thread_key=attempt.thread_key)
+
+    async def start_step(self, attempt: AttemptToken, key: str) -> Step | None:
+        """Record that a step starts. Return the earlier record if the step is done or another attempt started it, else None."""
+        row = await self.db.row("start_step", attempt.thread_key, attempt.run_id, attempt.fence, key)
+        return codec.step(row) if row else None
+
+    async def finish_step(self, attempt: AttemptToken, key: str, result: Any) -> None:
+        """Record a step's result."""
+        check_value(result, "result")
+        packed = codec.pack(result)
+        await self.db.row("finish_step", attempt.thread_key, attempt.run_id, attempt.fence, key, packed)
+
+    async def complete(self, writes: Sequence[Write]) -> list[Ended | Exception]:
+        """Complete runs in one transaction. The result of a refused completion is an error."""
+        rows = await self.db.rows("complete", [codec.attempt_write(write) for write in writes])
+        found = {(row["thread_key"], row["run_id"]): row for row in rows}
+        return [_ended_or_error(found[w.attempt.thread_key, w.attempt.run_id], w.attempt) for w in writes]
+
+    async def suspend(self, write: Write, requests: Sequence[HitlRequest]) -> Ended:
+        """Suspend the run until one of ``requests`` is answered; its status stays RUNNING if one is answered already."""
+        row = await self.db.one("suspend", codec.attempt_write(write), [codec.new_request(r) for r in requests])
+        return _ended(row, write.attempt)
+
+    async def fail(self, write: Write, error: ErrorInfo) -> Ended:
+        """End the run with an error. Its messages are kept but are in no context."""
+        return _ended(await self.db.one("fail", codec.attempt_write(write), codec.error_json(error)), write.attempt)
+
+    async def release(
+        self,
+        attempt: AttemptToken,
+        *,
+        delay: float = 0.0,
+        error: ErrorInfo | None = None,
+        first_event: int | None = 1,
+        until_fewer: int | None = None,
+    ) -> Ended:
+        """Release the run to the queue, due in ``delay`` seconds; with an ``error`` the release counts as a retry.
+        ``first_event`` is None if the caller is not the attempt and does not know how many events it sent. ``until_fewer``: a
+        job waits until fewer of its runs are live."""
+        why = codec.error_json(error) if error else None
+        held = (attempt.thread_key, attempt.run_id, attempt.fence)
+        return _ended(await self.db.one("release", *held, delay, why, first_event, until_fewer), attempt)
+
+    async def isolate(self, attempt: AttemptToken) -> None:
+        """Record that the attempt begins to run alone. Raises StaleFenceError."""
+        await self.db.row("isolate", attempt.thread_key, attempt.run_id, attempt.fence)
+
+    async def bury(self, attempt: AttemptToken, how: str) -> Ended:
+        """End a run whose process died while it ran alone; ``how`` becomes part of its error. Raises StaleFenceError."""
+        return _ended(await self.db.one("bury", attempt.thread_key, attempt.run_id, attempt.fence, how), attempt)
+
+    async def respond(
+        self,
+        answer: Any,
+        *,
+        thread_id: str | None = None,
+        request_id: str | None = None,
+        response_id: str | None = None,
+        answered_by: str | None = None,
+        on_behalf_of: str | None = None,
+    ) -> Responded:
+        """Apply an answer to a request once (H3, H4)."""
+        asked = (self.tenant, thread_id, request_id, response_id)
+        responded, effects = await hitl_answers.respond(self.db, asked, answer, answered_by, on_behalf_of)
+        responded.effects = codec.effects(effects)
+        return responded
+
+    async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
+        """Cancel a run durably (R10). Raises RunEndedError, RunNotFoundError, ThreadNotFoundError."""
+        row = await self.db.one("cancel", self.tenant, thread_id, run_id, keep)
+        return Changed(codec.run_entry(row), codec.effects(row["effects"]))
+
+    async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
+        """Cancel the run that waits for a human; ``reason`` becomes the text of its open results (H8)."""
+        words = aborted(reason)
+        check_value(words, "reason")
+        codec.to_json(words)
+        row = await self.db.one("abort_pending", self.tenant, thread_id, run_id, words)
+        return Aborted(codec.run_entry(row) if row["run_id"] is not None else None, codec.effects(row["effects"]))
+
+    async def redrive(self, thread_id: str, run_id: str) -> Changed:
+        """Queue a failed or dead run again, at the end of its lane."""
+        row = await self.db.one("redrive", self.tenant, thread_id, run_id)
+        return Changed(codec.run_entry(row), codec.effects(row["effects"]))
+
+    async def delete_run(self, thread_id: str, run_id: str) -> None:
+        """Delete the content of an ended run that is in no context."""
+        await self.db.row("delete_run", self.tenant, thread_id, run_id)
+
+    async def run(self, thread_id: str, run_id: str) -> Run | None:
+        """Return the run, or None."""
+        row = await self.db.row("run", self.tenant, thread_id, run_id)
+        return codec.run(row) if row else None
+
+    async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = EVENTS_PER_READ) -> list[Event]:
+        """Return the run's events after ``after`` that its rows prove; none if there are no more."""
+        return await run_events.read(self.db, ref, after, limit)
+
+    async def last_message_id(self, thread_id: str, run_id: str) -> str | None:
+        """Return the id of the last message that the run wrote, or None."""
+        found: str | None = await self.db.value("last_message", self.tenant, thread_id, run_id)
+        return found
+
+    async def runs(self, where: RunFilter = ALL_RUNS, page: PageRequest = FIRST_PAGE) -> Page[Run]:
+        """Return runs, the newest first."""
+        after, number = _place(page.cursor) if page.cursor is not None else (None, None)
+        rows = await self.db.rows(
+            *("runs", self.tenant, where.thread_id, where.status, where.agent, where.since, where.before),
+            *(after, number, page.limit, self.db.page_bytes),
+        )
+        more = rows.pop() if rows and rows[-1]["run_id"] is None else None
+        return Page(
+            [codec.run_entry(row) for row in rows],
+            cursors.encode([more["place_time"].isoformat(), str(more["place_no"])]) if more else None,
+        )
+
+    async def explain(self, thread_id: str, run_id: str) -> str:
+        """Explain in one sentence why the run is not running. Raises RunNotFoundError, ThreadNotFoundError."""
+        row = await self.db.one("explain", self.tenant, thread_id, run_id)
+        return sentence(codec.run_entry(row), row["reason"], codec.from_json(row["facts"]))
+
+    async def attempts(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Page[AttemptInfo]:
+        """Return the run's attempts, in order. Raises RunNotFoundError, ThreadNotFoundError."""
+        after = cursors.number(page.cursor) if page.cursor is not None else -1
+        rows = await self.db.rows("attempts", self.tenant, thread_id, run_id, after, page.limit, self.db.page_bytes)
+        if not rows:
+            await self.explain(thread_id, run_id)  # raises for an unknown run
+        more = bool(rows and rows[-1]["more"])
+        found = [codec.attempt_entry(row) for row in (rows[:-1] if more else rows)]
+        return Page(found, cursors.encode(found[-1].fence) if more else None)
+
+    async def request(self, request_id: str) -> HitlRequest | None:
+        """Return one HITL request, whether it waits or not, or None."""
+        row = await self.db.row("request", self.tenant, request_id)
+        return codec.request(row) if row else None
+
+    async def requests(
+        self, *, thread_id: str | None = None, pending: bool = True, page: PageRequest = FIRST_PAGE
+    ) -> Page[HitlRequest]:
+        """Return HITL requests, the oldest first."""
+        since, last = cursors.moment(page.cursor) if page.cursor is not None else (None, None)
+        rows = await self.db.rows("requests", self.tenant, thread_id, pending, since, last, page.limit, self.db.page_bytes)
+        more = bool(rows and rows[-1]["more"])
+        found = [codec.request_entry(row) for row in (rows[:-1] if more else rows)]
+        if not more:
+            return Page(found)
+        assert found[-1].created_at is not None
+        return Page(found, cursors.encode([found[-1].created_at.isoformat(), found[-1].request_id]))
+
+
+def _place(cursor: str) -> tuple[datetime, int]:
+    at, number = cursors.moment(cursor)
+    if number.isascii() and number.isdigit() and (last := int(number)) < 2**63:
+        return at, last
+    raise InvalidCursorError("not a cursor of this list", field="cursor")
+
+
+def _ended_or_error(row: codec.Row, attempt: AttemptToken) -> Ended | Exception:
+    if row["refused"]:
+        message = f"the attempt with fence {attempt.fence} no longer holds run {attempt.run_id}; stop it"
+        return from_dict({"code": row["refused"], "message": message, "details": {"fence": attempt.fence}})
+    return codec.ended(row)
+
+
+def _ended(row: codec.Row, attempt: AttemptToken) -> Ended:
+    outcome = _ended_or_error(row, attempt)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

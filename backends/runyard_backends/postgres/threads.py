@@ -1,0 +1,159 @@
+"""The thread store on Postgres: message trees, forks, deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from runyard.domain.json_bounds import check_value
+from runyard.domain.states import RunStatus
+from runyard.domain.tool_cycles import FORKED, closing
+from runyard.domain.unset import UNSET, Unset
+from runyard.errors import InvalidInputError
+from runyard.models import Branch, JsonObject, Message, Thread, check_id, check_tags, check_uuid, open_tool_calls
+from runyard.ports.commands import Cut, ForkRequest, ThreadRequest
+from runyard.ports.queries import ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, ThreadFilter
+from runyard.ports.results import Created, Forked, Page
+from runyard.ports.scheduling import Effects
+
+from .. import cursors
+from . import codec, history
+from .database import Database
+
+_LAST: Final = 2**63 - 1
+
+
+class PostgresThreadStore:
+    """Threads of one tenant."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+
+    async def thread(self, thread_id: str) -> Thread | None:
+        """Return the thread, or None."""
+        row = await self.db.row("thread", self.tenant, thread_id)
+        return codec.thread(row) if row else None
+
+    async def thread_key(self, thread_id: str) -> int | None:
+        """Return the thread's surrogate key, or None."""
+        row = await self.db.row("thread", self.tenant, thread_id)
+        return row["thread_key"] if row else None
+
+    async def threads(self, where: ThreadFilter = ALL_THREADS, page: PageRequest = FIRST_PAGE) -> Page[Thread]:
+        """Return threads in the order in which they were made."""
+        after = cursors.number(page.cursor) if page.cursor is not None else 0
+        having = codec.to_json(dict(where.tags)) if where.tags else None
+        rows = await self.db.rows(
+            *("threads", self.tenant, where.parent_thread_id, where.agent, having, after, page.limit, self.db.page_bytes)
+        )
+        more = rows.pop() if rows and rows[-1]["thread_id"] is None else None
+        return Page([codec.thread_entry(row) for row in rows], cursors.encode(more["place"]) if more else None)
+
+    async def create_thread(self, request: ThreadRequest) -> Created:
+        """Make an empty thread; a repetition of the request finds it. Raises ThreadAlreadyExistsError."""
+        row = await self.db.one(
+            "create_thread",
+            *(self.tenant, request.thread_id, request.hash, request.agent, request.title),
+            codec.to_json(check_tags(request.tags, request.title)),
+            codec.to_json(request.extra),
+            codec.to_json(request.config),
+        )
+        return Created(codec.thread(row), row["created"])
+
+    async def update_thread(
+        self,
+        thread_id: str,
+        *,
+        title: str | Unset | None = UNSET,
+        tags: Mapping[str, str] | Unset | None = UNSET,
+        extra: JsonObject | Unset | None = UNSET,
+        expected: datetime | None = None,
+    ) -> Thread:
+        """Set the given fields, clear those that are None, and merge extra. Raises ThreadNotFoundError,
+        PreconditionFailedError."""
+        patch: dict[str, Any] = {"title": title, "extra": extra, "tags": tags}
+        if extra is not UNSET:
+            check_value(extra, "extra")
+        if title is not UNSET:
+            check_value(title, "title")
+        if tags is not UNSET and tags is not None:
+            patch["tags"] = check_tags(tags)
+        given = codec.to_json({name: value for name, value in patch.items() if value is not UNSET})
+        return codec.thread(await self.db.one("update_thread", self.tenant, thread_id, given, expected))
+
+    async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]:
+        """Return the path to ``leaf_id``; without it, all visible messages of the head's path (B2)."""
+        leaf_id, limit, newest_first = path.leaf_id, path.limit, path.newest_first
+        if leaf_id is not None:
+            check_uuid(leaf_id, "leaf_id")
+        branch, last = cursors.numbers(path.cursor, 2, below=2**63) if path.cursor is not None else (None, None)
+        after, before = (-1 if last is None or newest_first else last), (last if newest_first and last is not None else _LAST)
+        place = (self.tenant, thread_id, leaf_id, after, before)
+        if limit is None:
+            found = await history.messages(await self.db.rows("path", *place, branch), thread_id=thread_id)
+            return Page(found[::-1] if newest_first else found)
+        rows = await self.db.rows("page", *place, limit + 1, newest_first, branch, self.db.page_bytes)
+        shown = rows[:limit]
+        more = cursors.encode([shown[-1]["branch"], shown[-1]["seq"]]) if shown and len(shown) < shown[0]["found"] else None
+        return Page(await history.messages(shown, thread_id=thread_id), more)
+
+    async def cut_messages(self, thread_id: str, cut: Cut) -> tuple[list[Message], JsonObject]:
+        """Return the messages that a fork at ``cut`` would see, and its extra."""
+        asked = codec.to_json(codec.cut_json(cut))
+        async with self.db.snapshot() as db:
+            extra = (await db.one("cut", self.tenant, thread_id, asked))["extra"]
+            rows = await db.rows("cut_messages", self.tenant, thread_id, asked)
+        messages = await history.messages(rows, thread_id=thread_id)
+        if cut.repair and (calls := open_tool_calls(messages)):
+            messages += closing(calls, FORKED)
+        return messages, codec.from_json(extra)
+
+    async def branches(self, thread_id: str, page: PageRequest = FIRST_PAGE) -> Page[Branch]:
+        """Return the leaves of the tree, the oldest first (B3)."""
+        since, last = cursors.message(page.cursor) if page.cursor is not None else (None, None)
+        rows = await self.db.rows("branches", self.tenant, thread_id, since, last, page.limit + 1)
+        found = [
+            Branch(
+                message_id=row["message_id"],
+                depth=row["depth"],
+                created_at=row["created_at"],
+                run_id=row["run_id"],
+                run_status=RunStatus(row["run_status"]) if row["run_status"] else None,
+            )
+            for row in rows[: page.limit]
+        ]
+        more = cursors.encode([found[-1].created_at.isoformat(), found[-1].message_id]) if len(rows) > page.limit else None
+        return Page(found, more)
+
+    async def store_message(
+        self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None
+    ) -> Message:
+        """Store a message without a run; create the thread if it does not exist (B1)."""
+        check_id(thread_id, "thread_id")
+        for name, value in (("parent_id", parent_id), ("expected_leaf", expected_leaf)):
+            if value is not None:
+                check_uuid(value, name)
+        new = codec.new_message(message)
+        row = await self.db.one("store_message", self.tenant, thread_id, new, parent_id, expected_leaf)
+        (stored,) = codec.messages([row], thread_id=thread_id)
+        if (row["role"], row["payload"]) != new[1:3] and not stored.says(message):
+            text = f"message id {stored.id} is taken on thread {thread_id} by another message; use a fresh one"
+            raise InvalidInputError(text, thread_id=thread_id, message_id=stored.id)
+        return stored
+
+    async def fork(self, request: ForkRequest) -> Forked:
+        """Fork in constant time (F1 to F8)."""
+        asked = codec.fork_json(request) | {"tags": check_tags(request.tags, request.title)}
+        row = await self.db.one("fork", self.tenant, codec.to_json(asked), request.fork_hash)
+        return Forked(codec.thread(row), row["created"])
+
+    async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
+        """Delete the thread; forks keep the messages that they see. Raises ThreadBusyError unless ``cancel``."""
+        return codec.effects(await self.db.value("delete_thread", self.tenant, thread_id, cancel, expected))
+
+    async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
+        """Erase the content of the thread's messages wherever they are visible, then delete the thread."""
+        async with self.db.transaction() as db:
+            await db.row("erase_content", self.tenant, thread_id)
+            return codec.effects(await db.value("delete_thread", self.tenant, thread_id, cancel, expected))

@@ -1,0 +1,121 @@
+"""The register of workers, the leader's lease, and the reconciler's queries, on Postgres."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from runyard.errors import WorkerDeadError
+from runyard.models import check_id
+from runyard.ports.refs import AttemptToken, RunRef
+from runyard.ports.workers import HeartbeatReply, LaneHead, QueueInfo, Retention, WorkerInfo
+
+from . import codec
+from .database import Database
+from .migrate import CODE_VERSION
+
+
+class PostgresWorkerStore:
+    """Workers of the deployment, over all tenants."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    async def register(self, worker: WorkerInfo) -> None:
+        """Register a worker under an id that was never used."""
+        agents = codec.to_json(dict(worker.agents))
+        await self.db.row(
+            "register",
+            worker.worker_id,
+            list(worker.queues),
+            agents,
+            worker.app_version,
+            worker.on_version_mismatch,
+            worker.slots,
+            worker.address,
+            list(worker.asking),
+        )
+
+    async def beat(self, worker_id: str) -> HeartbeatReply:
+        """Record a heartbeat and return the state that the worker must react to. Raises WorkerDeadError."""
+        row = await self.db.one("beat", worker_id)
+        return HeartbeatReply(row["draining"], frozenset(row["paused"]), row["oldest_code"] <= CODE_VERSION)
+
+    async def leave(self, worker_id: str) -> None:
+        """Remove the worker from the register."""
+        await self.db.row("leave", worker_id)
+
+    async def drain(self, worker_id: str) -> None:
+        """Mark the worker as draining: it claims no more runs. Raises WorkerDeadError."""
+        if await self.db.row("drain", worker_id) is None:
+            raise WorkerDeadError(f"worker {worker_id!r} is not registered, or was declared dead", worker_id=worker_id)
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Return all known workers, including dead ones."""
+        return [
+            WorkerInfo(
+                worker_id=row["worker_id"],
+                queues=row["queues"],
+                agents=codec.from_json(row["agents"]),
+                app_version=row["app_version"],
+                on_version_mismatch=row["on_version_mismatch"],
+                slots=row["slots"],
+                address=row["address"],
+                heartbeat_at=row["heartbeat_at"],
+                silent_for=row["silent_for"],
+                dead_at=row["dead_at"],
+                draining=row["draining"],
+            )
+            for row in await self.db.rows("workers")
+        ]
+
+    async def lead(self, worker_id: str, ttl: float) -> bool:
+        """Take or renew the leader's lease for ``ttl`` seconds. Return whether the worker holds it."""
+        led: bool = await self.db.value("lead", worker_id, ttl)
+        return led
+
+    async def mark_dead(self, worker_id: str, heartbeat_at: datetime) -> bool:
+        """Declare the worker dead unless it has sent a heartbeat since ``heartbeat_at``."""
+        return await self.db.row("mark_dead", worker_id, heartbeat_at) is not None
+
+    async def running(self, worker_id: str) -> list[AttemptToken]:
+        """Return the attempts that the rows of this worker's runs name."""
+        return [
+            AttemptToken(row["thread_key"], row["run_id"], row["fence"]) for row in await self.db.rows("running", worker_id)
+        ]
+
+    async def cancelling(self, worker_id: str) -> list[RunRef]:
+        """Return this worker's runs whose cancellation was requested."""
+        return [RunRef(row["thread_key"], row["run_id"]) for row in await self.db.rows("cancelling", worker_id)]
+
+    async def heads(self, *, unchanged: timedelta, after: tuple[int, str] | None = None, limit: int = 1000) -> list[LaneHead]:
+        """Return the lane heads that wait for a worker, or whose worker is dead or gone, and that did not change for
+        ``unchanged``."""
+        key, lane = after or (0, "")
+        rows = await self.db.rows("heads", unchanged, key, lane, limit)
+        return [LaneHead(codec.job(codec.from_json(row["job"])), row["status"] == "running", row["cancelled"]) for row in rows]
+
+    async def prune(self, retention: Retention, limit: int = 5000) -> bool:
+        """Delete rows whose retention time is over. Return True if there may be more."""
+        gone: int = await self.db.value("prune", retention.feed, retention.results, retention.workers, limit)
+        return gone >= limit
+
+
+class PostgresQueueStore:
+    """Queues of the deployment, over all tenants."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    async def queues(self) -> list[QueueInfo]:
+        """Return every queue that holds runs, is paused or is served, by name. The cost grows with the number of unfinished
+        runs."""
+        return [QueueInfo(**row) for row in await self.db.rows("queues")]
+
+    async def pause(self, queue: str) -> datetime:
+        """Stop claims of runs of ``queue``. Return the time since which the queue is paused."""
+        since: datetime = await self.db.value("pause", check_id(queue, "queue"))
+        return since
+
+    async def resume(self, queue: str) -> bool:
+        """Allow claims of runs of ``queue`` again. Return whether it was paused."""
+        return await self.db.row("resume", queue) is not None

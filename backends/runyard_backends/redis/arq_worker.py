@@ -1,0 +1,139 @@
+"""The arq worker: arq's registry of kinds, its job format and its hooks around runyard's own main loop.
+
+arq's loop polls, keeps running jobs in the queue, and hands a crashed worker's jobs on only after the longest timeout. So
+:meth:`ArqWorker.main` runs :class:`runyard.worker.worker.Worker` instead: deliveries come from the scheduler's scripts, are
+claimed in Postgres, and each claimed run is executed between arq's hooks. No arq result, retry or in-progress key is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import arq.worker
+import structlog
+
+from runyard.app import App
+from runyard.domain.webhooks import WebhookPolicy
+from runyard.execution.executor import Execution
+from runyard.ports.results import Ended
+from runyard.ports.scheduling import Job
+from runyard.ports.stores import Backend, WebhookSender
+from runyard.ports.workers import Retention
+from runyard.worker.claim_loop import KINDS
+from runyard.worker.heartbeat import Connect
+from runyard.worker.isolation import Isolation
+from runyard.worker.worker import Worker
+
+from .job_codec import packb, unpackb
+
+if TYPE_CHECKING:
+    from arq.typing import StartupShutdown
+
+ARQ_JOB_TIMEOUT_SECONDS: Final = 10 * 365 * 86400
+"""arq's own job timeout, in seconds; a run's timeout is the executor's."""
+
+log = structlog.get_logger("runyard.worker")
+
+
+async def executed_by_host(ctx: dict[str, Any], **ids: Any) -> NoReturn:
+    """Stand for a kind of run in arq's registry, which wants a function. arq's loop, which would call it, does not run."""
+    raise NotImplementedError("runs are executed by ArqWorker.host")
+
+
+class ArqWorker(arq.worker.Worker):
+    """Serves ``app`` from ``backend``. ``host``: the worker that does the work.
+
+    arq's hooks (``on_startup``, ``on_shutdown``, ``on_job_start``, ``on_job_end``, ``after_job_end``) are called as arq
+    documents them. A hook of a job that raises is logged and changes nothing: Postgres decides how a run ends.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        backend: Backend,
+        *,
+        queues: Sequence[str] | None = None,
+        slots: int = 1000,
+        grace: float = 20.0,
+        watchdog: float = 30.0,
+        connect: Connect | None = None,
+        retention: Retention | None = None,
+        address: str | None = None,
+        isolation: Isolation | None = None,
+        sender: WebhookSender | None = None,
+        webhooks: WebhookPolicy | None = None,
+        **hooks: Any,
+    ) -> None:
+        super().__init__(
+            functions=[arq.worker.func(executed_by_host, name=kind) for kind in KINDS],
+            handle_signals=False,
+            max_jobs=slots,
+            job_timeout=ARQ_JOB_TIMEOUT_SECONDS,
+            keep_result=0,
+            job_serializer=packb,
+            job_deserializer=unpackb,
+            **hooks,
+        )
+        self.host = Worker(
+            app,
+            backend,
+            queues=queues,
+            slots=slots,
+            grace=grace,
+            watchdog=watchdog,
+            connect=connect,
+            address=address,
+            isolation=isolation,
+            dispatch=self._dispatch,
+            kinds=self.functions.keys(),
+            retention=retention,
+            sender=sender,
+            webhooks=webhooks,
+        )
+
+    async def main(self) -> None:
+        """Serve until ``host.stop()``."""
+        if self.on_startup is not None:
+            await self.on_startup(self.ctx)
+        try:
+            await self.host.run()
+        finally:
+            if self.on_shutdown is not None:
+                await self.on_shutdown(self.ctx)
+
+    async def close(self) -> None:
+        """Do nothing: the connections belong to the backend."""
+
+    async def finish_failed_job(self, job_id: str, result_data: bytes | None) -> None:
+        """Fail no job: the scheduler puts back a job that this version cannot read, for a worker of another version."""
+        log.warning("unreadable_job_requeued", job_id=job_id)
+
+    async def _dispatch(self, job: Job, execution: Execution) -> Ended | None:
+        """Execute a claimed run between arq's hooks, and count it as arq does."""
+        key = f"{job.id}#{execution.attempt.fence}"
+        ctx = {**self.ctx, "job_id": job.id, "job_try": execution.record.attempt}
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks[key] = task
+        try:
+            await _hook(self.on_job_start, ctx)
+            ended = await execution.run()
+            self.jobs_complete += 1
+            await _hook(self.on_job_end, ctx)
+        except Exception:
+            self.jobs_failed += 1
+            raise
+        finally:
+            del self.tasks[key]
+        await _hook(self.after_job_end, ctx)
+        return ended
+
+
+async def _hook(hook: StartupShutdown | None, ctx: dict[str, Any]) -> None:
+    if hook is not None:
+        try:
+            await hook(ctx)
+        except Exception:
+            log.exception("hook_failed", job_id=ctx["job_id"])

@@ -1,0 +1,220 @@
+"""Connections to one Redis server: pipelined calls of scripts, blocking pops, channels.
+
+A :class:`RedisServer` belongs to one event loop. A call takes at most ``timeout`` seconds and is never repeated by this class.
+Every failure to get an answer is a :class:`~runyard.errors.BackendUnavailableError`. A cancelled call closes its connection,
+because a late answer would otherwise be taken for the answer to the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Final, NamedTuple, cast
+
+from redis.asyncio.connection import AbstractConnection, ConnectionPool
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
+
+from runyard.errors import BackendUnavailableError, InvalidInputError, RunyardError
+from runyard.support.optional_imports import load
+
+from .key_names import Keys
+from .pubsub import PubSub, Subscribing
+
+# With one of these errors the server is reachable but cannot write: it is a replica during a failover, or out of memory.
+_UNABLE = (ReadOnlyError, OutOfMemoryError)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn the driver's errors into runyard's."""
+    try:
+        yield
+    except _UNABLE as error:
+        raise BackendUnavailableError(f"Redis cannot take writes: {error}") from error
+    except ResponseError as error:
+        raise RunyardError(f"Redis refused a command: {error}") from error
+    except (RedisError, OSError) as error:  # OSError includes TimeoutError
+        reason = str(error) or "no answer in time"
+        raise BackendUnavailableError(f"Redis is unreachable ({reason}); repeat the call with the same ids") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A file of ``lua/``."""
+
+    source: str
+    sha: str
+
+
+_INCLUDE: Final = re.compile(r"^-- include (\w+)\.lua$", re.MULTILINE)
+
+
+def _source(name: str) -> str:
+    return resources.files(__package__).joinpath("lua", f"{name}.lua").read_text("utf-8")
+
+
+@cache
+def script(name: str) -> Script:
+    """Load the script ``lua/<name>.lua``, with the files that it includes."""
+    source = _INCLUDE.sub(lambda line: _source(line[1]), _source(name))
+    return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+class Call(NamedTuple):
+    """A script with its only key and its arguments."""
+
+    script: Script
+    key: str
+    args: Sequence[Any]
+
+
+class RedisServer:
+    """Connections to ``url``, opened when needed. ``fakeredis://`` is a server inside this process, for tests
+    (:mod:`runyard_backends.redis.fake`).
+
+    namespace, shards: see :class:`~runyard_backends.redis.key_names.Keys`. timeout: seconds that one call may take,
+    connecting included. name: the name under which the server lists the connections. max_connections: connections for calls.
+    Each concurrent :meth:`pop_and_call` has its own connection, and all channels together have one.
+    decoding: the lock to hold while decoding a page of events.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str = "runyard",
+        shards: int = 1,
+        timeout: float = 2.0,
+        max_connections: int = 16,
+        name: str = "runyard",
+    ) -> None:
+        self._factory = _connections(url, timeout, name)
+        self.keys = Keys(namespace, shards)
+        self.decoding = asyncio.Lock()
+        self._timeout = timeout
+        self._free = asyncio.Semaphore(max_connections)
+        self._idle: list[AbstractConnection] = []
+        self._idle_poppers: list[AbstractConnection] = []
+        self._closed = False
+        self._pubsub = PubSub(self._connection, timeout)
+
+    async def call(self, *calls: Call) -> list[Any]:
+        """Make ``calls`` in this order in one round trip, and return their replies."""
+        if not calls:
+            return []
+        with translated():
+            replies = await self._exchange([_evalsha(call) for call in calls])
+            missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+            if missing:
+                sources = {calls[i].script.sha: calls[i].script.source for i in missing}
+                loads: list[tuple[Any, ...]] = [("SCRIPT", "LOAD", source) for source in sources.values()]
+                again = [_evalsha(calls[i]) for i in missing]
+                for i, reply in zip(missing, (await self._exchange(loads + again))[len(loads) :], strict=True):
+                    replies[i] = reply
+            return _checked(replies)
+
+    async def command(self, *args: Any) -> Any:
+        """Send one command and return its reply."""
+        with translated():
+            return _checked(await self._exchange([args]))[0]
+
+    async def pop_and_call(self, keys: Sequence[str], timeout: float, call: Call) -> Any:
+        """Wait until one of the lists ``keys`` has an element, or for ``timeout`` seconds; then make ``call`` and return its
+        reply. The element is removed.
+
+        The server receives both commands at the start and executes them one after the other. So it makes the call even if the
+        caller no longer waits for the reply.
+        """
+        with translated():
+            async with asyncio.timeout(timeout + self._timeout):
+                # At least 1 ms, because zero would mean to wait without end.
+                pop = ("BLPOP", *keys, f"{max(timeout, 0.001):.3f}")
+                popped, reply = await self._pipelined([pop, _evalsha(call)], self._idle_poppers)
+            if isinstance(reply, NoScriptError):
+                [reply] = await self.call(call)
+            return _checked([popped, reply])[1]
+
+    def subscribe(self, channel: str, limit: int = 1000, silence: float | None = None) -> Subscribing:
+        """Subscribe to ``channel``: the messages published from now on, at most ``limit`` of them unread. See
+        :class:`~runyard_backends.redis.pubsub.Subscription`."""
+        return self._pubsub.subscribe(channel, limit, silence)
+
+    async def close(self) -> None:
+        """Close every connection. Calls in progress fail."""
+        self._closed = True
+        await self._pubsub.close()
+        for connection in self._idle + self._idle_poppers:
+            await connection.disconnect()
+        self._idle.clear()
+        self._idle_poppers.clear()
+
+    async def _exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Send ``commands`` in one round trip and return their replies; a refusal is an element of the list."""
+        async with asyncio.timeout(self._timeout), self._free:
+            return await self._pipelined(commands, self._idle)
+
+    async def _pipelined(self, commands: Sequence[tuple[Any, ...]], idle: list[AbstractConnection]) -> list[Any]:
+        replies: list[Any] = []
+        connection = await self._ready(idle)
+        try:
+            await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            for _ in commands:
+                try:
+                    replies.append(await connection.read_response())
+                except ResponseError as error:
+                    replies.append(error)
+        finally:
+            self._give_back(connection, idle)
+        return replies
+
+    async def _connection(self) -> AbstractConnection:
+        if self._closed:
+            raise RedisConnectionError("this RedisServer was closed")
+        connection = cast(AbstractConnection, self._factory.make_connection())  # type: ignore[no-untyped-call]
+        await connection.connect()  # type: ignore[no-untyped-call]
+        return connection
+
+    async def _ready(self, idle: list[AbstractConnection]) -> AbstractConnection:
+        """Return an idle connection that the server has not closed, or else a new one."""
+        while idle:
+            connection = idle.pop()
+            # The driver's can_read_destructive() costs a cancelled read, a tenth of a whole round trip.
+            if (reader := connection._reader) is not None and not reader.at_eof():
+                return connection
+            await connection.disconnect(nowait=True)
+        return await self._connection()
+
+    def _give_back(self, connection: AbstractConnection, idle: list[AbstractConnection]) -> None:
+        # The driver has disconnected a connection whose answer may still be outstanding.
+        if connection.is_connected and not self._closed:
+            idle.append(connection)
+
+
+def _connections(url: str, timeout: float, name: str) -> ConnectionPool:
+    """Return what makes connections to ``url``."""
+    if url.startswith("fakeredis://"):
+        fake: ConnectionPool = load(f"{__package__}.fake").connections(url, name)
+        return fake
+    try:
+        # RedisServer sets one timeout for a whole round trip; the driver's own would start a task for each write.
+        return ConnectionPool.from_url(url, socket_timeout=None, socket_connect_timeout=timeout, client_name=name)
+    except ValueError as error:
+        raise InvalidInputError(f"not a Redis URL: {error}") from error
+
+
+def _evalsha(call: Call) -> tuple[Any, ...]:
+    return "EVALSHA", call.script.sha, 1, call.key, *call.args
+
+
+def _checked(replies: list[Any]) -> list[Any]:
+    for reply in replies:
+        if isinstance(reply, ResponseError):
+            raise reply
+    return replies

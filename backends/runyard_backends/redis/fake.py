@@ -1,0 +1,93 @@
+"""A Redis server inside this process, for tests: fakeredis, which executes the scripts of ``lua/`` in a Lua interpreter.
+
+``fakeredis://`` is a server of its own. ``fakeredis://name`` is shared by every connection of the process that names it, and is
+gone with the last of them. No socket is opened and no thread is started: a command is executed in the event loop that sends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
+
+import fakeredis.aioredis
+import lupa  # type: ignore[import-untyped]  # noqa: F401  # fakeredis refuses scripts without it
+from fakeredis import FakeServer
+from redis.asyncio.connection import ConnectionPool
+
+from .connection import script
+
+SERVER_VERSION: Final = (8, 0)
+
+_servers: WeakValueDictionary[str, FakeServer] = WeakValueDictionary()
+
+
+class Socket(fakeredis.aioredis.AsyncFakeSocket):
+    """The server's end of a connection.
+
+    fakeredis keeps a client that has left: its blocking pop takes an element and executes the commands behind the pop. A real
+    server forgets such a client, so that the element is left for others.
+    """
+
+    _hung_up = False
+
+    def hang_up(self) -> None:
+        """End the wait of the client, drop the commands behind it and forget the client."""
+        self._hung_up = True
+        if self._blocked:
+            with self._server.lock:
+                self._unblock_reason = b"timeout"
+                self._db.wake_all()
+        else:
+            self.close()
+
+    def resume(self) -> None:
+        if self._hung_up:
+            self.close()
+        else:
+            super().resume()
+
+
+class Connection(fakeredis.aioredis.FakeAsyncRedisConnection):
+    """The driver's connection to a :class:`Socket`."""
+
+    _sock: Socket | None  # type: ignore[assignment]  # the mixin of fakeredis declares None
+
+    async def _connect(self) -> None:
+        await super()._connect()
+        # fakeredis has no parameter for the class of its socket.
+        assert self._sock is not None
+        self._sock.close()
+        self._sock = Socket(self._server, self.db, client_class=self._client_class, client_info=self._client_info)
+        self._reader = fakeredis.aioredis.FakeReader(self._sock)
+        self._writer = fakeredis.aioredis.FakeWriter(self._sock)
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        # A round trip to a real server lets other tasks run. Without this a task that writes in a loop would hold them all up.
+        await asyncio.sleep(0)
+        await super().send_packed_command(command, check_health)
+
+    async def disconnect(self, nowait: bool = False, **options: Any) -> None:
+        socket = self._sock
+        await super().disconnect(nowait, **options)
+        if socket is not None:
+            socket.hang_up()
+
+
+def connections(url: str, client_name: str) -> ConnectionPool:
+    """Make connections to the server that ``url`` names."""
+    return ConnectionPool(connection_class=Connection, server=server(url), client_name=client_name)
+
+
+def server(url: str) -> FakeServer:
+    """Return the server that ``url`` names, with ``cmsgpack``."""
+    name = urlsplit(url).netloc
+    found = _servers.get(name) if name else None
+    if found is None:
+        found = FakeServer(version=SERVER_VERSION, server_type="valkey")
+        with fakeredis.FakeRedis(server=found) as client:
+            client.eval(script("cmsgpack").source, 0)
+        if name:
+            _servers[name] = found
+    return found

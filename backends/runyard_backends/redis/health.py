@@ -1,0 +1,50 @@
+"""Facts about a Redis server for an operator."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from .connection import RedisServer
+
+
+@dataclass(frozen=True, slots=True)
+class RedisFacts:
+    """``server``: name and version. ``clock_ahead``: seconds by which the server's clock is ahead of this host's; the error is
+    at most half of ``round_trip`` seconds. ``maxmemory``: bytes, 0 for no limit. ``eviction``: the policy at that limit.
+    ``appendonly``: True if every write goes to a file."""
+
+    server: str
+    role: str
+    maxmemory: int
+    eviction: str
+    appendonly: bool
+    clock_ahead: float
+    round_trip: float
+
+
+async def diagnose(url: str) -> RedisFacts:
+    """Read the facts of the server at ``url``. Raises BackendUnavailableError, InvalidInputError."""
+    server = RedisServer(url, name="runyard-doctor")
+    try:
+        info = _parse(await server.command("INFO"))
+        asked, began = time.time(), time.monotonic()
+        seconds, microseconds = await server.command("TIME")
+        took = time.monotonic() - began
+    finally:
+        await server.close()
+    valkey = info.get("valkey_version")
+    return RedisFacts(
+        server=f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version', '?')}",
+        role=info.get("role", "?"),
+        maxmemory=int(info.get("maxmemory", "0")),
+        eviction=info.get("maxmemory_policy", "?"),
+        appendonly=info.get("aof_enabled") == "1",
+        clock_ahead=int(seconds) + int(microseconds) / 1e6 - asked - took / 2,
+        round_trip=took,
+    )
+
+
+def _parse(reply: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in reply.decode().splitlines() if not line.startswith("#"))
+    return {name: value for name, colon, value in lines if colon}

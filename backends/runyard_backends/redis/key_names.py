@@ -1,0 +1,67 @@
+"""The names of all keys and channels of runyard in Redis.
+
+========================================  ======  =============================================================================
+key                                       type    contents
+========================================  ======  =============================================================================
+``<ns>:{n}:job:<job id>``                 string  the job in arq's format (``job_codec.py``) while it is offered; no expiry
+``<ns>:{n}:later:<queue>``                zset    job id → due time, in ms of the server's clock
+``<ns>:{n}:due:<n>:<queue>:<tenant>``     zset    job id → position among the tenant's due jobs, high priority first; n: length
+``<ns>:{n}:turns:<queue>``                zset    tenant with due jobs → number of its next turn (``lua/turns.lua``)
+``<ns>:{n}:lock:<lane key>``              string  ``worker|run|token``: the holder of the lane's lock; expires
+``<ns>:{n}:wait:<lane key>``              hash    job id → queue of jobs that wait for the lane's lock; expires
+``<ns>:{n}:wake:<queue>``                 list    tokens that wake idle workers
+``<ns>:{0}:rouse:<worker>``               list    a token that ends the wait of a worker that is to stop; expires
+``<ns>:{n}:token``                        int     the last lock token
+``<ns>:{n}:events:<thread>:<run>``        stream  the run's events; also the name of the channel that carries them; expires
+``<ns>:{n}:events:<thread>``              channel signals that a run of the thread has an event numbered 1
+``<ns>:cancel``                           channel hints that the cancellation of a run was requested
+========================================  ======  =============================================================================
+
+``ns`` is ``runyard`` unless several deployments share one Redis. ``n`` is the shard of the lane. All keys of one script carry
+the same hash tag ``{n}`` and so lie in one slot of a cluster. For this reason a job is not kept under arq's own
+``arq:job:<id>``: runyard's worker overrides the arq method that reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zlib import crc32
+
+from runyard.ports.refs import RunRef
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Key names of one deployment. ``shards`` must be the same in every process of it."""
+
+    namespace: str = "runyard"
+    shards: int = 1
+
+    def prefix(self, shard: int) -> str:
+        return f"{self.namespace}:{{{shard}}}:"
+
+    def shard(self, lane_key: str) -> int:
+        return crc32(lane_key.encode()) % self.shards if self.shards > 1 else 0
+
+    def events_shard(self, ref: RunRef) -> int:
+        return self.shard(str(ref.thread_key))
+
+    def events(self, ref: RunRef) -> str:
+        return f"{self.prefix(self.events_shard(ref))}events:{events_suffix(ref)}"
+
+    def begins(self, thread_key: int) -> str:
+        return f"{self.prefix(self.shard(str(thread_key)))}events:{thread_key}"
+
+    def wake(self, shard: int, queue: str) -> str:
+        return f"{self.prefix(shard)}wake:{queue}"
+
+    def rouse(self, worker_id: str) -> str:
+        return f"{self.prefix(0)}rouse:{worker_id}"
+
+    @property
+    def cancel_channel(self) -> str:
+        return f"{self.namespace}:cancel"
+
+
+def events_suffix(ref: RunRef) -> str:
+    return f"{ref.thread_key}:{ref.run_id}"

@@ -1,0 +1,38 @@
+--[[
+Release locks. A lock is deleted only with its token. The jobs that were recorded as waiting for its lane become due at once.
+A repeated call has no effect, and neither has a call by a worker whose lock has passed to another.
+
+KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
+ARGV     per job: lane key, "worker|run|token"
+Returns  nothing
+]]
+-- include turns.lua
+local TOKENS = 100 -- see submit.lua
+
+local prefix = KEYS[1]
+
+local function hand_on(wait)
+  local waiting = redis.call('HGETALL', wait)
+  for i = 1, #waiting, 2 do
+    local id, queue = waiting[i], waiting[i + 1]
+    local tenant, priority = owner_of(redis.call('GET', prefix .. 'job:' .. id))
+    if redis.call('ZSCORE', prefix .. 'later:' .. queue, id) then
+      enter(prefix, queue, id, tenant, priority)
+    end
+    if redis.call('ZSCORE', due_jobs(prefix, queue, tenant), id) then
+      local wake = prefix .. 'wake:' .. queue
+      if redis.call('LLEN', wake) < TOKENS then
+        redis.call('RPUSH', wake, '1')
+      end
+    end
+  end
+  redis.call('DEL', wait)
+end
+
+for i = 1, #ARGV, 2 do
+  local lock = prefix .. 'lock:' .. ARGV[i]
+  if redis.call('GET', lock) == ARGV[i + 1] then
+    redis.call('DEL', lock)
+    hand_on(prefix .. 'wait:' .. ARGV[i])
+  end
+end

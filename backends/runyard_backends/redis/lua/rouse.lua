@@ -1,0 +1,9 @@
+--[[
+End the current wait of one worker, or its next wait if it is not waiting.
+
+KEYS[1]  the list of that worker, "runyard:{0}:rouse:<worker>"
+ARGV     ms after which the token expires
+Returns  nothing
+]]
+redis.call('RPUSH', KEYS[1], '1')
+redis.call('PEXPIRE', KEYS[1], ARGV[1])

@@ -1,0 +1,28 @@
+--[[
+Find the jobs that are neither offered nor held by a worker.
+
+KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
+ARGV     per job: id, queue, tenant
+Returns  the positions, from 1, of the unknown jobs
+]]
+-- include turns.lua
+local prefix, unknown = KEYS[1], {}
+
+-- Tell whether a claim can find the job: by its tenant's turn or by its due time, and its payload. A job that is only partly
+-- stored counts as lost.
+local function offered(id, queue, tenant)
+  local due = redis.call('ZSCORE', due_jobs(prefix, queue, tenant), id) and redis.call('ZSCORE', prefix .. 'turns:' .. queue, tenant)
+  return (due or redis.call('ZSCORE', prefix .. 'later:' .. queue, id)) and redis.call('EXISTS', prefix .. 'job:' .. id) == 1
+end
+
+for i = 1, #ARGV, 3 do
+  local id = ARGV[i]
+  local lane, run = string.match(id, '^([^:]*):(.*)$')
+  if not offered(id, ARGV[i + 1], ARGV[i + 2]) then
+    local held = redis.call('GET', prefix .. 'lock:' .. lane)
+    if not held or string.match(held, '^[^|]*|(.*)|%d+$') ~= run then
+      unknown[#unknown + 1] = (i + 2) / 3
+    end
+  end
+end
+return unknown

@@ -1,0 +1,290 @@
+"""Publish/subscribe: all channels of a process, over one connection.
+
+A :class:`PubSub` connects with the first subscription. When the connection is lost, every subscription fails with
+:class:`~runyard.errors.BackendUnavailableError`: messages published meanwhile are gone, and only the subscriber knows which
+data it must read again. The next subscription opens a new connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeAlias
+
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import RedisError
+
+from runyard.errors import BackendUnavailableError
+
+PING_AFTER_SECONDS = 5.0
+"""Seconds of silence after which the connection is tested. It counts as lost after as many more."""
+
+
+MAX_UNREAD_BYTES = 2**20
+"""Bytes of unread messages that one subscription holds. A larger message is held alone."""
+MAX_UNREAD_BYTES_IN_ALL = 64 * 2**20
+"""Bytes of unread messages that all subscriptions of a process hold together; each holder of a message counts it."""
+GUARANTEED_BYTES = 32 * 2**10
+"""Bytes that each subscription may hold in any case, so that slow subscribers do not affect quick ones."""
+
+
+class Published:
+    """A message, shared by all subscriptions of its channel. ``made`` is a weak reference to the object that one of them
+    decoded from it, so that the others need not decode it again."""
+
+    __slots__ = ("data", "made")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.made: weakref.ref[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+class Unread:
+    """Number of bytes that the subscriptions of a process hold unread."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
+class Subscription:
+    """The messages of one channel since the subscription began. ``silence``: seconds without a message after which :meth:`get`
+    raises TimeoutError. ``unread``: the counter that all subscriptions share.
+
+    One timer serves the whole subscription, because one timer per message would cost more than the message.
+    """
+
+    def __init__(self, limit: int, silence: float | None = None, unread: Unread | None = None) -> None:
+        self._limit = limit
+        self._messages: deque[Published] = deque()
+        self._size = 0
+        self._unread = unread if unread is not None else Unread()
+        self._ready = asyncio.Event()
+        self._dropped = False
+        self._lost = False
+        self._loop = asyncio.get_running_loop()
+        self._silence = silence
+        self._silent = False
+        self._heard_at = self._loop.time()
+        self._timer = None if silence is None else self._loop.call_later(silence, self._listen)
+
+    async def get(self) -> Published | None:
+        """Return the next message, or None if messages were dropped because more than ``limit``, or too many bytes, were
+        unread.
+
+        Raises TimeoutError each time there was no message for ``silence`` seconds. Raises BackendUnavailableError once the
+        connection was lost and all messages that came before were returned.
+        """
+        await self._ready.wait()
+        if self._dropped:
+            self._dropped = False
+            self._settle()
+            return None
+        if self._silent:
+            self._silent = False
+            self._settle()
+            raise TimeoutError
+        if not self._messages:
+            raise BackendUnavailableError("the connection to Redis was lost; subscribe again and read the missed data")
+        message = self._messages.popleft()
+        self._hold(-len(message))
+        self._settle()
+        return message
+
+    def put(self, message: Published) -> None:
+        self._heard_at = self._loop.time()
+        self._silent = False
+        if self._dropped:  # the subscriber reads all messages elsewhere until it has seen that some were dropped
+            return
+        if self._has_room(len(message)):
+            self._messages.append(message)
+            self._hold(len(message))
+        else:
+            self._forget()
+            self._dropped = True
+        self._ready.set()
+
+    def lose(self) -> None:
+        self._lost = True
+        self._ready.set()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._forget()
+
+    def _has_room(self, size: int) -> bool:
+        if not self._messages:
+            return True
+        held = self._size + size
+        most = GUARANTEED_BYTES if self._unread.size + size > MAX_UNREAD_BYTES_IN_ALL else MAX_UNREAD_BYTES
+        return held <= most and len(self._messages) < self._limit
+
+    def _hold(self, size: int) -> None:
+        self._size += size
+        self._unread.size += size
+
+    def _forget(self) -> None:
+        self._messages.clear()
+        self._hold(-self._size)
+
+    def _listen(self) -> None:
+        assert self._silence is not None
+        left = self._heard_at + self._silence - self._loop.time()
+        if left <= 0:
+            self._heard_at, left = self._loop.time(), self._silence
+            self._silent = not self._messages
+            if self._silent:
+                self._ready.set()
+        self._timer = self._loop.call_later(left, self._listen)
+
+    def _settle(self) -> None:
+        if not (self._messages or self._dropped or self._silent or self._lost):
+            self._ready.clear()
+
+
+Subscribing: TypeAlias = AbstractAsyncContextManager[Subscription]
+
+
+class _Channel:
+    def __init__(self, confirmed: asyncio.Future[None]) -> None:
+        self.confirmed = confirmed
+        self.subscriptions: set[Subscription] = set()
+
+
+class _Link:
+    """One connection in subscribed mode and the task that reads it."""
+
+    def __init__(self, connection: AbstractConnection, timeout: float) -> None:
+        self.connection = connection
+        self.alive = True
+        self._timeout = timeout
+        self._channels: dict[bytes, _Channel] = {}
+        # Confirmations arrive in the order of the commands. A channel may have been left and joined again in between.
+        self._unconfirmed: defaultdict[bytes, deque[asyncio.Future[None]]] = defaultdict(deque)
+        self._reader = asyncio.create_task(self._read(), name="runyard-redis-pubsub")
+
+    async def join(self, name: bytes, subscription: Subscription) -> None:
+        channel = self._channels.get(name)
+        if channel is None:
+            channel = self._channels[name] = _Channel(asyncio.get_running_loop().create_future())
+            self._unconfirmed[name].append(channel.confirmed)
+            channel.subscriptions.add(subscription)
+            await self._send("SUBSCRIBE", name)
+        else:
+            channel.subscriptions.add(subscription)
+        # Shielded, because other subscribers wait for the same future.
+        await asyncio.shield(channel.confirmed)
+
+    async def leave(self, name: bytes, subscription: Subscription) -> None:
+        channel = self._channels.get(name)
+        if channel is None or subscription not in channel.subscriptions:
+            return
+        channel.subscriptions.discard(subscription)
+        if not channel.subscriptions:
+            del self._channels[name]
+            if self.alive:
+                await self._send("UNSUBSCRIBE", name)
+
+    async def close(self) -> None:
+        self._fail()
+        self._reader.cancel()
+        await asyncio.wait([self._reader])
+        await self.connection.disconnect()
+
+    async def _send(self, *command: str | bytes) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self.connection.send_command(*command, check_health=False)
+        except (RedisError, OSError):
+            self._fail()
+
+    async def _read(self) -> None:
+        asked = False
+        try:
+            while self.alive:
+                reply = await self.connection.read_response(timeout=PING_AFTER_SECONDS, disconnect_on_error=False)
+                if reply is None:
+                    if asked:
+                        break
+                    asked = True
+                    await self._send("PING")
+                    continue
+                asked = False
+                if isinstance(reply, list):
+                    self._dispatch(reply)
+        except (RedisError, OSError):
+            pass  # _fail informs every subscriber
+        finally:
+            self._fail()
+            await self.connection.disconnect(nowait=True)
+
+    def _dispatch(self, reply: list[bytes]) -> None:
+        kind, name = reply[0], reply[1]
+        if kind == b"message":
+            if channel := self._channels.get(name):
+                message = Published(reply[2])
+                for subscription in channel.subscriptions:
+                    subscription.put(message)
+        elif kind == b"subscribe":
+            confirmed = self._unconfirmed[name].popleft()
+            if not self._unconfirmed[name]:
+                del self._unconfirmed[name]
+            if not confirmed.done():
+                confirmed.set_result(None)
+
+    def _fail(self) -> None:
+        self.alive = False
+        for channel in self._channels.values():
+            if not channel.confirmed.done():
+                channel.confirmed.set_exception(BackendUnavailableError("the connection to Redis was lost"))
+                channel.confirmed.exception()  # mark it as retrieved, since no subscriber may be left to retrieve it
+            for subscription in channel.subscriptions:
+                subscription.lose()
+
+
+class PubSub:
+    """Subscriptions over one connection. ``connect`` opens a connection. ``timeout``: seconds for connecting and for joining a
+    channel."""
+
+    def __init__(self, connect: Callable[[], Awaitable[AbstractConnection]], timeout: float) -> None:
+        self._connect = connect
+        self._timeout = timeout
+        self._connecting = asyncio.Lock()
+        self._link: _Link | None = None
+        self._unread = Unread()
+
+    @asynccontextmanager
+    async def subscribe(self, channel: str, limit: int, silence: float | None = None) -> AsyncIterator[Subscription]:
+        """Subscribe, and wait for the server's confirmation: no message published inside the block is missed."""
+        name, subscription, link = channel.encode(), Subscription(limit, silence, self._unread), None
+        try:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    link = await self._alive()
+                    await link.join(name, subscription)
+            except (RedisError, OSError) as error:
+                raise BackendUnavailableError(f"Redis is unreachable ({str(error) or 'no answer in time'})") from error
+            yield subscription
+        finally:
+            subscription.close()
+            if link is not None:
+                await link.leave(name, subscription)
+
+    async def close(self) -> None:
+        if self._link is not None:
+            await self._link.close()
+
+    async def _alive(self) -> _Link:
+        async with self._connecting:
+            if self._link is None or not self._link.alive:
+                if self._link is not None:
+                    await self._link.close()
+                self._link = None
+                self._link = _Link(await self._connect(), self._timeout)
+            return self._link

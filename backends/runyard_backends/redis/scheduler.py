@@ -1,0 +1,225 @@
+"""The Scheduler port on Redis: the jobs that may start now, and the locks of lanes.
+
+Postgres determines the order and submits the next job of a lane. Redis keeps due jobs, one lock per lane, and wakes workers. A
+job is in a queue, or held by a worker, or in neither place; the reconciler submits a job that is in neither. A lock only saves
+work. The fence proves the right to write, so a lost lock is no reason to stop an attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from runyard.errors import InvalidInputError
+from runyard.ports.refs import RunRef
+from runyard.ports.scheduling import Delivery, Job
+from runyard.support.batching import Batcher
+
+from .connection import Call, RedisServer, script
+from .events import RedisEventLog
+from .job_codec import UnknownEnvelopeError, decode, encode, packb, unpackb
+
+JOBS_PER_CALL: Final = 1000
+"""Jobs per script call. The limit keeps a script from blocking the server for long."""
+LANE_POLL_SECONDS: Final = 2.0
+"""Seconds after which a waiting worker looks for jobs even if nothing has woken it."""
+ROUSED_MS: Final = 5000
+"""Milliseconds for which a call of rouse stays in force if the worker is not waiting."""
+UNKNOWN_ENVELOPE_DELAY_MS: Final = 10_000
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+
+class RedisScheduler:
+    """Implements :class:`runyard.ports.scheduling.Scheduler`. ``lock``: seconds that a lane stays locked without renewal.
+
+    Every call may be repeated. If the answer to a claim is lost, its jobs are held by no worker; their locks expire and the
+    reconciler submits them again. The same happens if a claim is cancelled while it waits; :meth:`rouse` ends the wait without
+    that loss. Raises BackendUnavailableError when Redis does not answer.
+    """
+
+    def __init__(self, server: RedisServer, events: RedisEventLog, *, lock: float = 3.0) -> None:
+        self._server = server
+        self._events = events
+        self._keys = server.keys
+        self._lock_ms = int(lock * 1000)
+        self._next_due: dict[tuple[str, ...], float] = {}
+        self._turn = 0
+        self._submits: Batcher[Job, None] = Batcher(self._submit, limit=JOBS_PER_CALL, in_flight=2)
+
+    async def submit(self, jobs: Sequence[Job]) -> None:
+        """Offer ``jobs`` to the workers, after adding ``run.queued`` to their streams. A job that is offered already keeps the
+        earlier due time. Concurrent calls are sent together."""
+        await asyncio.gather(*map(self._submits, jobs))
+
+    async def _submit(self, jobs: Sequence[Job]) -> list[None]:
+        await self._server.call(*self._submissions(jobs))
+        return [None] * len(jobs)
+
+    async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]:
+        """Take up to ``limit`` due jobs of ``queues`` with their lanes' locks. Tenants and queues take turns.
+
+        ``wait``: seconds to wait first. The wait ends when a submission wakes this worker, when the next job that its last
+        claim saw is due, or at :meth:`rouse`; it is never longer than two seconds. The server claims as soon as the wait ends,
+        without a round trip. A job of a version that this code does not know is put back with a delay, so that a newer worker
+        can take it.
+        """
+        if "|" in worker_id:
+            raise InvalidInputError(f"a worker id must not contain '|', got {worker_id!r}")
+        deliveries: list[Delivery] = []
+        next_due = -1
+        if limit > 0:
+            self._turn += 1
+            pause = self._pause(queues, wait)
+            first = self._turn // self._keys.shards % max(len(queues), 1)
+            looked_at = (*queues[first:], *queues[:first])  # otherwise the first queue could delay the others for ever
+            for n in range(self._keys.shards):
+                shard = (self._turn + n) % self._keys.shards
+                args = (worker_id, limit - len(deliveries), self._lock_ms, *looked_at)
+                call = Call(script("claim"), self._keys.prefix(shard), args)
+                if n == 0 and pause > 0:
+                    reply = await self._server.pop_and_call(self._wake_keys(worker_id, queues), pause, call)
+                else:
+                    [reply] = await self._server.call(call)
+                if reply[0] >= 0:
+                    next_due = reply[0] if next_due < 0 else min(next_due, reply[0])
+                deliveries += await self._deliveries(shard, worker_id, reply)
+                if len(deliveries) >= limit:
+                    break
+        if next_due >= 0:
+            self._next_due[tuple(queues)] = asyncio.get_running_loop().time() + next_due / 1000
+        else:
+            self._next_due.pop(tuple(queues), None)
+        return deliveries
+
+    async def rouse(self, worker_id: str) -> None:
+        """End the current wait of this worker's claim, or, if it is not waiting, the wait of its next claim within some
+        seconds."""
+        await self._server.call(Call(script("rouse"), self._keys.rouse(worker_id), (ROUSED_MS,)))
+
+    def _pause(self, queues: Sequence[str], wait: float) -> float:
+        """Return the seconds to wait before looking at the queues again."""
+        due = self._next_due.pop(tuple(queues), None)
+        left = LANE_POLL_SECONDS if due is None else due - asyncio.get_running_loop().time()
+        return min(wait, left, LANE_POLL_SECONDS)
+
+    async def renew(self, worker_id: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Extend the locks of ``deliveries``. Return the deliveries whose lock is lost."""
+        lost: list[Delivery] = []
+        for chunk, replies in await self._by_shard("renew", deliveries, _lane_of, lambda d: _held(worker_id, d), self._lock_ms):
+            lost += [chunk[position - 1] for position in replies]
+        return lost
+
+    async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None:
+        """Release the locks of ``deliveries``, whatever the outcome of their runs, and submit ``submit``, in one round trip."""
+        calls = self._calls("release", deliveries, _lane_of, lambda d: _held(worker_id, d))
+        await self._server.call(*(call for _, call in calls), *self._submissions(submit))
+
+    async def unknown(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return the jobs of ``jobs`` that are neither offered nor locked by their own run.
+
+        The run of a dead worker may still be locked: a worker that is cut off from Postgres alone continues to renew. Submit
+        such a run without asking.
+        """
+        unknown: list[Job] = []
+        for chunk, replies in await self._by_shard(
+            "unknown", jobs, lambda job: job.lane_key, lambda job: (job.id, job.queue, job.tenant)
+        ):
+            unknown += [chunk[position - 1] for position in replies]
+        return unknown
+
+    async def ping(self) -> None:
+        """Return if Redis answers. Raises BackendUnavailableError if it does not."""
+        await self._server.command("PING")
+
+    async def hint_cancel(self, refs: Sequence[RunRef]) -> None:
+        """Tell every worker that the cancellation of these runs was requested. This is only a hint: the run's next write finds
+        out too."""
+        if refs:
+            message = packb([(ref.thread_key, ref.run_id) for ref in refs])
+            await self._server.command("PUBLISH", self._keys.cancel_channel, message)
+
+    async def cancel_hints(self) -> AsyncIterator[RunRef]:
+        """Yield hints from now on, without end. Raises BackendUnavailableError when the connection is lost: call again."""
+        async with self._server.subscribe(self._keys.cancel_channel, limit=10_000) as channel:
+            while True:
+                message = await channel.get()
+                for thread_key, run_id in unpackb(message.data) if message is not None else ():
+                    yield RunRef(thread_key, run_id)
+
+    async def _deliveries(self, shard: int, worker_id: str, reply: list[Any]) -> list[Delivery]:
+        deliveries = []
+        for i in range(1, len(reply), 4):
+            id_, payload, token, queue = reply[i : i + 4]
+            try:
+                deliveries.append(Delivery(decode(payload), int(token)))
+            except UnknownEnvelopeError as error:
+                log.warning("job_put_back", job_id=id_, reason=str(error), delay_ms=UNKNOWN_ENVELOPE_DELAY_MS)
+                await self._put_back(shard, worker_id, id_, payload, int(token), queue)
+        return deliveries
+
+    async def _put_back(self, shard: int, worker_id: str, id_: bytes, payload: bytes, token: int, queue: bytes) -> None:
+        prefix = self._keys.prefix(shard)
+        lane, _, run = id_.partition(b":")
+        value = b"%b|%b|%d" % (worker_id.encode(), run, token)
+        await self._server.call(
+            Call(script("release"), prefix, (lane, value)),
+            Call(script("submit"), prefix, (id_, payload, queue, "", UNKNOWN_ENVELOPE_DELAY_MS, "")),
+        )
+
+    def _wake_keys(self, worker_id: str, queues: Sequence[str]) -> list[str]:
+        wake = [self._keys.wake(shard, queue) for queue in queues for shard in range(self._keys.shards)]
+        return [self._keys.rouse(worker_id), *wake]
+
+    def _submissions(self, jobs: Sequence[Job]) -> list[Call]:
+        def args(job: Job) -> tuple[Any, ...]:
+            delay = -1 if job.over else max(0, int(job.delay * 1000))
+            return job.id, encode(job), job.queue, job.priority, delay, job.tenant
+
+        queued = self._events.appends([(job.ref, [job.queued]) for job in jobs if job.queued is not None])
+        return [*queued, *(call for _, call in self._calls("submit", jobs, lambda job: job.lane_key, args))]
+
+    async def _by_shard(
+        self,
+        name: str,
+        items: Sequence[T],
+        lane_key: Callable[[T], str],
+        args: Callable[[T], tuple[Any, ...]],
+        *leading: Any,
+    ) -> Iterator[tuple[list[T], list[int]]]:
+        """Run script ``name`` over ``items``. Yield each chunk and the positions in it that its call returned."""
+        calls = self._calls(name, items, lane_key, args, *leading)
+        return zip([chunk for chunk, _ in calls], await self._server.call(*(call for _, call in calls)), strict=True)
+
+    def _calls(
+        self,
+        name: str,
+        items: Sequence[T],
+        lane_key: Callable[[T], str],
+        args: Callable[[T], tuple[Any, ...]],
+        *leading: Any,
+    ) -> list[tuple[list[T], Call]]:
+        """Return the calls of script ``name`` over ``items``, by shard and in chunks. ``args``: the arguments for one item."""
+        shards: defaultdict[int, list[T]] = defaultdict(list)
+        for item in items:
+            shards[self._keys.shard(lane_key(item))].append(item)
+        calls = []
+        for shard, members in shards.items():
+            for start in range(0, len(members), JOBS_PER_CALL):
+                chunk = members[start : start + JOBS_PER_CALL]
+                flat = [value for item in chunk for value in args(item)]
+                calls.append((chunk, Call(script(name), self._keys.prefix(shard), (*leading, *flat))))
+        return calls
+
+
+def _lane_of(delivery: Delivery) -> str:
+    return delivery.job.lane_key
+
+
+def _held(worker_id: str, delivery: Delivery) -> tuple[str, str]:
+    return delivery.job.lane_key, f"{worker_id}|{delivery.job.run_id}|{delivery.token}"

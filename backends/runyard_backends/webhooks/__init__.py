@@ -1,0 +1,1 @@
+"""Sending of webhooks over HTTP."""

@@ -1,0 +1,56 @@
+"""Check the addresses of webhooks: public ones and those in allowed networks may be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Collection
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final, TypeAlias
+
+Address: TypeAlias = IPv4Address | IPv6Address
+Network: TypeAlias = IPv4Network | IPv6Network
+
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+_COMPATIBLE: Final = IPv6Network("::/96")
+_SPECIAL: Final[tuple[Network, ...]] = (
+    *(IPv4Network("192.0.0.0/24"), IPv4Network("192.88.99.0/24")),
+    *(IPv6Network("64:ff9b:1::/48"), IPv6Network("fec0::/10"), IPv6Network("3fff::/20"), IPv6Network("5f00::/16")),
+)
+"""Networks of IANA's special-purpose registries that some versions of Python consider public."""
+
+
+class ForbiddenAddressError(OSError):
+    """None of the addresses of the host may be reached."""
+
+
+def inner(address: Address) -> Address:
+    """Return the IPv4 address to which an IPv6 address leads, if it is mapped, compatible, NAT64, 6to4 or Teredo; else the
+    address."""
+    if isinstance(address, IPv4Address):
+        return address
+    if any(address in network for network in (_NAT64, _COMPATIBLE)) and int(address) > 1:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None) or address
+
+
+def permitted(address: Address, allowed: Collection[Network]) -> bool:
+    """Tell whether a webhook may be sent to the address: it leads to a public address, or into one of the networks
+    ``allowed``."""
+    meant = inner(address)
+    if any(each in network for network in allowed for each in (address, meant)):
+        return True
+    special = meant.is_multicast or meant.is_reserved or any(meant in network for network in _SPECIAL)
+    return meant.is_global and not special
+
+
+async def resolve(host: str, port: int, allowed: Collection[Network]) -> list[str]:
+    """Return the addresses of ``host`` that may be reached, in the resolver's order. They must be used for the connection,
+    because ``host`` may be in any notation. Raises ForbiddenAddressError if none may be reached, OSError if there are none."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys(str(place[4][0]) for place in found))
+    if fit := [address for address in addresses if permitted(ip_address(address.partition("%")[0]), allowed)]:
+        return fit
+    raise ForbiddenAddressError(
+        f"{host} is {', '.join(addresses)}, which is not public; RUNYARD_WEBHOOK_ALLOW_PRIVATE names networks to allow"
+    )

@@ -1,0 +1,117 @@
+"""Send a request to a URL that a caller gave, over httpcore: follow no redirect, and connect only to the checked address."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+import httpcore
+
+from runyard.domain.webhooks import WebhookReply
+
+from .addresses import ForbiddenAddressError, Network, resolve
+
+MAX_REPLY_BYTES: Final = 16_384
+"""Bytes of an answer's body that are read and ignored before the connection is dropped."""
+DRAIN_SECONDS: Final = 1.0
+"""Seconds for which the rest of an answer is read."""
+KEEPALIVE_SECONDS: Final = 30.0
+"""Seconds for which an idle connection is kept."""
+
+
+class _Checked(httpcore.AsyncNetworkBackend):
+    """Resolve a name once, check the addresses, and connect to exactly those. TLS still verifies the name."""
+
+    def __init__(self, allowed: Collection[Network]) -> None:
+        self._allowed = allowed
+        self._network = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            addresses = await resolve(host, port, self._allowed)
+        except ForbiddenAddressError:
+            raise
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(str(error)) from error
+        # Each address gets a share of the time, so that one that never answers does not prevent the others from being tried.
+        share = timeout / len(addresses) if timeout is not None else None
+        for address in addresses[:-1]:
+            with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+                return await self._network.connect_tcp(address, port, share, local_address, socket_options)
+        return await self._network.connect_tcp(addresses[-1], port, share, local_address, socket_options)
+
+    async def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        raise ForbiddenAddressError("a webhook cannot be sent to a socket of this machine")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class HttpSender:
+    """Implements the port ``Sender``. ``allowed``: networks that are not public but may be reached.
+
+    Proxies of the environment are not used, because the address behind a proxy could not be checked.
+    """
+
+    def __init__(self, allowed: Collection[Network] = (), *, tls: ssl.SSLContext | None = None) -> None:
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=tls or ssl.create_default_context(),
+            max_connections=None,
+            max_keepalive_connections=16,
+            keepalive_expiry=KEEPALIVE_SECONDS,
+            network_backend=_Checked(allowed),
+        )
+
+    async def send(self, url: str, headers: Mapping[str, str], body: bytes, *, timeout: float) -> WebhookReply:
+        """POST ``body``. Never raises because of the receiver. If a status has arrived, it is the reply, even if the rest
+        fails."""
+        reply = None
+        try:
+            async with asyncio.timeout(timeout), self._post(url, headers, body, timeout) as response:
+                reply = WebhookReply(response.status, retry_after=_seconds(response.headers))
+                async with asyncio.timeout(DRAIN_SECONDS):
+                    await _drain(response)
+        except TimeoutError:
+            return reply or WebhookReply(error=f"no answer within {timeout:g} seconds")
+        except ForbiddenAddressError as error:
+            return WebhookReply(error=str(error), forbidden=True)
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as error:
+            return reply or WebhookReply(error=f"{type(error).__name__}: {error}"[:500])
+        return reply
+
+    def _post(
+        self, url: str, headers: Mapping[str, str], body: bytes, timeout: float
+    ) -> contextlib.AbstractAsyncContextManager[httpcore.Response]:
+        bounds = {"timeout": {"connect": timeout}}
+        return self._pool.stream("POST", url, headers=list(headers.items()), content=body, extensions=bounds)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._pool.aclose()
+
+
+async def _drain(response: httpcore.Response) -> None:
+    """Read a short answer to its end, so that its connection can be reused."""
+    read = 0
+    async for part in response.aiter_stream():
+        read += len(part)
+        if read > MAX_REPLY_BYTES:
+            return
+
+
+def _seconds(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
+    """Parse ``Retry-After`` if it is a number; a date would require this host's clock to be right."""
+    value = next((value for name, value in headers if name.lower() == b"retry-after"), b"")
+    return float(value) if value.isdigit() and len(value) < 8 else None

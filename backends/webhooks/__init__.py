@@ -1,1 +1,0 @@
-"""Sending webhooks over HTTP."""

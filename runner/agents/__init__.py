@@ -1,1 +1,0 @@
-"""Agents: the context they write through, and the ready-made ones."""

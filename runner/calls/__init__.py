@@ -1,1 +1,0 @@
-"""The calls of :class:`runner.client.Client`, by subject: runs, forks, threads."""

@@ -1,0 +1,101 @@
+"""The prompt that an in-process Agent executes: one at a time, and how it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeAlias
+
+from ..domain.messages import Message
+from ..domain.requests import HitlRequest
+from ..errors import AgentCancelledError, IncompleteToolCycleError, ThreadBusyError
+
+Attempt: TypeAlias = Callable[[], Coroutine[Any, Any, list[HitlRequest]]]
+"""Executes an attempt; returns the questions that its run waits for."""
+
+
+@dataclass
+class AgentState:
+    """The state of an in-process Agent.
+
+    ``active_run_id``: the run that has begun and has not ended. It stays set while the run streams, while the run waits for a
+    human, and after an error, so that the run can be resumed. It is None after completion or a definite failure (R8).
+    ``is_streaming``: the agent executes a prompt. ``pending``: the questions that its run waits for. ``messages``: the
+    conversation as the run last saw it.
+    """
+
+    active_run_id: str | None = None
+    is_streaming: bool = False
+    pending: list[HitlRequest] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+
+
+class ActivePrompt:
+    """Executes one prompt at a time, and keeps ``state`` meanwhile."""
+
+    def __init__(self, state: AgentState) -> None:
+        self._state = state
+        self._task: asyncio.Task[list[HitlRequest]] | None = None
+        self._over: asyncio.Event | None = None
+        self._aborting = False
+
+    def check_idle(self) -> None:
+        """Raise ThreadBusyError while a prompt is executed."""
+        if self._state.is_streaming:
+            raise ThreadBusyError(
+                f"run {self._state.active_run_id} of this agent is under way; await it first",
+                run_id=self._state.active_run_id,
+            )
+
+    @contextmanager
+    def begin(self) -> Iterator[None]:
+        """Mark the agent as streaming, before its first call of the store. Raise ThreadBusyError if it is streaming."""
+        self.check_idle()
+        self._state.is_streaming, self._over, self._aborting = True, asyncio.Event(), False
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._state.is_streaming, self._over, self._task = False, None, None
+
+    async def execute(self, run_id: str, attempt: Attempt) -> None:
+        """Execute an attempt of the run within :meth:`begin`, and set the state to its outcome."""
+        if self._aborting:
+            self._raise_aborted(run_id)
+        self._task = asyncio.create_task(attempt(), name=f"run {run_id}")
+        try:
+            self._state.pending = await _joined(self._task)
+        except asyncio.CancelledError:
+            if not self._aborting:
+                raise
+            self._raise_aborted(run_id)
+        except IncompleteToolCycleError:
+            self._state.active_run_id = None
+            raise
+        if not self._state.pending:
+            self._state.active_run_id = None
+
+    async def abort(self) -> None:
+        """Cancel the prompt that is executed, and wait until it has stopped; do nothing if there is none."""
+        if (over := self._over) is not None:
+            self._aborting = True
+            if self._task is not None:
+                self._task.cancel()
+            await over.wait()
+
+    def _raise_aborted(self, run_id: str) -> NoReturn:
+        self._state.active_run_id = None
+        raise AgentCancelledError(f"run {run_id} was aborted", run_id=run_id) from None
+
+
+async def _joined(task: asyncio.Task[list[HitlRequest]]) -> list[HitlRequest]:
+    """Return the task's result. If the caller is cancelled, cancel the task and wait for its end."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait((task,))
+        raise

@@ -1,0 +1,384 @@
+"""Agent: a model with its tools. It prompts, asks and forks over any checkpointer, and serves the runs of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..domain.json_bounds import JsonObject, JsonValue
+from ..domain.messages import Message, Part
+from ..domain.requests import HitlRequest
+from ..domain.runs import ForkOnceResult
+from ..domain.validation import check_id, new_id
+from ..errors import (
+    CapabilityMissingError,
+    HitlBindingError,
+    HitlNoPendingRequestError,
+    InvalidInputError,
+    NothingToRunError,
+    RunAlreadyClaimedError,
+    RunAlreadyCompletedError,
+    RunNotClaimedError,
+    ThreadBusyError,
+)
+from ..execution.context import RunContext
+from ..support.optional_imports import load
+from .active_prompt import ActivePrompt, AgentState
+from .channels import Channel, CheckpointedChannel, InMemoryChannel
+from .local_attempt import Listener, Listeners, LocalAttempt, external_run
+from .local_probe import probe
+from .local_thread import LocalThread, capability
+
+if TYPE_CHECKING:
+    from pydantic_ai import Agent as Engine
+    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.models import Model
+    from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.toolsets import AbstractToolset
+    from pydantic_ai.usage import UsageLimits
+
+    from ..ports.stores import Checkpointer
+    from .budgets import Budget
+
+
+class Agent:
+    """A model with tools.
+
+    In one process the agent keeps its conversation under ``thread_id`` in ``checkpointer``; without these two, in memory only.
+    The same object serves the runs of a worker: ``App(agents={"support": agent})``. The worker's run then supplies the
+    checkpointer, the thread and the channel.
+
+    ``model``: ``"provider:model"`` or a pydantic-ai model. ``tools``: functions or pydantic-ai tools. ``system_prompt``: one
+    text or several. ``middleware``: pydantic-ai capabilities, such as :class:`~runyard.hitl.ApprovalPolicyMiddleware`.
+    ``channel``: where questions wait; by default the checkpointer, or this process if there is none. ``output_type``,
+    ``toolsets``, ``model_settings``, ``retries``: as for :class:`pydantic_ai.Agent`. ``deps``: the value of ``ctx.deps`` in
+    tools, or a function, also an async one, that makes it from a :class:`RunContext`. ``budget``: one limit or several on the
+    usage of a run or of the thread. ``usage_limits``: pydantic-ai's limits for one attempt. ``engine``: a finished
+    :class:`pydantic_ai.Agent`; it excludes the arguments that describe one.
+
+    Each model response and each tool result is stored before the next step starts. :meth:`resume` continues after the last
+    stored one.
+
+    Raises InvalidInputError if ``engine`` comes with arguments that describe one, or if the channels of the agent and of its
+    tools differ; ExtraMissingError without the extra ``agents``.
+    """
+
+    def __init__(
+        self,
+        model: Model | str | None = None,
+        *,
+        tools: Sequence[Any] = (),
+        system_prompt: str | Sequence[str] = (),
+        middleware: Sequence[AbstractCapability[Any]] = (),
+        channel: Channel | None = None,
+        checkpointer: Checkpointer | None = None,
+        thread_id: str | None = None,
+        output_type: Any = str,
+        toolsets: Sequence[AbstractToolset[Any]] = (),
+        model_settings: ModelSettings | None = None,
+        retries: int | None = None,
+        deps: Any = None,
+        budget: Budget | Sequence[Budget] | None = None,
+        usage_limits: UsageLimits | None = None,
+        name: str | None = None,
+        engine: Engine[Any, Any] | None = None,
+    ) -> None:
+        described = any((model, tools, system_prompt, middleware, toolsets, model_settings)) or output_type is not str
+        if engine is not None and described:
+            raise InvalidInputError("an engine is complete; give the tools and the middleware to the engine", field="engine")
+        described_as: dict[str, Any] = {
+            "tools": tools,
+            "instructions": [system_prompt] if isinstance(system_prompt, str) else list(system_prompt),
+            "capabilities": list(middleware),
+            "output_type": output_type,
+            "toolsets": list(toolsets),
+            "model_settings": model_settings,
+            "retries": retries,
+            "name": name,
+            "defer_model_check": True,
+        }
+        self.engine: Engine[Any, Any] = engine or load("pydantic_ai").Agent(model, **described_as)
+        self.name = name or self.engine.name
+        self.deps, self.budget, self.usage_limits = deps, budget, usage_limits
+        self.state = AgentState()
+        self._active = ActivePrompt(self.state)
+        channels = (channel, *load("runyard.hitl").bound_channels(self.engine))
+        self._channels: list[Channel] = [each for each in channels if each is not None]
+        self._checkpointer, self.thread_id = checkpointer, thread_id
+        self._listeners = Listeners()
+        self._local_thread: LocalThread | None = None
+        self._claiming: str | None = None
+        if thread_id is not None:
+            check_id(thread_id, "thread_id")
+        for bound in self._bound:
+            if thread_id not in (None, bound.thread_id):
+                raise InvalidInputError(
+                    f"the channel is bound to thread {bound.thread_id!r} and the agent to {thread_id!r}; bind both to one",
+                    field="channel",
+                )
+        self.channel = self._one_channel()
+
+    async def __call__(self, ctx: RunContext) -> None:
+        """Execute a run of a worker."""
+        from .engine import serve
+
+        await serve(self.engine, deps=self.deps, budget=self.budget, usage_limits=self.usage_limits)(ctx)
+
+    async def prompt(self, message: str | Message | list[Part] | None, run_id: str | None = None) -> str:
+        """Run one prompt until the final assistant message, or until it waits for a human. Return its run id (R1).
+
+        ``run_id``: the run's id, or None for a new one. A :class:`~runyard.hitl.CheckpointedChannel` requires the id that it is
+        bound to (H2). ``message`` None continues from the last message; with the id of an interrupted run it resumes that run
+        (R9). While a run waits for a human, ``state.active_run_id`` stays set and ``state.pending`` has the questions;
+        :meth:`respond` continues the run.
+
+        Raises:
+        - HitlBindingError (a ValueError) for another run id than the channel's;
+        - ThreadBusyError while a run of the thread is being executed or waits for a human (R4);
+        - RunAlreadyCompletedError;
+        - RunAlreadyClaimedError: :meth:`resume` the run. If the run's process died before it stored the prompt, prompt under
+          another id: a run whose prompt is about to be stored looks the same;
+        - NothingToRunError;
+        - IncompleteToolCycleError;
+        - the error of the model's provider: the run is then not completed and can be resumed (R7, R8).
+        """
+        self._check_binding(run_id)
+        with self._active.begin():
+            return await self._prompt(self._thread(), message, run_id)
+
+    async def _prompt(self, local_thread: LocalThread, message: str | Message | list[Part] | None, run_id: str | None) -> str:
+        if message is None and run_id is not None and any(m.run_id == run_id for m in (await local_thread.load()).messages):
+            return await self._resume(local_thread, run_id)
+        if pending := await local_thread.pending():
+            ids = [request.request_id for request in pending]
+            raise ThreadBusyError(
+                f"run {pending[0].run_id} waits for an answer to {', '.join(ids)}; respond, or abort_pending",
+                run_id=pending[0].run_id,
+                request_ids=ids,
+            )
+        run_id = check_id(run_id, "run_id") if run_id is not None else new_id()
+        given = None if message is None else _as_message(message, run_id)
+        if given is None:
+            _check_something_to_run(await local_thread.counts(await local_thread.load(), run_id), local_thread.thread_id)
+        await self._claim(local_thread, run_id)
+        self.state.active_run_id = run_id
+        await local_thread.append([given] if given is not None else [])
+        self._claiming = None
+        await self._execute(local_thread, run_id, given, fresh=True)
+        return run_id
+
+    async def _claim(self, local_thread: LocalThread, run_id: str) -> None:
+        """Claim the run.
+
+        Accept a claim that this object made before, as long as nothing is stored for the run (R9): the answer of the earlier
+        claim may have been lost.
+        """
+        again, self._claiming = self._claiming == run_id, run_id
+        try:
+            await local_thread.claim(run_id)
+        except (RunAlreadyClaimedError, RunAlreadyCompletedError) as refused:
+            stored = any(message.run_id == run_id for message in (await local_thread.load()).messages)
+            if not again or stored or isinstance(refused, RunAlreadyCompletedError):
+                self._claiming = None
+                raise
+
+    async def resume(self, run_id: str | None = None) -> str:
+        """Continue a run after its last stored message: after an error, a crash, or an answer given elsewhere (R8, R9).
+
+        ``run_id``: by default the active run. Returns the run id. Raises NothingToRunError without a run to resume,
+        RunNotClaimedError if the thread has no message of the run, RunAlreadyCompletedError, and the errors of :meth:`prompt`.
+        """
+        run_id = run_id or self.state.active_run_id
+        if run_id is None:
+            raise NothingToRunError("this agent has no interrupted run; give the run_id of the run to resume", field="run_id")
+        with self._active.begin():
+            return await self._resume(self._thread(), run_id)
+
+    async def _resume(self, local_thread: LocalThread, run_id: str) -> str:
+        data = await local_thread.load()
+        own = [message for message in data.messages if message.run_id == run_id]
+        if not own:
+            raise RunNotClaimedError(
+                f"thread {local_thread.thread_id!r} has no message of an open run {run_id!r}", run_id=run_id
+            )
+        if hasattr(local_thread.checkpointer, "snapshot") and await local_thread.completed(run_id):
+            raise RunAlreadyCompletedError(f"run {run_id!r} is completed", run_id=run_id)
+        self.state.active_run_id = run_id
+        await self._execute(local_thread, run_id, own[0] if own[0].role == "user" else None, fresh=False)
+        return run_id
+
+    async def respond(self, answer: JsonValue, request_id: str | None = None, response_id: str | None = None) -> str:
+        """Answer a question of the thread's run and continue that run until it ends or waits again. Return the run id.
+
+        A run that asked several questions together continues after the last answer.
+
+        ``request_id``: the question; None stands for the only pending one. ``response_id``: the name of this response, by which
+        its repetition is recognised. The run keeps its id and its claim (H5). An answer that was given before, by anyone, is
+        not applied again (H4). If questions wait in memory, the prompt that asked continues and this call returns at once.
+
+        Raises HitlAmbiguousError, HitlNoPendingRequestError, HitlStaleAnswerError, HitlAlreadyAnsweredError;
+        HitlInvalidAnswerError: the question stays pending (H3); and the errors of :meth:`prompt`.
+        """
+        if isinstance(self.channel, InMemoryChannel):
+            return self.channel.answer(request_id, answer).run_id or ""
+        with self._active.begin():
+            local_thread = self._thread()
+            responded = await local_thread.requests.answer_request(
+                local_thread.thread_id, answer, request_id=request_id, response_id=response_id
+            )
+            request, run_id = responded.request, responded.request.run_id
+            if run_id is None:
+                raise HitlNoPendingRequestError(f"request {request.request_id} belongs to no run", request_id=request_id)
+            ours = any(message.run_id == run_id for message in (await local_thread.load()).messages)
+            if ours and responded.last:
+                return await self._resume(local_thread, run_id)
+            if ours and responded.created:
+                self.state.active_run_id = run_id
+                self.state.pending = [each for each in await local_thread.pending() if each.run_id == run_id]
+            # The answer to a question of a worker's run is stored here; the run continues in its worker.
+            return run_id
+
+    async def pending(self) -> list[HitlRequest]:
+        """Return the pending questions of the agent's thread, the oldest first, also those of other processes."""
+        if isinstance(self.channel, InMemoryChannel):
+            return self.channel.pending
+        return await self._thread().pending()
+
+    async def abort_pending(self, reason: str = "aborted") -> None:
+        """End the run that waits for a human, without an answer and without a model call (H8).
+
+        Each open tool call gets the error result "aborted: …", then an assistant message says that the run stopped. The
+        conversation can continue. A second call does nothing.
+        """
+        if isinstance(self.channel, InMemoryChannel):
+            for request in self.channel.pending:
+                self.channel.cancel(request.request_id, f"aborted: {reason}")
+            return
+        self._active.check_idle()
+        local_thread = self._thread()
+        for run_id in dict.fromkeys(request.run_id for request in await local_thread.pending()):
+            await local_thread.requests.abort_pending(local_thread.thread_id, reason, run_id=run_id)
+            self.state.pending = []
+            if self.state.active_run_id == run_id:
+                self.state.active_run_id = None
+
+    async def abort(self) -> None:
+        """Stop the prompt that is being executed and wait until it has stopped; do nothing if there is none.
+
+        The prompt raises AgentCancelledError, and its run is not completed.
+        """
+        await self._active.abort()
+
+    async def fork(
+        self,
+        *,
+        after_run_id: str,
+        src_thread_id: str | None = None,
+        new_thread_id: str | None = None,
+        metadata: JsonObject | None = None,
+    ) -> str:
+        """Make a new thread that shares the history of ``src_thread_id`` up to a completed run (F1 to F4).
+
+        ``src_thread_id``: by default the agent's thread. ``new_thread_id``: the id of the new thread, or None for a generated
+        one. ``metadata`` becomes ``extra["fork"]`` of the new thread. Returns the id of the new thread.
+
+        Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError; CapabilityMissingError if the checkpointer
+        cannot fork (R14).
+        """
+        new = new_id() if new_thread_id is None else check_id(new_thread_id, "new_thread_id")
+        fork = capability(self._shared(), "fork")
+        await fork(self._source(src_thread_id), new, after_run_id=after_run_id, metadata=metadata)
+        return new
+
+    async def fork_once(self, *, message: str | Message, after_run_id: str, src_thread_id: str | None = None) -> ForkOnceResult:
+        """Ask a snapshot one question, and write nothing to any thread (F9). Side effects of tools are real.
+
+        The result of a provider's error has the stop reason ``error``. Raises HitlNotAllowedError (a RuntimeError), before it
+        reads the snapshot, if any part of the agent can ask a human; ThreadNotFoundError, RunNotCompletedError,
+        CapabilityMissingError.
+        """
+        return await probe(self, self._shared(), self._source(src_thread_id), after_run_id, _as_message(message, new_id()))
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call ``listener`` with every event of the runs in this process, when it happens.
+
+        The event types are those of :meth:`RunHandle.stream`. Returns a function that ends the subscription.
+        """
+        return self._listeners.subscribe(listener)
+
+    @property
+    def asks_humans(self) -> bool:
+        """Whether any part of the agent can ask a human: a tool, a toolset, the middleware, a channel, a budget."""
+        from .budgets import Budget
+        from .durable_tools import asks_humans
+
+        budgets = [self.budget] if isinstance(self.budget, Budget) else self.budget or []
+        return bool(self._channels) or any(budget.on_exceeded == "ask" for budget in budgets) or asks_humans(self.engine)
+
+    @property
+    def _bound(self) -> Iterator[CheckpointedChannel]:
+        return (channel for channel in self._channels if isinstance(channel, CheckpointedChannel))
+
+    def _one_channel(self) -> Channel | None:
+        """Return the channel for questions.
+
+        Refuse channels that differ: a question on one of them would not be seen on the other.
+        """
+        first = next(iter(self._channels), None)
+        for other in self._channels:
+            if type(other) is not type(first) or (isinstance(first, InMemoryChannel) and other is not first):
+                raise InvalidInputError("the agent and its tools have different channels; give them one", field="channel")
+        if first is None and (self._checkpointer is None or self.thread_id is None):
+            return InMemoryChannel()
+        return first
+
+    def _check_binding(self, run_id: str | None) -> None:
+        """Refuse a run id other than the channel's (H2): its questions outlive the process and name the run."""
+        for bound in self._bound:
+            if run_id != bound.run_id:
+                given = "no run_id was given" if run_id is None else f"run_id {run_id!r} was given"
+                raise HitlBindingError(
+                    f"the channel is bound to run {bound.run_id!r}, but {given}; prompt with run_id={bound.run_id!r}",
+                    bound=bound.run_id,
+                    run_id=run_id,
+                )
+
+    def _shared(self) -> Checkpointer:
+        if self._checkpointer is None:
+            raise CapabilityMissingError("an agent without a checkpointer has no threads to fork", backend=None, method="fork")
+        return self._checkpointer
+
+    def _source(self, thread_id: str | None) -> str:
+        source = thread_id if thread_id is not None else self.thread_id
+        return check_id(source, "src_thread_id")
+
+    def _thread(self) -> LocalThread:
+        """Return the agent's thread; an agent without one gets a thread in memory."""
+        if self._local_thread is None:
+            bound = next(self._bound, None)
+            checkpointer = self._checkpointer or (bound.checkpointer if bound else None)
+            thread_id = self.thread_id or (bound.thread_id if bound else None)
+            if checkpointer is None or thread_id is None:
+                from ..checkpointer import MemoryCheckpointer
+
+                checkpointer, thread_id = MemoryCheckpointer(), thread_id or new_id()
+            self._local_thread = LocalThread(checkpointer, thread_id)
+        return self._local_thread
+
+    async def _execute(self, local_thread: LocalThread, run_id: str, given: Message | None, *, fresh: bool) -> None:
+        """Execute one attempt of a claimed run and set ``state`` to its outcome."""
+        run = external_run(local_thread.thread_id, run_id, given, attempt=1 if fresh else 2)
+        local_attempt = await LocalAttempt.begin(local_thread, run, self._listeners, self.channel, fresh=fresh)
+        self.state.messages = local_attempt.journal.messages
+        await self._active.execute(run_id, lambda: local_attempt.execute(self))
+
+
+def _as_message(message: str | Message | list[Part], run_id: str) -> Message:
+    given = message if isinstance(message, Message) else Message.user(message)
+    return given.model_copy(update={"run_id": run_id})
+
+
+def _check_something_to_run(messages: Sequence[Message], thread_id: str) -> None:
+    last = messages[-1] if messages else None
+    if last is None or (last.role == "assistant" and not last.tool_calls):
+        raise NothingToRunError(f"thread {thread_id!r} ends with nothing to answer; give a message", thread_id=thread_id)

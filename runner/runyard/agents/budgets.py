@@ -1,0 +1,112 @@
+"""Budgets: limits on the usage of a run or its thread. At a limit the agent stops, or asks a human whether to continue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from ..domain.json_bounds import JsonObject
+from ..domain.messages import Usage
+from ..domain.quoting import brief
+from ..errors import BudgetExceededError, InvalidInputError
+
+if TYPE_CHECKING:
+    from ..execution.context import RunContext
+
+GO_ON: Final[JsonObject] = {"type": "boolean"}
+"""Schema of the answer to the question whether to continue: ``true`` grants the same amount once more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Limits on usage, checked before each model request; the request that crosses a limit is the last one.
+
+    ``tokens``: input and output tokens. ``cost``: US dollars; a request without a known price costs nothing. ``steps``: model
+    requests. ``seconds``: time that models and tools took, without the time spent waiting for people.
+
+    ``per``: ``run``, or ``thread`` for this run and all earlier runs of the thread that count. ``on_exceeded``: ``fail`` fails
+    the run with BudgetExceededError, without another attempt; ``ask`` asks a human, and a yes grants the same amount once more.
+
+    Raises InvalidInputError without a limit, and for a limit of 0 or less.
+    """
+
+    tokens: int | None = None
+    cost: float | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    per: Literal["run", "thread"] = "run"
+    on_exceeded: Literal["fail", "ask"] = "fail"
+
+    def __post_init__(self) -> None:
+        limits = [limit for _, limit in self.limits()]
+        if not limits or any(limit <= 0 for limit in limits):
+            raise InvalidInputError("a budget has at least one limit, and each is more than 0", field="budget")
+        if self.per not in ("run", "thread") or self.on_exceeded not in ("fail", "ask"):
+            raise InvalidInputError(
+                f"a budget is per run or thread and fails or asks; got {brief(self.per)}, {brief(self.on_exceeded)}",
+                field="budget",
+            )
+
+    def limits(self) -> Iterator[tuple[str, float]]:
+        """Yield the name and the value of each limit that is set."""
+        for name in ("tokens", "cost", "steps", "seconds"):
+            if (limit := getattr(self, name)) is not None:
+                yield name, limit
+
+
+def amounts(used: Usage) -> dict[str, float]:
+    """Return the amounts that were used, under the names of the limits."""
+    return {
+        "tokens": used.input_tokens + used.output_tokens,
+        "cost": used.cost,
+        "steps": used.requests,
+        "seconds": used.seconds,
+    }
+
+
+class BudgetGuard:
+    """Check the budgets of one attempt of a run, and count how often each limit was extended."""
+
+    def __init__(self, context: RunContext, budgets: Sequence[Budget]) -> None:
+        self._context = context
+        self._budgets = budgets
+        self._before: Usage | None = None
+        self._granted: dict[str, int] = {}
+
+    async def check(self, used: Usage) -> None:
+        """Allow the run another model request, given its usage so far (``used``).
+
+        Raises BudgetExceededError, or suspends the run to ask a human, if a budget is used up.
+        """
+        for budget in self._budgets:
+            if budget.per == "thread":
+                if self._before is None:
+                    self._before = await self._context.thread_usage()
+                spent = amounts(self._before + used)
+            else:
+                spent = amounts(used)
+            for name, limit in budget.limits():
+                await self._check(budget, name, limit, spent[name])
+
+    async def _check(self, budget: Budget, name: str, limit: float, spent: float) -> None:
+        what = f"{budget.per}:{name}"
+        while spent >= limit * (1 + self._granted.get(what, 0)):
+            granted = self._granted.get(what, 0)
+            if budget.on_exceeded == "fail" or not await self._ask(what, limit, granted, spent):
+                raise BudgetExceededError(
+                    f"the {budget.per} has used {spent:g} of {limit * (1 + granted):g} {name}",
+                    budget=name,
+                    per=budget.per,
+                    limit=limit * (1 + granted),
+                    used=spent,
+                )
+            self._granted[what] = granted + 1
+
+    async def _ask(self, what: str, limit: float, granted: int, spent: float) -> bool:
+        per, name = what.split(":")
+        payload: JsonObject = {
+            "question": f"The {per} has used {spent:g} {name}. Grant {limit:g} more?",
+            "budget": {"per": per, "name": name, "limit": limit * (1 + granted), "used": spent},
+        }
+        return await self._context.ask(payload, GO_ON, key=f"budget:{what}:{granted}") is True

@@ -1,0 +1,141 @@
+"""Channels: they bring the questions of an in-process Agent to a human. In a worker the run's own store does that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..domain.json_bounds import JsonValue, check_value
+from ..domain.requests import HitlRequest, check_answer
+from ..domain.validation import check_id
+from ..errors import HitlAmbiguousError, HitlCancelledError, HitlNoPendingRequestError, HitlStaleAnswerError, HitlTimeoutError
+
+if TYPE_CHECKING:
+    from ..ports.stores import Checkpointer
+
+Unsubscribe: TypeAlias = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointedChannel:
+    """A channel that stores questions in a checkpointer. They outlive the process; the prompt that asked one returns.
+
+    The channel is bound to one run: ``run_id`` is the id to give to :meth:`runyard.Agent.prompt` (H2). ``default_timeout``:
+    seconds to wait for an answer to a question without a timeout of its own; None waits without limit.
+    """
+
+    checkpointer: Checkpointer
+    thread_id: str
+    run_id: str
+    default_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        check_id(self.thread_id, "thread_id")
+        check_id(self.run_id, "run_id")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    request: HitlRequest
+    answer: asyncio.Future[JsonValue] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class InMemoryChannel:
+    """A channel in the memory of this process. The prompt that asked a question waits with it.
+
+    ``default_timeout``: as for :class:`CheckpointedChannel`.
+    """
+
+    def __init__(self, *, default_timeout: float | None = None) -> None:
+        self.default_timeout = default_timeout
+        self._waiting: dict[str, _Waiting] = {}
+        self._listeners: dict[object, Callable[[HitlRequest], None]] = {}
+
+    @property
+    def pending(self) -> list[HitlRequest]:
+        """The pending questions, the oldest first."""
+        return [waiting.request for waiting in self._waiting.values()]
+
+    def subscribe(self, listener: Callable[[HitlRequest], None]) -> Unsubscribe:
+        """Call ``listener`` with each question when it is asked. Return a function that ends the subscription."""
+        key = object()
+        self._listeners[key] = listener
+        return lambda: self._listeners.pop(key, None) and None
+
+    def answer(self, request_id: str | None, answer: JsonValue) -> HitlRequest:
+        """Answer a question; None stands for the only pending one. Its prompt continues when the caller yields to the loop.
+
+        Raises HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError; HitlInvalidAnswerError if the answer does
+        not fit the schema, InvalidInputError if it holds too much: the question then stays pending (H3).
+        """
+        waiting = self._choose(request_id)
+        check_value(answer, "answer")
+        check_answer(waiting.request, answer)
+        self._take(waiting).set_result(answer)
+        return waiting.request
+
+    def cancel(self, request_id: str | None, reason: str = "cancelled") -> HitlRequest:
+        """Cancel a question: an approval is denied, ``ask_user`` gets an error result, both with ``reason``.
+
+        Other callers of :meth:`ask` get HitlCancelledError. Raises the errors of :meth:`answer`.
+        """
+        waiting = self._choose(request_id)
+        request, future = waiting.request, self._take(waiting)
+        if request.kind == "approval":
+            future.set_result({"approved": False, "reason": reason})
+        elif "questions" in request.payload:
+            future.set_result({"cancelled": True, "reason": reason})
+        else:
+            future.set_exception(HitlCancelledError(f"the question was cancelled: {reason}", request_id=request.request_id))
+        return request
+
+    async def ask(self, request: HitlRequest) -> JsonValue:
+        """Wait for the answer to ``request``; at its timeout its own default applies (H7).
+
+        Raises HitlTimeoutError if the request is to fail at its timeout, HitlCancelledError.
+        """
+        waiting = _Waiting(request)
+        self._waiting[request.request_id] = waiting
+        for listener in [*self._listeners.values()]:
+            listener(request)
+        try:
+            async with asyncio.timeout(request.timeout):
+                return await waiting.answer
+        except TimeoutError:
+            if waiting.answer.done() and not waiting.answer.cancelled():
+                return waiting.answer.result()  # it came at the same instant and was accepted
+            choice = request.on_deadline or {}
+            if "answer" in choice:
+                return choice["answer"]
+            raise HitlTimeoutError(
+                f"request {request.request_id} was not answered within {request.timeout} s", request_id=request.request_id
+            ) from None
+        finally:
+            self._waiting.pop(request.request_id, None)
+
+    def _take(self, waiting: _Waiting) -> asyncio.Future[JsonValue]:
+        """Remove the question from the pending ones, so that no second answer reaches it."""
+        del self._waiting[waiting.request.request_id]
+        return waiting.answer
+
+    def _choose(self, request_id: str | None) -> _Waiting:
+        if not self._waiting:
+            raise HitlNoPendingRequestError("no question waits on this channel", request_id=request_id)
+        if request_id is None and len(self._waiting) > 1:
+            raise HitlAmbiguousError(
+                f"{len(self._waiting)} questions are pending; give a request_id", request_ids=[*self._waiting]
+            )
+        if request_id is None:
+            return next(iter(self._waiting.values()))
+        if request_id not in self._waiting:
+            raise HitlStaleAnswerError(
+                f"request {request_id} is not pending; pending: {', '.join(self._waiting)}",
+                request_id=request_id,
+                pending=[*self._waiting],
+            )
+        return self._waiting[request_id]
+
+
+Channel: TypeAlias = InMemoryChannel | CheckpointedChannel

@@ -1,0 +1,26 @@
+"""The default model of examples, demos and new projects."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import Final
+
+VARIABLE: Final = "RUNYARD_MODEL"
+DEFAULTS: Final = (
+    ("OPENAI_API_KEY", "openai", "openai:gpt-5.4-mini"),
+    ("ANTHROPIC_API_KEY", "anthropic", "anthropic:claude-haiku-5-5"),
+)
+"""A key in the environment, the SDK for it, and the model that is used with it."""
+
+
+def default_model() -> str | None:
+    """Return the model that the environment offers, as ``"provider:model"``; None if it offers none.
+
+    ``RUNYARD_MODEL`` names any model of pydantic-ai. Without it, OPENAI_API_KEY stands for ``openai:gpt-5.4-mini`` and
+    ANTHROPIC_API_KEY for ``anthropic:claude-haiku-5-5``, if the provider's SDK is installed.
+    """
+    if named := os.environ.get(VARIABLE):
+        return named
+    installed = (model for key, sdk, model in DEFAULTS if os.environ.get(key) and find_spec(sdk) and find_spec("pydantic_ai"))
+    return next(installed, None)

@@ -1,0 +1,123 @@
+"""Downloads of files in messages: refused, unless the operator allows the host (M5).
+
+A model takes a URL as it is, or pydantic-ai downloads the file for it. In the first case the provider fetches it. In the second
+case this process would send a request from its own network to an address that anyone may have written. So each download is
+refused unless ``RUNYARD_FETCH_HOSTS`` has the host: everywhere in a worker's processes, and in other programs inside an attempt
+of a run. pydantic-ai itself limits downloads to http and https, to public addresses (``RUNYARD_FETCH_PRIVATE`` allows others),
+and to few redirects, which stay within the hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from functools import cache
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic_ai.messages import FileUrl, ModelMessage, ModelRequest, ToolReturnPart, UserPromptPart
+
+from ..errors import FetchNotAllowedError
+from ..execution.steps import current_context
+from ..support.settings import FetchSettings
+
+Download: TypeAlias = Callable[..., Awaitable[Any]]
+
+BUDGETED: Final = "_download_within_request_budget"
+"""The function in ``pydantic_ai.models`` that every download of a file in a message calls."""
+FETCH: Final = "safe_download"
+"""The function in ``pydantic_ai._ssrf`` that sends the request."""
+
+_hosts: ContextVar[Collection[str] | None] = ContextVar("runyard_fetch_hosts", default=None)
+_everywhere = False
+"""Whether downloads are refused outside of attempts too."""
+
+
+@cache
+def from_environment() -> FetchSettings:
+    """Return the operator's settings."""
+    return FetchSettings()
+
+
+def check(messages: Iterable[ModelMessage]) -> None:
+    """Raise FetchNotAllowedError if a file in ``messages`` would be downloaded from a host that is not allowed.
+
+    If this version of pydantic-ai cannot be guarded, every file by URL counts as a download.
+    """
+    for file in _files(messages):
+        if file.force_download or not guarded():
+            check_host(file.url)
+
+
+def check_host(url: str) -> None:
+    """Raise FetchNotAllowedError unless the operator allows the host of ``url``."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        host = ""
+    if host.rstrip(".") not in from_environment().fetch_hosts:
+        raise FetchNotAllowedError(
+            f"the host {host or 'of the URL'} of a file is not among RUNYARD_FETCH_HOSTS; send the file as data, or allow the "
+            "host",
+            host=host,
+        )
+
+
+def guard_process() -> bool:
+    """Refuse downloads in the whole process from now on. Return False if this version of pydantic-ai cannot be guarded.
+
+    For a process that executes runs: threads and event loops that an agent starts do not carry its run's context.
+    """
+    global _everywhere
+    _everywhere = True
+    return guarded()
+
+
+@cache
+def guarded() -> bool:
+    """Put the guard around pydantic-ai's downloads. Return False if its functions are not found."""
+    from pydantic_ai import _ssrf, models
+
+    download, fetch = getattr(models, BUDGETED, None), getattr(_ssrf, FETCH, None)
+    if download is None or fetch is None:
+        return False
+    setattr(models, BUDGETED, _refusing(download))
+    setattr(_ssrf, FETCH, _within_hosts(fetch))
+    return True
+
+
+def _refusing(download: Download) -> Download:
+    async def guarded_download(url: str, *, allow_local: bool = False, **options: Any) -> Any:
+        if current_context.get() is None and not _everywhere:  # the host program's own download, not a run's
+            return await download(url, allow_local=allow_local, **options)
+        check_host(url)
+        token = _hosts.set(from_environment().fetch_hosts)
+        try:
+            return await download(url, allow_local=from_environment().fetch_private, **options)
+        finally:
+            _hosts.reset(token)
+
+    return guarded_download
+
+
+def _within_hosts(fetch: Download) -> Download:
+    async def fetch_within(url: str, *args: Any, **options: Any) -> Any:
+        hosts = _hosts.get()
+        return await fetch(url, *args, **options | ({"allowed_domains": [*hosts]} if hosts is not None else {}))
+
+    return fetch_within
+
+
+def _files(messages: Iterable[ModelMessage]) -> Iterator[FileUrl]:
+    for message in messages:
+        if not isinstance(message, ModelRequest):
+            continue
+        for part in message.parts:
+            content = part.content if isinstance(part, UserPromptPart | ToolReturnPart) else None
+            if isinstance(content, FileUrl):
+                yield content
+            elif isinstance(content, Sequence) and not isinstance(content, str | bytes):
+                yield from (item for item in content if isinstance(item, FileUrl))
+
+
+guarded()

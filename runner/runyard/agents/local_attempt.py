@@ -1,0 +1,259 @@
+"""One attempt of a run in this process, without a worker: its context writes through a checkpointer (R17)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from ..domain.approvals import DENIED_IN_TIME
+from ..domain.events import Event
+from ..domain.json_bounds import JsonObject, JsonValue
+from ..domain.messages import Message, Usage
+from ..domain.requests import HitlRequest
+from ..domain.runs import Run, RunKind
+from ..domain.states import RunStatus
+from ..domain.threads import CheckpointData
+from ..domain.tool_cycles import cycles_closed
+from ..errors import AgentCancelledError, IncompleteToolCycleError
+from ..events.writer import EventEmitter
+from ..execution.attempt_ends import describe
+from ..execution.context import Remainder, RunContext
+from ..execution.control_signals import Suspend, signals_in, unwrap
+from ..execution.steps import current_context
+from ..execution.transcript import completed_events, requested_event
+from ..ports.refs import AttemptToken
+from ..ports.results import Ledger, Step
+from .channels import Channel, InMemoryChannel
+from .local_thread import RESERVED, LocalThread
+
+Work: TypeAlias = Callable[[RunContext], Awaitable[None]]
+Listener: TypeAlias = Callable[[Event], None]
+
+
+class Listeners:
+    """The subscribers to the events of an Agent's runs, called at once and in order. A worker has an EventWriter instead."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[object, Listener] = {}
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        key = object()
+        self._listeners[key] = listener
+        return lambda: self._listeners.pop(key, None) and None
+
+    def pending(self, stream: EventEmitter, *, urgent: bool = False) -> None:
+        """Deliver the new events of ``stream``."""
+        for event in stream.take():
+            for listener in [*self._listeners.values()]:
+                try:
+                    listener(event)
+                except Exception:  # a failing listener must not fail the run
+                    import structlog
+
+                    structlog.get_logger("runyard.agent").exception("listener_failed", event_type=event.type)
+
+
+def external_run(thread_id: str, run_id: str, given: Message | None, *, attempt: int = 1, kind: RunKind = "external") -> Run:
+    """Return a run, as its agent sees it, that no store has a row of. ``given``: its prompt."""
+    now = datetime.now(UTC)
+    return Run(
+        thread_id=thread_id,
+        run_id=run_id,
+        kind=kind,
+        status=RunStatus.RUNNING,
+        input=given,
+        accepted_at=now,
+        started_at=now,
+        attempt=attempt,
+        fence=int(now.timestamp() * 1_000_000),
+    )
+
+
+class LocalJournal:
+    """The journal of an in-process run.
+
+    ``messages``: the run's context and the run's own messages; the first ``before`` of them are the context.
+    """
+
+    durable = True
+
+    def __init__(self, local_thread: LocalThread, run_id: str, data: CheckpointData, messages: list[Message]) -> None:
+        self._local_thread = local_thread
+        self._run_id = run_id
+        self._data = data
+        self.messages = messages
+        self.before = sum(message.run_id != run_id for message in messages)
+
+    async def context(self) -> list[Message]:
+        return [*self.messages]
+
+    async def ledger(self) -> Ledger:
+        return await self._local_thread.ledger(self._run_id, self._data)
+
+    async def thread_usage(self) -> Usage:
+        """Return the usage of the thread's other runs, as their messages carry it."""
+        return sum((m.usage for m in self.messages[: self.before] if m.usage is not None), start=Usage())
+
+    async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]:
+        own = [message.model_copy(update={"run_id": self._run_id}) for message in messages]
+        await self._local_thread.append(own)
+        self.messages += own
+        return own
+
+    async def start_step(self, key: str) -> Step | None:
+        ledger = await self._local_thread.ledger(self._run_id, await self._local_thread.load())
+        if key in ledger.steps:
+            return ledger.steps[key]
+        await self._local_thread.save_step(self._run_id, Step(key, done=False))
+        return None
+
+    async def finish_step(self, key: str, result: Any) -> None:
+        await self._local_thread.save_step(self._run_id, Step(key, done=True, result=result))
+
+
+class LocalContext(RunContext):
+    """A context whose questions go to the Agent's channel."""
+
+    def __init__(self, *args: Any, channel: Channel | None, **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        self._channel = channel
+
+    async def _ask(self, key: str, request: HitlRequest, timeout: float | None, on_timeout: JsonObject | None) -> JsonValue:
+        channel = self._channel
+        if timeout is None and channel is not None and channel.default_timeout is not None:
+            timeout = channel.default_timeout
+            on_timeout = on_timeout or (DENIED_IN_TIME if request.kind == "approval" else None)
+        if not isinstance(channel, InMemoryChannel):
+            return await super()._ask(key, request, timeout, on_timeout)
+        where = {"request_id": self._id(key), "thread_id": self.thread_id, "run_id": self.run_id}
+        asked = request.model_copy(update={**where, "timeout": timeout, "on_deadline": on_timeout})
+        self._stream.emit(*requested_event(asked))
+        answer = await channel.ask(asked)
+        self._stream.emit("hitl.answered", {"request_id": asked.request_id, "answer": answer})
+        return answer
+
+
+@dataclass
+class LocalAttempt:
+    """One attempt of a run that the caller claimed. ``fresh``: no earlier attempt exists."""
+
+    local_thread: LocalThread
+    run: Run
+    data: CheckpointData
+    journal: LocalJournal
+    stream: EventEmitter
+    channel: Channel | None
+    fresh: bool = True
+    left: Remainder = field(default_factory=Remainder.nothing)
+
+    @classmethod
+    async def begin(
+        cls, local_thread: LocalThread, run: Run, listeners: Listeners, channel: Channel | None, *, fresh: bool
+    ) -> LocalAttempt:
+        data = await local_thread.load()
+        messages = await local_thread.counts(data, run.run_id)
+        journal = LocalJournal(local_thread, run.run_id, data, messages)
+        stream = EventEmitter(listeners, AttemptToken(local_thread.thread_key, run.run_id, run.fence or 1), run.thread_id)
+        return cls(local_thread, run, data, journal, stream, channel, fresh)
+
+    async def execute(self, work: Work) -> list[HitlRequest]:
+        """Execute ``work`` until the run completes or waits for a human. Return the requests that it waits for.
+
+        Raises the agent's error, IncompleteToolCycleError (R5), AgentCancelledError.
+        """
+        try:
+            await self._announce()
+            while True:
+                error = await self._attempt(work)
+                signals = [*signals_in(error)] if error else []
+                signals += [self.left.signal] if self.left.signal else []
+                if self.left.requests and any(isinstance(signal, Suspend) for signal in signals):
+                    if waiting := await self._suspend():
+                        return waiting
+                    continue  # an answer came while the question was being stored
+                if isinstance(error, asyncio.CancelledError):
+                    raise AgentCancelledError("the agent cancelled its own task", run_id=self.run.run_id)
+                if error is not None:
+                    raise unwrap(error)
+                await self._complete()
+                return []
+        except BaseException as error:
+            self.stream.emit("run.failed", {"status": "failed", "error": describe(error).model_dump(mode="json")})
+            raise
+        finally:
+            self.stream.close()
+
+    async def _announce(self) -> None:
+        if self.fresh:
+            self.stream.emit("run.started", {"attempt": 1})
+            for kind, data in completed_events(self.journal.messages[self.journal.before :]):
+                self.stream.emit(kind, data)
+            return
+        answered = [r for r in (await self.journal.ledger()).requests.values() if r.answered_at is not None]
+        last = self.journal.messages[-1].id if len(self.journal.messages) > self.journal.before else None
+        self.stream.emit("run.resumed" if answered else "run.rewound", {"attempt": self.run.attempt, "message_id": last})
+        for request in answered:
+            self.stream.emit("hitl.answered", {"request_id": request.request_id, "answer": request.answer})
+
+    async def _attempt(self, work: Work) -> BaseException | None:
+        extra = {key: value for key, value in self.data.extra.items() if key != RESERVED}
+        ledger = await self.journal.ledger()
+        context = LocalContext(self.run, self.journal, self.stream, extra=extra, ledger=ledger, channel=self.channel)
+        task = asyncio.create_task(_within(context, work), name=f"agent of run {self.run.run_id}")
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            context.stop()
+            task.cancel()
+            await asyncio.wait((task,))
+            raise
+        finally:
+            self.left = await context.remainder()
+        if not task.cancelled() and task.exception() is None and self.left.signal is None:
+            return None
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if not self.left.requests:
+            await self._append(self.left.messages)  # keeps the finished messages of a failed attempt
+        return error
+
+    async def _append(self, messages: Sequence[Message]) -> None:
+        stored = await self.journal.append(messages, first_event=0)
+        for kind, data in completed_events(stored):
+            self.stream.emit(kind, data)
+
+    async def _suspend(self) -> list[HitlRequest]:
+        """Store the questions, then emit their events (H1, H11). Return none of them if one has an answer already."""
+        await self._append(self.left.messages)
+        if self.left.extra:
+            await self.local_thread.checkpointer.save_extra(self.run.thread_id, self.left.extra)
+        asked = self.left.requests
+        await self.local_thread.requests.save_requests(self.run.thread_id, asked, run_id=self.run.run_id)
+        kept = await self.local_thread.requests.load_requests(self.run.thread_id, run_id=self.run.run_id)
+        ids = {request.request_id for request in asked}
+        waiting = [request for request in kept if request.request_id in ids]
+        self.data = await self.local_thread.load()
+        if any(request.answered_at is not None for request in waiting):
+            return []
+        for request in waiting:
+            self.stream.emit(*requested_event(request))
+        self.stream.emit("run.suspended", {"status": "suspended", "request_ids": [request.request_id for request in waiting]})
+        return waiting
+
+    async def _complete(self) -> None:
+        own = [*self.journal.messages[self.journal.before :], *self.left.messages]
+        whole = cycles_closed(self.journal.messages[: self.journal.before], own)
+        await self._append(self.left.messages)
+        if not whole:
+            raise IncompleteToolCycleError(
+                "a tool call of the run has no result directly after it", thread_id=self.run.thread_id, run_id=self.run.run_id
+            )
+        await self.local_thread.complete(self.run.run_id, self.left.extra)
+        self.stream.emit("run.completed", {"status": "completed"})
+
+
+async def _within(context: RunContext, work: Work) -> None:
+    current_context.set(context)
+    await work(context)

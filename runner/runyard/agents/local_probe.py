@@ -1,0 +1,58 @@
+"""A probe in this process: one prompt on a snapshot, executed like a worker's probe; nothing is stored (F9)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ..domain.messages import Message
+from ..domain.runs import ForkOnceResult
+from ..errors import AgentCancelledError, HitlNotAllowedError
+from ..events.writer import EventEmitter
+from ..execution.context import RunContext
+from ..execution.control_signals import unwrap
+from ..execution.journal import ProbeJournal
+from ..execution.steps import current_context
+from ..ports.refs import AttemptToken
+from .local_attempt import Listeners, external_run
+from .local_thread import RESERVED, capability
+
+if TYPE_CHECKING:
+    from ..ports.stores import Checkpointer
+    from .agent import Agent
+
+
+async def probe(
+    agent: Agent, checkpointer: Checkpointer, src_thread_id: str, after_run_id: str, message: Message
+) -> ForkOnceResult:
+    """Ask the snapshot after a run one question. Raises the errors of :meth:`runyard.Agent.fork_once`."""
+    from ..execution.fork_runs import probe_outcome  # imports the metrics
+
+    if agent.asks_humans:
+        raise HitlNotAllowedError(
+            f"agent {agent.name!r} asks humans, and a probe cannot; build an agent without HITL tools, middleware and channel",
+            agent=agent.name,
+        )
+    snapshot = await capability(checkpointer, "snapshot")(src_thread_id, after_run_id=after_run_id)
+    data = await checkpointer.load(src_thread_id)
+    extra = {key: value for key, value in data.extra.items() if key != RESERVED} if data is not None else {}
+    assert message.run_id is not None
+    run = external_run(src_thread_id, message.run_id, message, kind="fork_once")
+    journal = ProbeJournal(snapshot, run)
+    context = RunContext(run, journal, EventEmitter(Listeners(), AttemptToken(0, run.run_id, 0), src_thread_id), extra=extra)
+
+    async def work() -> None:
+        current_context.set(context)
+        await agent(context)
+
+    task = asyncio.create_task(work(), name=f"probe of thread {src_thread_id}")
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait((task,))
+        raise
+    left = await context.remainder()
+    cancelled = AgentCancelledError("the agent cancelled its own task", run_id=run.run_id)
+    error = cancelled if task.cancelled() else task.exception()
+    return probe_outcome([*journal.written, *left.messages], unwrap(error) if error else None)

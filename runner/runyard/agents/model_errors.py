@@ -1,0 +1,46 @@
+"""Errors of models: which of them another attempt may get past (R7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pydantic_ai.exceptions import (
+    AgentRunError,
+    FallbackExceptionGroup,
+    ModelAPIError,
+    ModelHTTPError,
+    ModelQuotaExceededError,
+    ModelRequestRejectedError,
+    UserError,
+)
+
+PASSING: Final = (408, 409, 425, 429)
+"""HTTP statuses below 500 after which the same request may succeed."""
+
+
+@contextmanager
+def judged() -> Iterator[None]:
+    """Set ``retryable = False`` on an error of pydantic-ai that another attempt would only repeat, and raise it again."""
+    try:
+        yield
+    except (AgentRunError, UserError, FallbackExceptionGroup) as error:
+        if not worth_another(error):
+            error.retryable = False  # type: ignore[union-attr]
+        raise
+
+
+def worth_another(error: BaseException) -> bool:
+    """Return whether another attempt may succeed.
+
+    A provider's rate limits, failures and lost connections pass. A request that the provider or pydantic-ai refused would be
+    refused again.
+    """
+    if isinstance(error, FallbackExceptionGroup):
+        return any(worth_another(inner) for inner in error.exceptions)
+    if isinstance(error, ModelHTTPError) and error.provider_retry_hint is not None:
+        return error.provider_retry_hint
+    if not isinstance(error, ModelAPIError) or isinstance(error, ModelRequestRejectedError | ModelQuotaExceededError):
+        return False
+    return not isinstance(error, ModelHTTPError) or error.status_code in PASSING or error.status_code >= 500

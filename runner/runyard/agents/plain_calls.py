@@ -1,0 +1,132 @@
+"""Models and tools in plain functions: one durable model request, one durable tool call (:meth:`RunContext.model`)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic
+
+from pydantic import TypeAdapter
+from pydantic_core import to_json, to_jsonable_python
+
+from ..domain.json_bounds import JsonObject
+from ..domain.messages import Message, ToolCallPart
+from ..execution.context import Output
+from ..execution.steps import OnUnknown, current_step, takes
+
+if TYPE_CHECKING:
+    from pydantic_ai import Tool
+    from pydantic_ai.models import Model
+    from pydantic_ai.settings import ModelSettings
+
+    from ..execution.context import RunContext
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer(Generic[Output]):
+    """A model's answer. ``message`` can be appended to the run. ``output`` is None if the model called tools."""
+
+    message: Message
+    output: Output | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the message."""
+        return self.message.text
+
+    @property
+    def tool_calls(self) -> list[ToolCallPart]:
+        """The tool calls of the model, to be executed by :meth:`RunContext.tool`."""
+        return self.message.tool_calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest(Generic[Output]):
+    """The arguments of one model request, as in :meth:`RunContext.model`."""
+
+    model: Model[Any] | str
+    messages: Sequence[Message]
+    tools: Sequence[Callable[..., Any] | Tool[Any]] = ()
+    output_type: type[Output]
+    instructions: str | None = None
+    settings: ModelSettings | None = None
+    stream: bool = False
+
+    async def make(self, ctx: RunContext) -> JsonObject:
+        """Send the request. Return the answer as JSON to record."""
+        from pydantic_ai import Agent, DeferredToolRequests
+        from pydantic_ai import Tool as FunctionTool
+        from pydantic_ai.messages import ModelResponse
+        from pydantic_ai.toolsets import ExternalToolset
+
+        from . import message_codec
+        from .model_errors import judged
+        from .models import model_named
+        from .provider_quirks import Fitted
+        from .streaming import relay
+
+        tools = [tool if isinstance(tool, FunctionTool) else FunctionTool(tool) for tool in self.tools]
+        agent: Agent[None, Any] = Agent(
+            model_named(self.model) if isinstance(self.model, str) else self.model,
+            output_type=[self.output_type, DeferredToolRequests] if tools else self.output_type,
+            instructions=self.instructions,
+            model_settings=self.settings,
+            toolsets=[ExternalToolset([tool.tool_def for tool in tools])],
+            capabilities=[Fitted()],
+        )
+
+        async def handler(_: object, events: AsyncIterable[Any]) -> None:
+            await relay(ctx, events)
+
+        ctx.discard_stream()
+        with judged():
+            result = await agent.run(
+                message_history=await message_codec.to_model_in_slices(self.messages),
+                event_stream_handler=handler if self.stream else None,
+            )
+        response = next(m for m in reversed(result.new_messages()) if isinstance(m, ModelResponse))
+        message = message_codec.from_response(response)
+        message.usage = message_codec.usage_of_run(result.usage)
+        output = None if isinstance(result.output, DeferredToolRequests) else to_jsonable_python(result.output)
+        if output is not None and message.tool_calls:  # an output tool of pydantic-ai carried the output
+            message = Message.assistant(to_json(output).decode(), usage=message.usage)
+        return {"message": ctx.named(message).model_dump(mode="json"), "output": output}
+
+
+async def model(ctx: RunContext, request: ModelRequest[Output], key: str | None) -> ModelAnswer[Output]:
+    """Send ``request`` as a step of the run: its answer is recorded, and its usage counted once."""
+    made: JsonObject | None = None
+
+    async def model() -> JsonObject:
+        nonlocal made
+        made = await request.make(ctx)
+        return made
+
+    recorded = await ctx.step(model, key=key)
+    message = Message.model_validate(recorded["message"])
+    if made is not None:
+        ctx.usage_meter.add(message.usage, message.id)
+    else:
+        ctx.usage_meter.found(message.usage, message.id)
+    if message.tool_calls:
+        return ModelAnswer(message)
+    return ModelAnswer(message, TypeAdapter(request.output_type).validate_python(recorded["output"]))
+
+
+async def tool(ctx: RunContext, fn: Callable[..., Any], call: ToolCallPart, key: str, on_unknown: OnUnknown) -> Any:
+    """Execute ``call`` with ``fn`` as the step ``key``, and emit events at its start and end."""
+
+    async def execute() -> Any:
+        await ctx.emit({"call_id": call.id, "name": call.name, "arguments": call.arguments}, type="tool.started")
+        failed = True
+        try:
+            named = {"idempotency_key": current_step().idempotency_key} if takes(fn, "idempotency_key") else {}
+            result = fn(**{**named, **call.arguments})
+            result = await result if inspect.isawaitable(result) else result
+            failed = False
+        finally:
+            await ctx.emit({"call_id": call.id, "name": call.name, "is_error": failed}, type="tool.completed")
+        return result
+
+    return await ctx.step(execute, key=key, on_unknown=on_unknown)

@@ -1,0 +1,105 @@
+"""Adaptation of a conversation to the next model: an earlier part may come from another provider or from a caller.
+
+pydantic-ai translates between providers. This module handles the cases in which a provider would refuse the result.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import is_not
+from typing import Any, Final
+
+from pydantic_ai import RunContext
+from pydantic_ai.capabilities import CapabilityOrdering
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    TextPart,
+    ThinkingPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model, ModelRequestContext
+from pydantic_ai.models.wrapper import WrapperModel
+
+from .downloads import check
+from .durable_tools import Capability
+
+OPENING: Final = "(The assistant speaks first.)"
+"""User text for a conversation that begins with the assistant: Anthropic and Google require the user's turn first."""
+
+
+def unwrapped(model: Model[Any]) -> Model[Any]:
+    """Return the model inside of wrappers."""
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    return model
+
+
+@dataclass
+class Fitted(Capability):
+    """Adapts each request to its model and refuses downloads. The stored messages stay as they are."""
+
+    def get_ordering(self) -> CapabilityOrdering | None:
+        return CapabilityOrdering(position="innermost")
+
+    async def before_model_request(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> ModelRequestContext:
+        check(request_context.messages)
+        return replace(request_context, messages=fitting(request_context.messages, request_context.model))
+
+
+def fitting(messages: Sequence[ModelMessage], model: Model[Any]) -> list[ModelMessage]:
+    """Return ``messages`` as ``model`` accepts them."""
+    inner = unwrapped(model)
+    chat, claude = _is(inner, "openai", "OpenAIChatModel"), _is(inner, "anthropic", "AnthropicModel")
+    fitted: list[ModelMessage] = []
+    for message in messages:
+        if isinstance(message, ModelResponse):
+            parts = [
+                _without_item(part) if chat else part for part in message.parts if not _says_nothing(part, inner.system, claude)
+            ]
+            if message.parts and not parts:
+                continue
+            if any(map(is_not, parts, message.parts)) or len(parts) < len(message.parts):
+                message = replace(message, parts=parts)
+        elif [*map(_is_shown, message.parts)] != sorted(map(_is_shown, message.parts)):
+            message = replace(message, parts=sorted(message.parts, key=_is_shown))
+        fitted.append(message)
+    prompted = next((n for n, message in enumerate(fitted) if _speaks(message)), None)
+    if prompted is not None and isinstance(fitted[prompted], ModelResponse):
+        fitted.insert(prompted, ModelRequest(parts=[UserPromptPart(OPENING)]))
+    return fitted
+
+
+def _is_shown(part: ModelRequestPart) -> bool:
+    """Return whether the part is user content for the model. All results of a model's calls must come before such parts."""
+    return part.part_kind in ("user-prompt", "retry-feedback")
+
+
+def _speaks(message: ModelMessage) -> bool:
+    return isinstance(message, ModelResponse) or any(part.part_kind != "system-prompt" for part in message.parts)
+
+
+def _is(model: Model[Any], provider: str, name: str) -> bool:
+    """Return whether ``model`` is of the class ``name``; the provider's module is then imported."""
+    module = sys.modules.get(f"pydantic_ai.models.{provider}")
+    return module is not None and isinstance(model, getattr(module, name))
+
+
+def _says_nothing(part: ModelResponsePart, system: str, claude: bool) -> bool:
+    """Return whether the part is an empty text, as models write before tool calls.
+
+    Google refuses an empty text, Anthropic also white space. A part that the provider itself marked is kept for it.
+    """
+    if not isinstance(part, TextPart) or (part.provider_name == system and (part.provider_details or part.id)):
+        return False
+    return not (part.content.strip() if claude else part.content)
+
+
+def _without_item(part: ModelResponsePart) -> ModelResponsePart:
+    """Drop the id of a reasoning item of the responses API: chat completions would send it as the name of a field."""
+    return replace(part, id=None) if isinstance(part, ThinkingPart) and (part.id or "").startswith("rs_") else part

@@ -1,0 +1,161 @@
+"""Checkpointers by name: each opens the backend that is installed for it (R13 to R15).
+
+::
+
+    cp = PostgresCheckpointer(dsn="postgresql://…")
+    async with cp:
+        await cp.append(thread_id, [msg1, msg2])
+        data = await cp.load(thread_id)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from .domain.json_bounds import JsonObject
+from .domain.messages import Message
+from .domain.requests import HitlRequest
+from .domain.threads import CheckpointData
+from .errors import InvalidInputError
+from .ports.stores import Checkpointer
+from .support import backend_registry
+
+if TYPE_CHECKING:
+    from .ports.results import Aborted, Responded
+    from .ports.stores import Backend, RequestStore
+
+__all__ = ["CheckpointData", "Checkpointer", "MemoryCheckpointer", "PostgresCheckpointer"]
+
+
+class _Connected:
+    """A checkpointer that connects to its backend on entering, or on first use if it needs no closing."""
+
+    def __init__(self, url: str, *, tenant: str = "", **options: Any) -> None:
+        self._url, self._tenant, self._options = url, tenant, options
+        self._backend: Backend | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._connect()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            await backend.close()
+
+    async def _connect(self) -> Checkpointer:
+        if self._backend is None:
+            self._backend = await backend_registry.connect(self._url, tenant=self._tenant, **self._options)
+        return self._backend.checkpointer
+
+    async def _open(self) -> Checkpointer:
+        if self._backend is None:
+            raise InvalidInputError(f"{type(self).__name__} is not open; use it inside `async with`")
+        return self._backend.checkpointer
+
+    async def _requests(self) -> RequestStore:
+        return cast("RequestStore", await self._open())
+
+    async def load(self, thread_id: str) -> CheckpointData | None:
+        """Return the thread's messages, extra and parent thread; None for an unknown thread (R1)."""
+        return await (await self._open()).load(thread_id)
+
+    async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
+        """Store messages, each under its own run id; store all or none.
+
+        Raises RunAlreadyCompletedError, RunAlreadyClaimedError.
+        """
+        await (await self._open()).append(thread_id, messages)
+
+    async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
+        """Merge ``extra`` into the thread's extra at the top level; other keys stay.
+
+        Raises InvalidInputError if ``extra`` holds too much (:mod:`runyard.domain.json_bounds`).
+        """
+        await (await self._open()).save_extra(thread_id, extra)
+
+    async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
+        """Store the thread's pending request with its run id, both read by :meth:`load_pending`; None clears both."""
+        await (await self._open()).save_pending_request(thread_id, request, run_id=run_id)
+
+    async def load_pending_request(self, thread_id: str) -> HitlRequest | None:
+        """Return the pending request, or None."""
+        return await (await self._open()).load_pending_request(thread_id)
+
+    async def load_pending_run_id(self, thread_id: str) -> str | None:
+        """Return the run id of the pending request, or None without a pending request."""
+        return await (await self._open()).load_pending_run_id(thread_id)
+
+    async def load_pending(self, thread_id: str) -> tuple[HitlRequest, str | None] | None:
+        """Return the pending request and its run id, read together; None without a pending request."""
+        return await (await self._open()).load_pending(thread_id)
+
+    async def claim_run(self, thread_id: str, run_id: str) -> None:
+        """Begin a run. Raises RunAlreadyClaimedError, RunAlreadyCompletedError (R13)."""
+        await (await self._open()).claim_run(thread_id, run_id)
+
+    async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
+        """Complete a run; do nothing if it is complete. Raises RunNotClaimedError, RunAlreadyClaimedError (R13)."""
+        await (await self._open()).mark_run_complete(thread_id, run_id)
+
+    async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
+        """Return the messages of a fork after the run. Raises ThreadNotFoundError, RunNotCompletedError."""
+        return await (await self._open()).snapshot(thread_id, after_run_id=after_run_id)
+
+    async def fork(
+        self, src_thread_id: str, new_thread_id: str, *, after_run_id: str, metadata: JsonObject | None = None
+    ) -> None:
+        """Fork the thread after a completed run (F1, F4).
+
+        Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError.
+        """
+        await (await self._open()).fork(src_thread_id, new_thread_id, after_run_id=after_run_id, metadata=metadata)
+
+    async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
+        """Add the requests of a run; a request whose id is stored stays as it is."""
+        await (await self._requests()).save_requests(thread_id, requests, run_id=run_id)
+
+    async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:
+        """Return the pending and the answered requests of the run, or without ``run_id`` of the thread, the oldest first."""
+        return await (await self._requests()).load_requests(thread_id, run_id=run_id)
+
+    async def answer_request(
+        self,
+        thread_id: str,
+        answer: Any,
+        *,
+        request_id: str | None = None,
+        response_id: str | None = None,
+        answered_by: str | None = None,
+    ) -> Responded:
+        """Answer a request once. Raises the same errors as :meth:`runyard.Client.respond` (H3, H4)."""
+        return await (await self._requests()).answer_request(
+            thread_id, answer, request_id=request_id, response_id=response_id, answered_by=answered_by
+        )
+
+    async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
+        """Abort the run that waits for a human, like :meth:`runyard.Client.abort_pending` (H8)."""
+        return await (await self._requests()).abort_pending(thread_id, reason, run_id=run_id)
+
+
+class MemoryCheckpointer(_Connected):
+    """Threads in the memory of this process. It needs no opening. Checkpointers of the same ``name`` share their threads."""
+
+    def __init__(self, name: str = "", *, tenant: str = "") -> None:
+        super().__init__(f"memory://{name}", tenant=tenant)
+
+    async def _open(self) -> Checkpointer:
+        return await self._connect()
+
+
+class PostgresCheckpointer(_Connected):
+    """Threads in Postgres, in the schema that ``runyard migrate`` makes; workers and clients see the same threads.
+
+    ``dsn``: ``postgresql://…``. ``min_pool_size``, ``max_pool_size``: bounds of the number of connections. Use it with ``async
+    with``; entering raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError.
+    """
+
+    def __init__(self, dsn: str, *, min_pool_size: int = 1, max_pool_size: int = 10, tenant: str = "") -> None:
+        super().__init__(dsn, tenant=tenant, min_pool_size=min_pool_size, max_pool_size=max_pool_size)

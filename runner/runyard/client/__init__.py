@@ -1,0 +1,1 @@
+"""The client: the calls that a web backend makes to a deployment."""

@@ -1,0 +1,70 @@
+"""The base of all calls, and the checks of their arguments."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from ..domain.messages import Message, check_message
+from ..domain.quoting import brief
+from ..domain.runs import PRIORITIES, Priority, RunOptions
+from ..domain.validation import first_problem
+from ..domain.webhooks import check_url
+from ..errors import InvalidInputError
+from ..events.effects import apply
+from ..ports.scheduling import Effects
+from ..ports.stores import Backend
+
+MAX_PAGE_SIZE: Final = 1000
+"""Maximum ``limit`` of lists that bound it."""
+
+
+class Calls:
+    """Base class of the calls. ``backend`` is bound to one tenant. ``app_version`` is recorded with accepted runs."""
+
+    backend: Backend
+    app_version: str | None
+
+    async def _apply(self, effects: Effects) -> None:
+        await apply(effects, self.backend)
+
+
+def as_message(message: str | Message | None) -> Message | None:
+    """Return a string as a user message, and a message as it is. Raise InvalidInputError for any other value."""
+    if message is None:
+        return None
+    return Message.user(message) if isinstance(message, str) else check_message(message)
+
+
+def options(**fields: Any) -> RunOptions:
+    """Return RunOptions of ``fields``. Raise InvalidInputError, with the field, for a value out of range."""
+    try:
+        return RunOptions(**fields)
+    except ValidationError as error:
+        name, problem, value = first_problem(error)
+        raise InvalidInputError(f"{name}: {problem.lower()}, got {brief(value)}", field=name) from None
+
+
+def check_delay(delay: float | None, run_at: datetime | None) -> float | None:
+    """Return ``delay`` (seconds). Raise InvalidInputError if it is out of range or given beside ``run_at``."""
+    if delay is None:
+        return None
+    if run_at is not None:
+        raise InvalidInputError("give run_at or delay, not both", field="delay")
+    if not 0 <= delay < 10 * 365 * 86400:
+        raise InvalidInputError(f"delay is a number of seconds, from 0 to ten years; got {delay}", field="delay")
+    return delay
+
+
+def check_priority(priority: Priority) -> Priority:
+    """Return ``priority``. Raise InvalidInputError for an unknown class, whose runs no worker would claim."""
+    if priority not in PRIORITIES:
+        raise InvalidInputError(f"priority is one of {', '.join(PRIORITIES)}, got {brief(priority)}", field="priority")
+    return priority
+
+
+def check_webhook_url(webhook: str | None) -> str | None:
+    """Return the webhook's URL, which receives the run's end, or None. Raise InvalidInputError for an invalid URL."""
+    return check_url(webhook, "webhook") if webhook is not None else None

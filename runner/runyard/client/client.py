@@ -1,0 +1,84 @@
+"""Client: enqueues runs, answers them, forks and reads threads. One client has one connection pool.
+
+Every call commits in the store first. The effects that the commit asks of Redis follow and never decide the outcome
+(:mod:`runyard.events.effects`). The other modules of :mod:`runyard.client` hold the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Self
+
+from ..ports.stores import Backend
+from ..support import backend_registry
+from .fan_out import FanOutCalls
+from .feed import FeedCalls
+from .forks import ForkCalls
+from .lineage import LineageCalls
+from .operations import KeyCalls, LimitCalls, OperatorCalls
+from .usage import UsageCalls
+from .webhooks import WebhookCalls
+
+if TYPE_CHECKING:
+    from .sync import SyncClient
+
+
+class Client(ForkCalls, FanOutCalls, LineageCalls, FeedCalls, UsageCalls, LimitCalls, WebhookCalls, OperatorCalls, KeyCalls):
+    """A connection to a deployment. :meth:`connect` makes it; :meth:`close` or the end of ``async with`` closes it."""
+
+    def __init__(self, backend: Backend, *, app_version: str | None = None) -> None:
+        self.backend = backend
+        self.app_version = app_version
+
+    @classmethod
+    def connect(cls, url: str, *, tenant: str = "", app_version: str | None = None, **options: Any) -> Connecting:
+        """Connect to ``url``: ``client = await Client.connect(url)`` or ``async with Client.connect(url) as client``.
+
+        ``options``: options of the backend. For postgresql: ``redis="redis://…"`` and the bounds of the pool; without Redis the
+        workers' reconciler starts runs, seconds later. For https, the HTTP API: ``api_key``, which decides the tenant, and the
+        arguments of :func:`runyard_backends.http.connect`. ``tenant`` scopes every call. ``app_version`` is recorded with each
+        run that the client enqueues.
+
+        Raises InvalidInputError for an unknown scheme, BackendUnavailableError, SchemaUninitialized, SchemaMismatch.
+        """
+        return Connecting(cls, url, tenant, app_version, options)
+
+    @staticmethod
+    def sync(url: str, *, tenant: str = "", **options: Any) -> SyncClient:
+        """Connect the same client for code without an event loop: see :class:`runyard.client.sync.SyncClient`."""
+        from .sync import SyncClient
+
+        return SyncClient(url, tenant=tenant, **options)
+
+    async def close(self) -> None:
+        """Close every connection. Runs continue."""
+        await self.backend.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+class Connecting:
+    """A client that is not connected yet: await it, or enter it with ``async with``."""
+
+    def __init__(self, cls: type[Client], url: str, tenant: str, app_version: str | None, options: dict[str, Any]) -> None:
+        self._cls, self._url, self._tenant, self._app_version, self._options = cls, url, tenant, app_version, options
+        self._client: Client | None = None
+
+    async def _connect(self) -> Client:
+        backend = await backend_registry.connect(self._url, tenant=self._tenant, **self._options)
+        return self._cls(backend, app_version=self._app_version)
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._client is not None:
+            await self._client.close()

@@ -1,0 +1,43 @@
+"""The feed: the committed changes of all threads, for webhooks, search indexes and other copies (E5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from ..domain.events import FeedEntry
+from ..ports.queries import PageRequest
+from ..ports.results import Page
+from .arguments import MAX_PAGE_SIZE, Calls
+
+FEED_POLL_SECONDS: Final = 0.25
+"""Seconds between two reads of a feed whose last read found no entry."""
+
+
+class FeedCalls(Calls):
+    """Read the feed, or follow it."""
+
+    async def feed(self, cursor: str | None = None, *, limit: int = 100) -> Page[FeedEntry]:
+        """Return the entries after ``cursor``, at most ``limit`` (1 to 1000); without a cursor, from the oldest entry kept.
+
+        Store the entries and ``next`` together, and continue from ``next``: each entry comes at least once, and no entry ever
+        appears before one that was read. ``next`` is always set, also if there is no further entry yet. An entry appears once
+        every transaction that was open when it was written has ended.
+
+        Raises InvalidInputError, InvalidCursorError, and CursorExpiredError if entries in between were pruned.
+        """
+        return await self.backend.feed.read(PageRequest(limit=limit, cursor=cursor, most=MAX_PAGE_SIZE))
+
+    async def follow_feed(self, cursor: str | None = None) -> AsyncGenerator[FeedEntry]:
+        """Yield the entries after ``cursor`` and all later ones, without end. Each entry has the cursor to continue after it.
+
+        Raises the errors of :meth:`feed`, and BackendUnavailableError: then follow again from the last entry's cursor.
+        """
+        while True:
+            page = await self.feed(cursor, limit=MAX_PAGE_SIZE)
+            for entry in page.items:
+                yield entry
+            cursor = page.next
+            if not page.items:
+                await asyncio.sleep(FEED_POLL_SECONDS)

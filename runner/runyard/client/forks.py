@@ -1,0 +1,198 @@
+"""Forks and probes: threads and single answers that start from a snapshot of another thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from pydantic import TypeAdapter
+
+from ..domain.derived_ids import derived_id
+from ..domain.json_bounds import JsonObject
+from ..domain.messages import Message
+from ..domain.runs import ForkOnceResult
+from ..domain.threads import Thread
+from ..domain.validation import check_id, new_id
+from ..errors import InvalidInputError
+from ..ports.commands import AcceptRequest, Cut, ForkRequest
+from ..ports.results import Forked
+from .arguments import as_message, check_webhook_url, options
+from .run_handle import RunHandle
+from .runs import RunCalls, accept_request
+
+
+def first_prompt_id(new: str) -> str:
+    """Return the run id of the first prompt of a fork, for a caller that gave none."""
+    return derived_id("first prompt", new)
+
+
+class ForkCalls(RunCalls):
+    """Fork at once, fork as a job, or probe."""
+
+    async def fork(
+        self,
+        src: str,
+        new: str | None = None,
+        after_run_id: str | None = None,
+        *,
+        at_message_id: str | None = None,
+        at_seq: int | None = None,
+        repair: bool = False,
+        metadata: JsonObject | None = None,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        agent: str | None = None,
+        reset_usage: bool = True,
+        message: str | Message | None = None,
+        run_id: str | None = None,
+        wait: bool = False,
+    ) -> Thread:
+        """Make a new thread that sees ``src`` as it was after a run, in constant time whatever its length (F1 to F8).
+
+        ``new``: the new thread's id, or None for a generated one. The cut is ``after_run_id``, or ``at_message_id`` or
+        ``at_seq`` (inclusive); without any of them, the last completed run. ``repair``: close open tool calls at the cut.
+        ``metadata``: stored as ``extra["fork"]``, so it may be nested one level less than
+        :data:`~runyard.domain.json_bounds.MAX_NESTING`. ``message``: also enqueue this first prompt, as run ``run_id`` (None:
+        an id derived from ``new``, so that a repetition is the same run). ``wait``: if the run of the cut has not ended, wait
+        and fork when it completes. ``title``, ``tags``, ``agent``: of the new thread; ``agent`` is by default the source's.
+        ``reset_usage``: start the new thread's usage totals at zero instead of the source's.
+
+        Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, ForkBoundaryError, MessageNotFoundError,
+        InvalidInputError.
+        """
+        cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
+        request = fork_request(src, new, cut, metadata, title, tags, agent, reset_usage)
+        if wait:
+            job = await self._accept_fork(request, None)
+            (await job.result()).raise_for_status()
+            await prompt_fork(self, request.new, message, run_id)
+        else:
+            await make_fork(self, request, message, run_id)
+        return await self.thread(request.new)
+
+    async def enqueue_fork(
+        self,
+        src: str,
+        new: str | None = None,
+        run_id: str | None = None,
+        *,
+        after_run_id: str | None = None,
+        at_message_id: str | None = None,
+        at_seq: int | None = None,
+        repair: bool = False,
+        metadata: JsonObject | None = None,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        agent: str | None = None,
+        reset_usage: bool = True,
+        webhook: str | None = None,
+    ) -> RunHandle:
+        """Fork as a job that waits for the run of the cut to complete (F5). Arguments as for :meth:`fork`.
+
+        ``run_id``: the job's own id; with it and without ``new``, the new thread's id is derived from it. The result's
+        ``value`` is ``{"thread_id": new}``. ``webhook``: a URL that receives the job's end. The completion of the run wakes the
+        job, without polling.
+
+        Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, RunConflictError.
+        """
+        cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
+        if new is None and run_id is not None:
+            new = derived_id("fork", src, run_id)
+        request = fork_request(src, new, cut, metadata, title, tags, agent, reset_usage)
+        return await self._accept_fork(request, run_id, webhook)
+
+    async def fork_once(
+        self,
+        src: str,
+        message: str | Message,
+        after_run_id: str | None = None,
+        *,
+        run_id: str | None = None,
+        agent: str | None = None,
+        timeout: float | None = None,
+        wait: float | None = None,
+    ) -> ForkOnceResult:
+        """Ask a snapshot of ``src`` one question, and write nothing to any thread (F9).
+
+        ``run_id``: the job's own id, under which a repetition gets the same answer. ``timeout``: seconds for the probe.
+        ``wait``: seconds until the caller gets a TimeoutError; the probe continues. Side effects of tools are real.
+
+        Raises ThreadNotFoundError, RunNotCompletedError, HitlNotAllowedError, ResultExpiredError.
+        """
+        job = check_id(run_id, "run_id") if run_id is not None else new_id()
+        handle = await accept_request(
+            self,
+            AcceptRequest(
+                thread_id=src,
+                run_id=job,
+                kind="fork_once",
+                agent=agent,
+                input=as_message(message),
+                options=options(timeout=timeout),
+                fork=ForkRequest(src=src, new=job, cut=Cut(after_run_id=after_run_id)),
+            ),
+        )
+        result = (await handle.result(wait)).raise_for_status()
+        return _probe().validate_python(result.value)
+
+    async def _accept_fork(self, request: ForkRequest, run_id: str | None, webhook: str | None = None) -> RunHandle:
+        job = new_id() if run_id is None else run_id
+        return await accept_request(
+            self,
+            AcceptRequest(
+                thread_id=request.src,
+                run_id=job,
+                kind="fork",
+                fork=request,
+                options=options(webhook=check_webhook_url(webhook)),
+            ),
+        )
+
+
+async def make_fork(
+    calls: ForkCalls, request: ForkRequest, message: str | Message | None = None, run_id: str | None = None
+) -> tuple[Forked, RunHandle | None]:
+    """Execute ``request``. Return the thread, with whether this call made it, and the run of its first prompt or None."""
+    from ..support import metrics  # prometheus-client: half of a light client's import time
+
+    with metrics.FORK.time():
+        forked = await calls.backend.threads.fork(request)
+    return forked, await prompt_fork(calls, request.new, message, run_id)
+
+
+async def prompt_fork(calls: ForkCalls, new: str, message: str | Message | None, run_id: str | None) -> RunHandle | None:
+    """Enqueue the first prompt of a fork, if there is one. Without ``run_id`` its id is derived from ``new``, so that a
+    repetition is the same run."""
+    if message is None:
+        return None
+    return await calls.enqueue(new, message, run_id or first_prompt_id(new))
+
+
+@cache
+def _probe() -> TypeAdapter[ForkOnceResult]:
+    return TypeAdapter(ForkOnceResult)
+
+
+def fork_request(
+    src: str,
+    new: str | None,
+    cut: Cut,
+    metadata: JsonObject | None,
+    title: str | None,
+    tags: Mapping[str, str] | None,
+    agent: str | None,
+    reset_usage: bool,
+) -> ForkRequest:
+    """Return the request that the arguments of a fork describe. Raise InvalidInputError for more than one cut."""
+    if sum(point is not None for point in (cut.after_run_id, cut.at_message_id, cut.at_seq)) > 1:
+        raise InvalidInputError("give one of after_run_id, at_message_id and at_seq as the cut", field="after_run_id")
+    return ForkRequest(
+        src=src,
+        new=new_id() if new is None else new,
+        cut=cut,
+        metadata=metadata,
+        title=title,
+        tags=dict(tags or {}),
+        agent=agent,
+        reset_usage=reset_usage,
+    )

@@ -1,0 +1,123 @@
+"""Lineage: ancestors and children of a thread, and the difference of two threads (F12)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from ..domain.list_entries import entry, message_bytes
+from ..domain.messages import Message
+from ..domain.threads import Lineage, Thread, ThreadDiff
+from ..domain.validation import check_limit
+from ..events.run_outcome import path_to_root
+from ..ports.results import PAGE_BYTES
+from .arguments import MAX_PAGE_SIZE
+from .runs import RunCalls
+
+
+class LineageCalls(RunCalls):
+    """Read how threads descend from each other."""
+
+    async def lineage(self, thread_id: str, *, limit: int = 100) -> Lineage:
+        """Return the thread, its ancestors, and at most ``limit`` of its children, all without their large values.
+
+        Raises ThreadNotFoundError, InvalidInputError.
+        """
+        thread = await self.thread(thread_id)
+        children = await self.threads(parent_thread_id=thread_id, limit=limit)
+        return Lineage(
+            thread=entry(thread),
+            ancestors=await self._ancestors(thread),
+            children=children.items,
+            next_children=children.next,
+        )
+
+    async def diff(self, thread_id: str, other_thread_id: str, *, limit: int = 200) -> ThreadDiff:
+        """Compare the heads of two threads: return the messages of each after the last message that both show.
+
+        ``limit``: messages per side, 1 to 1000; a side also ends at about 4 MiB. Both threads are read from their ends back, so
+        the cost does not depend on the length of the history that they share.
+
+        Raises ThreadNotFoundError, InvalidInputError.
+        """
+        check_limit(limit, MAX_PAGE_SIZE)
+        ours, theirs = await self.thread(thread_id), await self.thread(other_thread_id)
+        own = [ours.thread_id, *(thread.thread_id for thread in await self._ancestors(ours))]
+        others = {theirs.thread_id, *(thread.thread_id for thread in await self._ancestors(theirs))}
+        threads = self.backend.threads
+        async with (
+            aclosing(path_to_root(threads, thread_id, None)) as one,
+            aclosing(path_to_root(threads, other_thread_id, None)) as two,
+        ):
+            left, right = Side(one, limit), Side(two, limit)
+            common = await last_common(left, right)
+            return ThreadDiff(
+                thread_id=thread_id,
+                other_thread_id=other_thread_id,
+                common_ancestor=next((id for id in own if id in others), None),
+                common_message_id=common.id if common else None,
+                ours=left.seen[::-1],
+                theirs=right.seen[::-1],
+                truncated=common is None and (left.full or right.full),
+            )
+
+    async def _ancestors(self, thread: Thread) -> list[Thread]:
+        found: list[Thread] = []
+        seen = {thread.thread_id}
+        while (parent := thread.parent_thread_id) is not None and parent not in seen:
+            above = await self.backend.threads.thread(parent)
+            if above is None:
+                break
+            seen.add(parent)
+            found.append(entry(above))
+            thread = above
+        return found
+
+
+@dataclass
+class Side:
+    """One thread's messages, read from the newest back.
+
+    ``seen``: the messages that the other side does not show; at most ``most`` messages, and bytes until ``left`` is used up.
+    """
+
+    path: AsyncIterator[Message]
+    most: int
+    seen: list[Message] = field(default_factory=list)
+    at: Message | None = None
+    left: int = PAGE_BYTES // 2
+
+    async def step(self) -> None:
+        """Move to the message before the current one."""
+        if self.at is not None:
+            self.seen.append(self.at)
+            self.left -= message_bytes(self.at)
+        self.at = await anext(self.path, None)
+
+    @property
+    def full(self) -> bool:
+        return self.at is not None and (len(self.seen) >= self.most or self.left <= 0)
+
+
+async def last_common(ours: Side, theirs: Side) -> Message | None:
+    """Return the last message that both sides show, or None.
+
+    A shared message has the same ``seq`` on both sides. The messages that a thread adds after its inherited ones have higher
+    numbers.
+    """
+    await ours.step()
+    await theirs.step()
+    while ours.at is not None and theirs.at is not None and not (ours.full or theirs.full):
+        if ours.at.id == theirs.at.id:
+            return ours.at
+        mine, other = ours.at.seq or 0, theirs.at.seq or 0
+        if mine >= other:
+            await ours.step()
+        if other >= mine:
+            await theirs.step()
+    while theirs.at is None and ours.at is not None and not ours.full:
+        await ours.step()
+    while ours.at is None and theirs.at is not None and not theirs.full:
+        await theirs.step()
+    return None

@@ -1,0 +1,128 @@
+"""Calls of an operator: workers and queues of the deployment, API keys, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from pydantic import ValidationError
+
+from ..domain.api_keys import SCOPES, ApiKey, Scope, Secret
+from ..domain.limits import LIMITS, Limit, LimitName
+from ..domain.quoting import brief
+from ..domain.validation import first_problem
+from ..errors import InvalidInputError, WorkerNotFoundError
+from ..ports.workers import QueueInfo, WorkerInfo
+from .arguments import Calls
+
+
+class OperatorCalls(Calls):
+    """List workers and queues, drain workers, pause queues, over all tenants."""
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Return all known workers, the oldest first. Dead workers stay listed for a day."""
+        return await self.backend.workers.workers()
+
+    async def worker(self, part: str) -> WorkerInfo:
+        """Return the worker whose id is ``part``, or the only worker whose id contains it.
+
+        Raises WorkerNotFoundError, InvalidInputError if several ids contain it.
+        """
+        known = {worker.worker_id: worker for worker in await self.workers()}
+        found = [known[part]] if part in known else [worker for id, worker in known.items() if part in id]
+        if not found:
+            raise WorkerNotFoundError(f"no worker's id contains {part!r}", worker_id=part, workers=list(known))
+        if len(found) > 1:
+            ids = ", ".join(worker.worker_id for worker in found)
+            raise InvalidInputError(f"{part!r} is in the ids of several workers; give more of the id: {ids}", field="worker_id")
+        return found[0]
+
+    async def drain_worker(self, worker_id: str) -> None:
+        """Ask a worker to claim nothing more, to finish its runs, however long they take, and to exit.
+
+        The worker notices within a second. Raises WorkerDeadError.
+        """
+        await self.backend.workers.drain(worker_id)
+
+    async def queues(self) -> list[QueueInfo]:
+        """Return the waiting runs of each queue that holds runs, is paused or is served, ordered by name."""
+        return await self.backend.queues.queues()
+
+    async def pause_queue(self, queue: str) -> datetime:
+        """Stop all workers from claiming runs of ``queue``; runs are still accepted. Return the time of the pause.
+
+        Raises InvalidInputError.
+        """
+        return await self.backend.queues.pause(queue)
+
+    async def resume_queue(self, queue: str) -> bool:
+        """Allow runs of ``queue`` to be claimed again, within a second. Return whether the queue was paused."""
+        return await self.backend.queues.resume(queue)
+
+
+class KeyCalls(Calls):
+    """Create, list and revoke API keys."""
+
+    async def create_key(
+        self, name: str, *, scopes: Sequence[Scope] = ("read", "write", "respond"), lifetime: float | None = None
+    ) -> tuple[ApiKey, str]:
+        """Create a key of this client's tenant. Return it with its text, which is stored nowhere.
+
+        ``name``: a name for people, 1 to 100 characters. ``lifetime``: seconds until the key expires; None: it never does.
+
+        Raises InvalidInputError.
+        """
+        if not (1 <= len(name) <= 100 and name.isprintable()):
+            raise InvalidInputError(f"the name of a key is 1 to 100 printable characters, got {brief(name)}", field="name")
+        if not scopes or not set(scopes) <= set(SCOPES):
+            raise InvalidInputError(
+                f"scopes are some of {', '.join(SCOPES)}; got {', '.join(scopes) or 'none'}", field="scopes"
+            )
+        if lifetime is not None and not 0 < lifetime < 100 * 365 * 86400:
+            raise InvalidInputError(f"lifetime is seconds, up to a hundred years; got {lifetime}", field="lifetime")
+        secret = Secret.new()
+        wanted = tuple(scope for scope in SCOPES if scope in scopes)
+        key = ApiKey(key_id=secret.key_id, tenant=self.backend.tenant, name=name, scopes=wanted)
+        return await self.backend.keys.create_key(key, secret.digest, lifetime=lifetime), str(secret)
+
+    async def keys(self) -> list[ApiKey]:
+        """Return the tenant's keys, the oldest first, including revoked and expired ones."""
+        return await self.backend.keys.keys()
+
+    async def revoke_key(self, key_id: str) -> bool:
+        """Revoke a key; every process refuses it within seconds. Return False if it does not exist or was revoked before."""
+        return await self.backend.keys.revoke_key(key_id)
+
+
+class LimitCalls(Calls):
+    """Read and set limits. A limit holds for every tenant and every process, from the next accept and the next claim on."""
+
+    async def limits(self) -> list[Limit]:
+        """Return the limits that are set."""
+        return await self.backend.limits.limits()
+
+    async def set_limit(self, name: LimitName, most: int, *, subject: str | None = None) -> Limit:
+        """Allow at most ``most`` runs, bytes or seconds; this replaces an earlier limit of the same ``name`` and ``subject``.
+
+        ``name``: ``queued``, ``queued_per_tenant`` and ``queued_per_lane`` refuse a run beyond the limit with QueueFullError.
+        ``queued_seconds``: a run that has not started this many seconds after it was due fails with ``run_expired``.
+        ``message_bytes``: a larger message is refused with MessageTooLargeError. ``running_per_agent`` and
+        ``running_per_tenant``: a run beyond the limit waits for a permit. ``subject``: one agent or tenant, whose limit differs
+        from the general one.
+
+        Raises InvalidInputError.
+        """
+        try:
+            limit = Limit(name=name, subject=subject, most=most)
+        except ValidationError as error:
+            field, problem, _ = first_problem(error)
+            raise InvalidInputError(
+                f"limits are {', '.join(LIMITS)}, 0 or more; only a limit per tenant or agent has a subject: {problem}",
+                field=field or "subject",
+            ) from None
+        await self.backend.limits.set_limit(limit)
+        return limit
+
+    async def clear_limit(self, name: LimitName, *, subject: str | None = None) -> bool:
+        """Remove a limit. Return False if it was not set."""
+        return await self.backend.limits.clear_limit(name, subject)

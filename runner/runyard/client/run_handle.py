@@ -1,0 +1,136 @@
+"""The handle of a run: read it, wait for it, stream its events, cancel it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..domain.events import STREAM_ENDS, Event
+from ..domain.json_bounds import JsonValue
+from ..domain.messages import Message
+from ..domain.requests import HitlRequest
+from ..domain.runs import ErrorInfo, Run
+from ..domain.states import RunStatus
+from ..errors import BY_CODE, RunNotCompletedError, from_dict
+from ..events.run_stream import stopped
+
+if TYPE_CHECKING:
+    from .runs import RunCalls
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The state in which a run stopped: it ended, or it is suspended.
+
+    ``messages``: the messages that the run wrote. ``requests``: the pending requests of a suspended run. ``omitted``: the names
+    of incomplete lists (``messages``, ``requests``): the caller limited their bytes.
+    """
+
+    run: Run
+    messages: list[Message] = field(default_factory=list)
+    requests: list[HitlRequest] = field(default_factory=list)
+    omitted: list[str] = field(default_factory=list)
+
+    @property
+    def status(self) -> RunStatus:
+        return self.run.status
+
+    @property
+    def ok(self) -> bool:
+        """True if the run completed."""
+        return self.run.status is RunStatus.COMPLETED
+
+    @property
+    def error(self) -> ErrorInfo | None:
+        return self.run.error
+
+    @property
+    def value(self) -> JsonValue:
+        """The run's result as the agent set it, or the result of a fork job."""
+        return self.run.result
+
+    @property
+    def text(self) -> str:
+        """The text of the last assistant message; empty if there is none."""
+        return next((message.text for message in reversed(self.messages) if message.role == "assistant"), "")
+
+    def raise_for_status(self) -> RunResult:
+        """Return self if the run completed.
+
+        Raises the error that the run failed with if it is an error of runyard.errors, else RunNotCompletedError with the status
+        and the error.
+        """
+        if self.ok:
+            return self
+        if self.error is not None and self.error.code in BY_CODE:
+            raise from_dict(self.error.model_dump(mode="json"))
+        why = f": {self.error.message}" if self.error else ""
+        raise RunNotCompletedError(
+            f"run {self.run.run_id!r} is {self.run.status}{why}", run_id=self.run.run_id, status=str(self.run.status)
+        )
+
+
+class RunHandle:
+    """One run of a thread. Cheap to make and stateless: each call asks the store. ``created``: False for a repeated enqueue.
+    ``accepted``: the run as the enqueue found it; None for a handle that was made without one."""
+
+    def __init__(
+        self, client: RunCalls, thread_id: str, run_id: str, *, created: bool = False, accepted: Run | None = None
+    ) -> None:
+        self._client = client
+        self.thread_id = thread_id
+        self.id = run_id
+        self.created = created
+        self.accepted = accepted
+
+    def __repr__(self) -> str:
+        return f"RunHandle(thread_id={self.thread_id!r}, id={self.id!r})"
+
+    async def run(self) -> Run:
+        """Read the run. Raises RunNotFoundError."""
+        return await self._client.run(self.thread_id, self.id)
+
+    async def status(self) -> RunStatus:
+        """Read the status of the run. Raises RunNotFoundError."""
+        return (await self.run()).status
+
+    async def explain(self) -> str:
+        """Return one sentence that says why the run is not running, or what it does (R12)."""
+        return await self._client.explain(self.thread_id, self.id)
+
+    async def cancel(self, *, keep: bool = False) -> Run:
+        """Cancel the run durably (R10). ``keep``: its messages so far stay in the conversation."""
+        return await self._client.cancel(self.thread_id, self.id, keep=keep)
+
+    def stream(self, last_event_id: str | None = None) -> AsyncGenerator[Event]:
+        """Yield the events after ``last_event_id``, live, until the run ends or is suspended (E1, E2)."""
+        return self._client.stream(self.thread_id, self.id, last_event_id)
+
+    async def result(self, timeout: float | None = None, most: int | None = None) -> RunResult:
+        """Wait until the run has ended or is suspended. A failed run is a result too: see :meth:`RunResult.raise_for_status`.
+
+        ``timeout``: seconds; 0 checks once, None waits without limit. ``most``: about how many bytes of messages, and of
+        requests, to return; None returns all. Call it again after the answer to a suspended run.
+
+        Raises TimeoutError (the run continues), RunNotFoundError, and ResultExpiredError for a fork job whose result is no
+        longer stored.
+        """
+        async with asyncio.timeout(timeout or None):
+            run = await self.run()
+            while not stopped(run):
+                if timeout == 0:
+                    raise TimeoutError
+                run = await self._next_stop(run)
+            return await self._client.result_of(run, most)
+
+    async def _next_stop(self, run: Run) -> Run:
+        async with aclosing(self.stream(run.event_id)) as events:
+            async for event in events:
+                if event.type in STREAM_ENDS:
+                    run = await self.run()
+                    if stopped(run):
+                        return run
+        return await self.run()

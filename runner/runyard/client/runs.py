@@ -1,0 +1,330 @@
+"""Calls about runs: enqueue prompts, answer their questions, cancel and read them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from ..domain.events import Event, ThreadEvent
+from ..domain.json_bounds import JsonObject, JsonValue
+from ..domain.messages import Message
+from ..domain.requests import HitlRequest
+from ..domain.runs import AttemptInfo, MultitaskStrategy, Priority, RetryPolicy, Run
+from ..domain.states import RunStatus
+from ..domain.validation import check_aware, check_id, new_id
+from ..errors import HitlRequestNotFoundError, InvalidInputError, MessageNotFoundError, RunNotFoundError
+from ..events.effects import apply
+from ..events.run_outcome import path_to_root
+from ..ports.commands import AcceptRequest
+from ..ports.queries import PageRequest, RunFilter
+from ..ports.results import Page
+from ..support.tracing import current
+from .arguments import as_message, check_delay, check_priority, check_webhook_url, options
+from .run_handle import RunHandle, RunResult
+from .threads import ThreadCalls
+
+T = TypeVar("T")
+
+
+class RunCalls(ThreadCalls):
+    """Enqueue, answer, cancel, stream."""
+
+    async def enqueue(
+        self,
+        thread_id: str,
+        message: str | Message | None,
+        run_id: str | None = None,
+        *,
+        agent: str | None = None,
+        queue: str | None = None,
+        parent_id: str | None = None,
+        parallel: bool = False,
+        priority: Priority = "normal",
+        run_at: datetime | None = None,
+        delay: float | None = None,
+        timeout: float | None = None,
+        max_attempts: int = 1,
+        retry: RetryPolicy | None = None,
+        multitask_strategy: MultitaskStrategy = "enqueue",
+        metadata: JsonObject | None = None,
+        webhook: str | None = None,
+        expires_in: float | None = None,
+        connection: Any = None,
+    ) -> RunHandle:
+        """Accept a prompt on ``thread_id`` and return at once (R1 to R4, R11). An unknown thread is created.
+
+        ``message``: the user's text, or a Message; None continues from the last message. The run fails with ``invalid_input``
+        if another message of the thread has the Message's id. ``run_id``: the run's id, or None for a uuid7; the same id with
+        the same content again is the same run. ``agent``: the name of an agent that a worker serves. ``queue``: by default the
+        agent's. ``parent_id``: branch at this message. ``parallel``: run on a branch and a lane of its own. ``run_at`` (with a
+        time zone) or ``delay`` (seconds): the run is due later. ``timeout``: seconds per attempt. ``max_attempts``: how many
+        attempts may end in an error; ``retry``: the backoff between them. ``multitask_strategy``: the treatment of a busy lane
+        (R3). ``expires_in``: seconds after the due time; a run that has not started by then fails with ``run_expired``.
+        ``webhook``: a URL that receives the run's end. ``connection``: the caller's open database connection; the run exists
+        once its transaction commits. ``metadata``: JSON, within the bounds of :mod:`runyard.domain.json_bounds`.
+
+        Raises InvalidInputError, RunConflictError, ThreadBusyError, NothingToRunError, MessageNotFoundError, ForkBoundaryError,
+        QueueFullError, BackendUnavailableError.
+        """
+        request = AcceptRequest(
+            thread_id=thread_id,
+            run_id=new_id() if run_id is None else run_id,
+            agent=agent,
+            queue=queue,
+            input=as_message(message),
+            parent_id=parent_id,
+            priority=check_priority(priority),
+            run_at=check_aware(run_at),
+            delay=check_delay(delay, run_at),
+            options=options(
+                timeout=timeout,
+                max_attempts=max_attempts,
+                retry=retry or RetryPolicy(),
+                multitask_strategy=multitask_strategy,
+                parallel=parallel,
+                webhook=check_webhook_url(webhook),
+                expires_in=expires_in,
+            ),
+            metadata=metadata or {},
+        )
+        return await accept_request(self, request, connection)
+
+    async def regenerate(
+        self,
+        /,
+        thread_id: str,
+        message_id: str | None = None,
+        run_id: str | None = None,
+        *,
+        message: str | Message | None = None,
+        **how: Any,
+    ) -> RunHandle:
+        """Answer a user message once more, on a new branch (B5).
+
+        ``message_id``: the answer to replace, or the user message itself; None takes the newest. ``message``: a new text in
+        place of the user message (edit and resend). ``how``: the other arguments of :meth:`enqueue`.
+
+        Raises MessageNotFoundError if there is no user message to answer; InvalidInputError if ``message`` would replace the
+        first message of the thread.
+        """
+        asked = await self._asked(thread_id, message_id)
+        if message is None:
+            return await self.enqueue(thread_id, None, run_id, parent_id=asked.id, **how)
+        if asked.parent_id is None:
+            raise InvalidInputError(
+                f"message {asked.id!r} is the first of its thread, so no branch can replace it; use a new thread",
+                thread_id=thread_id,
+                message_id=asked.id,
+            )
+        return await self.enqueue(thread_id, message, run_id, parent_id=asked.parent_id, **how)
+
+    async def respond(
+        self,
+        thread_id: str | None,
+        answer: JsonValue,
+        request_id: str | None = None,
+        response_id: str | None = None,
+        *,
+        answered_by: str | None = None,
+        on_behalf_of: str | None = None,
+    ) -> HitlRequest:
+        """Answer a pending request; its run continues (H3 to H5). Return the request with its answer.
+
+        ``request_id``: the request; None takes the thread's only pending one. With ``request_id``, ``thread_id`` may be None.
+        ``response_id``: the caller's id of this response, which makes a repetition safe. ``answered_by``: the responder; over
+        HTTP that is the API key, and the argument is refused. ``on_behalf_of``: the person for whom the responder answers, such
+        as a user of the backend. It is stored with the answer and not verified.
+
+        Raises ThreadNotFoundError, HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError, HitlInvalidAnswerError,
+        HitlAlreadyAnsweredError, InvalidInputError for an answer that holds too much (:mod:`runyard.domain.json_bounds`).
+        """
+        if thread_id is None and request_id is None:
+            raise InvalidInputError("give the thread_id or the request_id of the request to answer", field="thread_id")
+        responded = await self.backend.runs.respond(
+            answer,
+            thread_id=thread_id,
+            request_id=request_id,
+            response_id=response_id,
+            answered_by=answered_by,
+            on_behalf_of=on_behalf_of,
+        )
+        await self._apply(responded.effects)
+        return responded.request
+
+    async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Run:
+        """Cancel a run durably: nothing is appended after this call returned (R10). ``keep``: its messages stay in the context.
+
+        Raises RunNotFoundError, RunEndedError.
+        """
+        changed = await self.backend.runs.cancel(thread_id, run_id, keep=keep)
+        await self._apply(changed.effects)
+        return changed.run
+
+    async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Run | None:
+        """Abort the run that waits for a human, and keep its messages with the reason, which the model will read (H8).
+
+        Each of its open tool calls gets an error result ``aborted: <reason>``, and an assistant message with stop reason
+        ``aborted`` ends the run; no model is called. ``run_id``: the run, if several wait. Returns the run, or None if none
+        waits, so a repetition changes nothing.
+
+        Raises ThreadNotFoundError, RunNotFoundError, HitlAmbiguousError if several runs wait, InvalidInputError.
+        """
+        done = await self.backend.runs.abort_pending(thread_id, reason, run_id=run_id)
+        await self._apply(done.effects)
+        return done.run
+
+    async def redrive(self, thread_id: str, run_id: str) -> Run:
+        """Queue a failed or dead run again. Raises RunNotFoundError, RunEndedError."""
+        changed = await self.backend.runs.redrive(thread_id, run_id)
+        await self._apply(changed.effects)
+        return changed.run
+
+    async def delete_run(self, thread_id: str, run_id: str) -> None:
+        """Delete the content of a run that ended and is in no context: failed, dead, cancelled without ``keep``, or a fork job.
+
+        This deletes its messages, input, result, error, metadata, requests and steps. A fork or branch that was cut inside the
+        run keeps the messages that it shows. The run's row stays, with ``deleted_at``, so that the same enqueue again
+        finds it and executes nothing; no list shows it. Events of the run stay in streams until they expire. A repetition
+        changes nothing.
+
+        Raises RunInUseError for a run that has not ended or is part of a context; RunNotFoundError, ThreadNotFoundError.
+        """
+        await self.backend.runs.delete_run(thread_id, run_id)
+
+    def handle(self, thread_id: str, run_id: str) -> RunHandle:
+        """Return a handle of a run that was enqueued elsewhere, without a call to the deployment."""
+        return RunHandle(self, thread_id, run_id)
+
+    async def run(self, thread_id: str, run_id: str) -> Run:
+        """Return one run. Raises RunNotFoundError."""
+        run = await self.backend.runs.run(thread_id, run_id)
+        if run is None:
+            raise RunNotFoundError(f"thread {thread_id!r} has no run {run_id!r}", thread_id=thread_id, run_id=run_id)
+        return run
+
+    async def runs(
+        self,
+        thread_id: str | None = None,
+        *,
+        status: RunStatus | None = None,
+        agent: str | None = None,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Run]:
+        """Return runs of one thread or of all threads, the newest first, a page at a time.
+
+        ``since`` (inclusive) and ``before`` (exclusive), both with a time zone, bound the time of acceptance. Large values are
+        left out (:attr:`runyard.models.Run.omitted`). A page may hold fewer runs than ``limit``: follow ``next`` until it is
+        None.
+
+        Raises InvalidInputError, InvalidCursorError, ThreadNotFoundError.
+        """
+        where = RunFilter(thread_id=thread_id, status=status, agent=agent, since=since, before=before)
+        page = await self.backend.runs.runs(where, PageRequest(limit=limit, cursor=cursor))
+        return await self._of_known(thread_id, page)
+
+    async def explain(self, thread_id: str, run_id: str) -> str:
+        """Return one sentence that says why the run is not running, or what it does (R12).
+
+        Raises RunNotFoundError, ThreadNotFoundError.
+        """
+        return await self.backend.runs.explain(thread_id, run_id)
+
+    async def attempts(self, thread_id: str, run_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[AttemptInfo]:
+        """Return the attempts of the run with their outcomes, a page at a time.
+
+        Raises RunNotFoundError, ThreadNotFoundError, InvalidInputError, InvalidCursorError.
+        """
+        return await self.backend.runs.attempts(thread_id, run_id, PageRequest(limit=limit, cursor=cursor))
+
+    async def requests(
+        self, thread_id: str | None = None, *, pending: bool = True, limit: int = 100, cursor: str | None = None
+    ) -> Page[HitlRequest]:
+        """Return the inbox: the requests that wait for a human, of one thread or of all threads.
+
+        ``pending=False`` includes the answered requests.
+
+        Raises InvalidInputError, InvalidCursorError, ThreadNotFoundError.
+        """
+        asked = PageRequest(limit=limit, cursor=cursor)
+        page = await self.backend.runs.requests(thread_id=thread_id, pending=pending, page=asked)
+        return await self._of_known(thread_id, page)
+
+    async def request(self, request_id: str) -> HitlRequest:
+        """Return one request, pending or not. Raises HitlRequestNotFoundError."""
+        request = await self.backend.runs.request(check_id(request_id, "request_id"))
+        if request is None:
+            raise HitlRequestNotFoundError(f"there is no request {request_id!r}", request_id=request_id)
+        return request
+
+    async def _of_known(self, thread_id: str | None, page: Page[T]) -> Page[T]:
+        """Return ``page``. Raise ThreadNotFoundError if it is empty because the thread does not exist."""
+        if thread_id is not None and not page.items:
+            await self.thread(thread_id)
+        return page
+
+    def stream(
+        self, thread_id: str, run_id: str, last_event_id: str | None = None, *, found: Run | None = None
+    ) -> AsyncGenerator[Event]:
+        """Yield a run's events after ``last_event_id``, live, until it ends or is suspended.
+
+        ``found``: the run, if the caller read it a moment ago; that saves a read. See
+        :func:`runyard.events.run_stream.follow_run`. Raises RunNotFoundError.
+        """
+        return self.backend.streams.follow_run(thread_id, run_id, last_event_id, found=found)
+
+    def stream_thread(self, thread_id: str, after: str | None = None) -> AsyncGenerator[ThreadEvent]:
+        """Yield the events of all runs of a thread after the cursor ``after``, live, until the thread is deleted.
+
+        See :func:`runyard.events.thread_stream.follow_thread`. Raises ThreadNotFoundError.
+        """
+        return self.backend.streams.follow_thread(thread_id, after)
+
+    async def thread_cursor(self, thread_id: str) -> str:
+        """Return the cursor of a thread's stream as it is now: :meth:`stream_thread` without a cursor begins at it.
+
+        A reader that keeps it can come back before it saw any event, and misses none. Raises ThreadNotFoundError.
+        """
+        return await self.backend.streams.thread_cursor(thread_id)
+
+    async def result_of(self, run: Run, most: int | None = None) -> RunResult:
+        """Return the result of a run that stopped: its messages in order, and the requests that it waits for.
+
+        ``most``: about how many bytes of messages, and of requests, to return. Beyond it the result has the last messages and
+        the oldest requests, and names them in ``omitted``.
+
+        Raises ResultExpiredError if the run was deleted, or if it is a fork job whose result is no longer stored.
+        """
+        found = await self.backend.streams.outcome(run, most)
+        return RunResult(found.run, found.messages, found.requests, found.omitted)
+
+    async def _asked(self, thread_id: str, message_id: str | None) -> Message:
+        """Return the user message that ``message_id`` answers, or that it is."""
+        async with aclosing(path_to_root(self.backend.threads, thread_id, message_id)) as path:
+            async for message in path:
+                if message.role == "user":
+                    return message
+        raise MessageNotFoundError(
+            f"thread {thread_id!r} has no user message to answer", thread_id=thread_id, message_id=message_id
+        )
+
+
+async def accept_request(client: RunCalls, request: AcceptRequest, connection: Any = None) -> RunHandle:
+    """Accept ``request`` for ``client``, apply its effects, and return a handle of the run.
+
+    ``connection``: the caller's open database connection. Raises the errors of :meth:`RunCalls.enqueue`.
+    """
+    request = replace(request, app_version=client.app_version, trace_context=current())
+    accepted = await client.backend.runs.accept(request, connection=connection)
+    if accepted.created:
+        from ..support import metrics  # prometheus-client: half of a light client's import time
+
+        metrics.RUNS_ACCEPTED.labels(kind=request.kind).inc()
+    await apply(accepted.effects, client.backend)
+    run = accepted.run
+    return RunHandle(client, run.thread_id, run.run_id, created=accepted.created, accepted=run)

@@ -1,0 +1,187 @@
+"""Calls about threads and their message trees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+
+from ..domain.json_bounds import JsonObject
+from ..domain.messages import Message
+from ..domain.threads import Branch, Thread
+from ..domain.unset import UNSET, Unset
+from ..domain.validation import check_aware, check_id, check_tags, new_id
+from ..errors import InvalidInputError, ThreadNotFoundError
+from ..ports.commands import ThreadRequest
+from ..ports.queries import PageRequest, PathRequest, ThreadFilter
+from ..ports.results import Created, Page
+from .arguments import Calls, as_message
+
+
+class ThreadCalls(Calls):
+    """Create, read, change and delete threads; store messages without a run."""
+
+    async def thread(self, thread_id: str) -> Thread:
+        """Return one thread. Raises ThreadNotFoundError."""
+        thread = await self.backend.threads.thread(thread_id)
+        if thread is None:
+            raise ThreadNotFoundError(f"there is no thread {thread_id!r}", thread_id=thread_id)
+        return thread
+
+    async def create_thread(
+        self,
+        thread_id: str | None = None,
+        *,
+        agent: str | None = None,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        extra: JsonObject | None = None,
+        config: JsonObject | None = None,
+    ) -> Created:
+        """Create an empty thread. Return it, with whether this call created it. A prompt creates its thread by itself.
+
+        ``thread_id``: the thread's id, or None for a uuid7; the same id with the same content again is the same thread.
+        ``agent``: the agent of prompts that name none. ``config``: JSON that forks copy, by value. ``config`` and ``extra``
+        hold no more than :mod:`runyard.domain.json_bounds` allows.
+
+        Raises ThreadAlreadyExistsError, InvalidInputError.
+        """
+        id = new_id() if thread_id is None else thread_id
+        request = ThreadRequest(
+            thread_id=id, agent=agent, title=title, tags=check_tags(tags or {}), extra=extra or {}, config=config or {}
+        )
+        return await self.backend.threads.create_thread(request)
+
+    async def threads(
+        self,
+        *,
+        parent_thread_id: str | None = None,
+        agent: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Thread]:
+        """Return threads, or the forks of one thread, the oldest first, a page at a time.
+
+        ``tags``: only threads that carry all of these tags. Large values are left out
+        (:attr:`runyard.models.Thread.omitted`). A page may hold fewer threads than ``limit``: follow ``next`` until it is None.
+
+        Raises InvalidInputError, InvalidCursorError.
+        """
+        where = ThreadFilter(parent_thread_id=parent_thread_id, agent=agent, tags=tags or {})
+        return await self.backend.threads.threads(where, PageRequest(limit=limit, cursor=cursor))
+
+    async def update_thread(
+        self,
+        thread_id: str,
+        *,
+        title: str | Unset | None = UNSET,
+        tags: Mapping[str, str] | Unset | None = UNSET,
+        extra: JsonObject | Unset | None = UNSET,
+        expected: datetime | None = None,
+    ) -> Thread:
+        """Change the given fields; a None clears a field (RFC 7396).
+
+        ``tags`` replaces all tags. ``extra`` is merged at its top level, and a key whose value is None is removed.
+        ``expected``: the ``updated_at`` of the thread as the caller read it; the call is refused if the thread has changed
+        since.
+
+        Raises ThreadNotFoundError, PreconditionFailedError, InvalidInputError for ``extra`` that holds too
+        much (:mod:`runyard.domain.json_bounds`).
+        """
+        return await self.backend.threads.update_thread(
+            thread_id, title=title, tags=tags, extra=extra, expected=check_aware(expected, "expected")
+        )
+
+    async def messages(
+        self,
+        thread_id: str,
+        leaf_id: str | None = None,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        newest_first: bool = False,
+    ) -> Page[Message]:
+        """Return the path from the root to the message ``leaf_id``; None: to the newest leaf (B2).
+
+        ``limit``: messages per page; a page also ends at about 8 MiB. None returns the whole path. ``newest_first``: start at
+        the leaf.
+
+        Raises ThreadNotFoundError, MessageNotFoundError, InvalidInputError for a leaf that is no UUID, InvalidCursorError.
+        """
+        path = PathRequest(leaf_id=leaf_id, limit=limit, cursor=cursor, newest_first=newest_first)
+        return await self.backend.threads.messages(thread_id, path)
+
+    async def message(self, thread_id: str, message_id: str) -> Message:
+        """Return one message that the thread shows, on any branch.
+
+        Raises ThreadNotFoundError, MessageNotFoundError, InvalidInputError for an id that is no UUID.
+        """
+        [message] = (await self.messages(thread_id, message_id, limit=1, newest_first=True)).items
+        return message
+
+    async def branches(self, thread_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[Branch]:
+        """Return the leaves of the thread's message tree, the oldest first, a page at a time (B3).
+
+        Raises ThreadNotFoundError, InvalidInputError, InvalidCursorError.
+        """
+        return await self.backend.threads.branches(thread_id, PageRequest(limit=limit, cursor=cursor))
+
+    async def store_message(
+        self, thread_id: str, message: str | Message, parent_id: str | None = None, *, expected_leaf: str | None = None
+    ) -> Message:
+        """Store a message without a run; the next run sees it (B1). Return the stored message.
+
+        A string is a message of the user. A message that is sent again under its id is stored once.
+
+        ``parent_id``: None appends to the newest branch; another message opens a branch there. ``expected_leaf``: the call is
+        refused if the last message is another.
+
+        Raises MessageNotFoundError, InvalidInputError, ThreadBusyError, LeafMovedError, MessageTooLargeError.
+        """
+        stored = as_message(message)
+        assert stored is not None
+        return await self.backend.threads.store_message(
+            check_id(thread_id, "thread_id"), stored, parent_id, expected_leaf=expected_leaf
+        )
+
+    async def delete_thread(
+        self, thread_id: str, *, cancel: bool = False, descendants: bool = False, expected: datetime | None = None
+    ) -> None:
+        """Delete a thread; its forks keep the messages that they see.
+
+        ``cancel``: end its live runs first. ``descendants``: delete its forks and theirs first, one by one; if that stops
+        half-way, call again. ``expected``: the ``updated_at`` of the thread as the caller read it; the call is refused if the
+        thread has changed since.
+
+        Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError; InvalidInputError for ``expected`` with
+        ``descendants``: some of them could be deleted before the refusal.
+        """
+        if descendants and expected is not None:
+            raise InvalidInputError("give expected or descendants, not both", field="expected")
+        if descendants:
+            for child in reversed(await self._descendants(thread_id)):
+                with suppress(ThreadNotFoundError):
+                    await self._apply(await self.backend.threads.delete_thread(child, cancel=cancel))
+        deleted = await self.backend.threads.delete_thread(thread_id, cancel=cancel, expected=check_aware(expected, "expected"))
+        await self._apply(deleted)
+
+    async def _descendants(self, thread_id: str) -> list[str]:
+        """Return the ids of the forks of ``thread_id`` and of their forks, each after its parent."""
+        found = [(await self.thread(thread_id)).thread_id]
+        for parent in found:
+            cursor: str | None = None
+            while True:
+                page = await self.threads(parent_thread_id=parent, cursor=cursor)
+                found += [child.thread_id for child in page.items if child.thread_id not in found]
+                if (cursor := page.next) is None:
+                    break
+        return found[1:]
+
+    async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> None:
+        """Delete a thread and blank its own messages in every fork that shows them. Arguments as for :meth:`delete_thread`.
+
+        Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError.
+        """
+        erased = await self.backend.threads.erase_thread(thread_id, cancel=cancel, expected=check_aware(expected, "expected"))
+        await self._apply(erased)

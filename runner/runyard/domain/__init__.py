@@ -1,0 +1,1 @@
+"""The data of runyard and its rules, without any I/O."""

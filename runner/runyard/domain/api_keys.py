@@ -1,0 +1,63 @@
+"""API keys: the tenant and the scopes of a user of the HTTP API (A1).
+
+A key's text is ``ry_<key id>_<secret>``. The store keeps the id and a digest of the secret; the secret is random and long, so a
+plain digest cannot be reversed by guessing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict
+
+Scope = Literal["read", "write", "respond", "admin"]
+"""``read`` reads, ``write`` changes, ``respond`` answers questions, ``admin`` does all of these over the whole deployment."""
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+
+_TEXT: Final = re.compile(r"ry_([0-9a-f]{16})_([0-9a-f]{64})")
+
+
+class ApiKey(BaseModel):
+    """The stored data of a key. ``name``: a name for people; it is stored with the answers that the key gives."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    key_id: str
+    tenant: str = ""
+    name: str
+    scopes: tuple[Scope, ...] = ("read", "write", "respond")
+    created_at: datetime | None = None
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """The secret form of a key, which its user has and the store does not keep."""
+
+    key_id: str
+    secret: str
+
+    @classmethod
+    def new(cls) -> Secret:
+        """Return a new random key."""
+        return cls(secrets.token_hex(8), secrets.token_hex(32))
+
+    @classmethod
+    def parse(cls, text: str) -> Secret | None:
+        """Return the key with the text ``text``, or None if the text is no key."""
+        found = _TEXT.fullmatch(text)
+        return cls(found[1], found[2]) if found else None
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the secret, which the store keeps."""
+        return hashlib.sha256(self.secret.encode()).digest()
+
+    def __str__(self) -> str:
+        return f"ry_{self.key_id}_{self.secret}"

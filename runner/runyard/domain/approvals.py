@@ -1,0 +1,64 @@
+"""Questions and approvals: their names, the schema of their answers, and the meaning of an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from .derived_ids import derived_id, digest
+from .json_bounds import JsonObject, JsonValue
+from .messages import ToolCallPart
+
+APPROVAL_SCHEMA: Final[JsonObject] = {
+    "anyOf": [
+        {"type": "boolean"},
+        {
+            "type": "object",
+            "properties": {
+                "approved": {"type": "boolean"},
+                "reason": {"type": "string"},
+                "arguments": {"type": "object"},
+            },
+            "required": ["approved"],
+            "additionalProperties": False,
+        },
+    ]
+}
+"""Schema of the answers to an approval: ``true``, ``false``, or an object that also has a reason or edited arguments."""
+
+DENIED_IN_TIME: Final[JsonObject] = {"answer": {"approved": False, "reason": "nobody decided in time"}}
+"""Default answer at the deadline of an approval: the call is denied (H7, H9)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A human's decision on a tool call. ``arguments``: the human's edited arguments, or else the model's own."""
+
+    approved: bool
+    arguments: JsonObject
+    reason: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.approved
+
+
+def request_id(thread_key: int, run_id: str, key: str) -> str:
+    """Return the id of the request ``key`` of a run: the same in every attempt, different in every thread (H5, I6)."""
+    return derived_id("request", thread_key, run_id, key)
+
+
+def approval_key(call: ToolCallPart) -> str:
+    """Return the key of the approval of a call. It includes the arguments, so changed arguments need another approval (H5)."""
+    return f"approve:{call.id}:{digest([call.name, call.arguments])}"
+
+
+def read_approval(answer: JsonValue, call: ToolCallPart) -> Approval:
+    """Return the decision in an answer that fits APPROVAL_SCHEMA. Only an explicit yes approves."""
+    if not isinstance(answer, dict):
+        return Approval(answer is True, call.arguments)
+    reason, arguments = answer.get("reason"), answer.get("arguments")
+    return Approval(
+        answer.get("approved") is True,
+        arguments if isinstance(arguments, dict) else call.arguments,
+        reason if isinstance(reason, str) else None,
+    )

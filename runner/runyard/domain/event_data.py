@@ -1,0 +1,153 @@
+"""The ``data`` of each type of event: its shape in streams and in the API's document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ..errors import InvalidInputError
+from .json_bounds import JsonObject, JsonValue
+from .messages import Message
+from .requests import HitlRequest
+from .runs import ErrorInfo
+from .validation import first_problem
+
+
+class _Data(BaseModel):
+    """Base class of event data. Readers ignore unknown fields. A field without a value may be missing."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class AttemptBegins(_Data):
+    """The start of an attempt. ``attempt``: its number, from 1."""
+
+    attempt: int
+
+
+class AttemptFollows(AttemptBegins):
+    """The start of a later attempt. ``message_id``: the last stored message of the run; null if it has none."""
+
+    message_id: str | None = None
+
+
+class AttemptRewinds(AttemptFollows):
+    """``takeover``: true if the worker of the attempt before died, false if that attempt failed or was given back."""
+
+    takeover: bool | None = None
+
+
+class RunCompleted(_Data):
+    status: Literal["completed"]
+
+
+class RunFailed(_Data):
+    status: Literal["failed"]
+    error: ErrorInfo | None = None
+
+
+class RunCancelled(_Data):
+    status: Literal["cancelled"]
+    error: ErrorInfo | None = None
+
+
+class RunDead(_Data):
+    status: Literal["dead"]
+    error: ErrorInfo | None = None
+
+
+class RunSuspended(_Data):
+    """The run is suspended. ``request_ids``: the requests for which it waits."""
+
+    status: Literal["suspended"]
+    request_ids: list[str]
+
+
+class MessageStarted(_Data):
+    message_id: str
+    role: Literal["assistant"]
+
+
+class StreamedCall(_Data):
+    """The tool call whose arguments are streamed."""
+
+    id: str
+    name: str
+
+
+class MessageDelta(_Data):
+    """One piece of the ``text``, of the model's ``thinking``, or of the ``arguments`` of a tool call, as JSON text.
+
+    An agent may send data of its own under this type.
+    """
+
+    message_id: str | None = None
+    text: str | None = None
+    thinking: str | None = None
+    arguments: str | None = None
+    tool_call: StreamedCall | None = None
+
+
+class MessageCompleted(_Data):
+    message_id: str
+    message: Message
+
+
+class ToolStarted(_Data):
+    call_id: str
+    name: str
+    arguments: JsonObject | None = None
+
+
+class ToolCompleted(_Data):
+    call_id: str
+    name: str
+    is_error: bool
+
+
+class HitlRequested(_Data):
+    request: HitlRequest
+
+
+class HitlAnswered(_Data):
+    request_id: str
+    answer: JsonValue = None
+
+
+class Gap(_Data):
+    """An event without data: the lost events are unknown."""
+
+
+EVENT_DATA: Final[Mapping[str, type[BaseModel]]] = MappingProxyType(
+    {
+        "run.queued": AttemptBegins,
+        "run.started": AttemptBegins,
+        "run.suspended": RunSuspended,
+        "run.resumed": AttemptFollows,
+        "run.rewound": AttemptRewinds,
+        "run.completed": RunCompleted,
+        "run.failed": RunFailed,
+        "run.cancelled": RunCancelled,
+        "run.dead": RunDead,
+        "message.started": MessageStarted,
+        "message.delta": MessageDelta,
+        "message.completed": MessageCompleted,
+        "tool.started": ToolStarted,
+        "tool.completed": ToolCompleted,
+        "hitl.requested": HitlRequested,
+        "hitl.answered": HitlAnswered,
+        "gap": Gap,
+    }
+)
+
+
+def check_event_data(type_: str, data: JsonObject) -> None:
+    """Raise InvalidInputError if ``data`` lacks a field of events of ``type_``, or has a field of another shape."""
+    try:
+        EVENT_DATA[type_].model_validate(data)
+    except ValidationError as error:
+        field, problem, _ = first_problem(error)
+        raise InvalidInputError(f"the data of {type_}: {field}: {problem}", field=field) from None

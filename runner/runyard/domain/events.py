@@ -1,0 +1,145 @@
+"""Events of runs, and entries of the feed."""
+
+from __future__ import annotations
+
+import json
+from copy import copy, deepcopy
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple, SupportsIndex, get_args
+
+from pydantic import Field
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from .base_models import StrictModel
+from .json_bounds import JsonObject
+
+
+class Event(StrictModel):
+    """One event of a run's stream. ``id`` is ``"<fence>-<n>"``; a ``gap`` has None. ``type`` is one of EVENT_TYPES."""
+
+    __slots__ = ("_json",)
+
+    id: str | None
+    type: str
+    thread_id: str
+    run_id: str
+    data: JsonObject = Field(default_factory=dict)
+
+    def share(self) -> None:
+        """Let :meth:`to_json` keep its result, because several readers will ask for it."""
+        object.__setattr__(self, "_json", b"")
+
+    def to_json(self) -> bytes:
+        """Return the event as JSON, also if it contains invalid Unicode, which agents may send."""
+        kept: bytes | None = getattr(self, "_json", None)
+        if kept:
+            return kept
+        try:
+            made = self.model_dump_json().encode()
+        except (PydanticSerializationError, UnicodeEncodeError):  # a lone surrogate; the json module escapes it
+            made = json.dumps(to_jsonable_python(self.__dict__)).encode()
+        if kept is not None:
+            object.__setattr__(self, "_json", made)
+        return made
+
+    def seal(self) -> None:
+        """Keep the event as JSON only, and decode its data again when it is read.
+
+        A slow reader holds a large event for long. Decoded, small values take tens of times as much memory as in JSON.
+        """
+        object.__setattr__(self, "_json", self.to_json())
+        del self.__dict__["data"]
+        object.__setattr__(self, "__class__", SealedEvent)
+
+
+class SealedEvent(Event):
+    """An event that was sealed: it has its data as JSON only.
+
+    Reading ``id``, ``type``, ``thread_id``, ``run_id`` and :meth:`to_json` leave it sealed. Any access to ``data``, also by
+    printing, comparing or copying, makes it an :class:`Event` again, in place.
+    """
+
+    __slots__ = ()
+
+    def seal(self) -> None:
+        """Do nothing: the event is sealed."""
+
+    def share(self) -> None:
+        """Do nothing: a sealed event keeps its JSON."""
+
+    def to_json(self) -> bytes:
+        """Return the JSON that the event holds."""
+        made: bytes = self._json
+        return made
+
+    def peek(self) -> JsonObject:
+        """Return the data, decoded anew, and leave the event sealed."""
+        data: JsonObject = json.loads(self.to_json())["data"]
+        return data
+
+    def open(self) -> Event:
+        """Decode the event in place and return it."""
+        data = self.peek()
+        object.__setattr__(self, "__class__", Event)
+        self.share()  # others may hold it, and need its JSON
+        self.__dict__["data"] = data
+        return self
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        """The fields, for pydantic, which reads them here."""
+        return self.open().__dict__
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "data":
+            return self.open().data
+        raise AttributeError(f"an event has no {name!r}", name=name, obj=self)
+
+    def __eq__(self, other: object) -> bool:
+        return self.open() == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __copy__(self) -> Any:
+        return copy(self.open())
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Any:
+        return deepcopy(self.open(), memo)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        return self.open().__reduce_ex__(protocol)
+
+
+class ThreadEvent(NamedTuple):
+    """An event of one of a thread's runs. ``cursor`` continues the thread's stream after it."""
+
+    cursor: str
+    event: Event
+
+
+FeedType = Literal[
+    "run.completed", "run.failed", "run.cancelled", "run.dead", "run.suspended",
+    "message.stored", "thread.forked", "thread.deleted",
+]  # fmt: skip
+
+FEED_TYPES: Final[tuple[FeedType, ...]] = get_args(FeedType)
+
+
+class FeedEntry(StrictModel):
+    """One committed change (E5). ``cursor`` continues the feed after this entry; ``run_id`` is set for a run's ``type``."""
+
+    cursor: str
+    type: FeedType
+    thread_id: str
+    run_id: str | None = None
+    created_at: datetime
+
+
+EVENT_TYPES: Final = (
+    *("run.queued", "run.started", "run.suspended", "run.resumed", "run.rewound"),
+    *("run.completed", "run.failed", "run.cancelled", "run.dead"),
+    *("message.started", "message.delta", "message.completed", "tool.started", "tool.completed"),
+    *("hitl.requested", "hitl.answered", "gap"),
+)
+
+STREAM_ENDS: Final = frozenset({"run.completed", "run.failed", "run.cancelled", "run.dead", "run.suspended"})

@@ -1,0 +1,166 @@
+"""Bounds of one value that is stored or sent: depth, number of values, digits, bytes; the same for every source.
+
+Code that copies, compares, encodes or decodes a value may recurse, or run as one call of C that blocks the rest of its process.
+A value that was accepted must never exhaust the stack or stall a process later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from ..errors import InvalidInputError
+from .quoting import brief
+
+if TYPE_CHECKING:
+    from .messages import Message
+
+MAX_NESTING: Final = 100
+"""Maximum number of levels of objects and lists, the outermost included."""
+MAX_VALUES: Final = 25_000
+"""Maximum number of members of the objects and lists in one value, over all levels; in a message, over all its parts."""
+MAX_PARTS: Final = 2_000
+"""Maximum number of parts of one message: each part becomes an object in every process that handles the message."""
+MAX_RESULT_VALUES: Final = 100_000
+"""Maximum number of values in the result of a run or a step: the result of a job holds the messages of all its candidates."""
+MAX_BITS: Final = 64
+"""Maximum number of bits of an integer, signed or unsigned: stores and readers of JSON differ on larger ones."""
+MESSAGE_BYTES: Final = 8 * 2**20
+"""Maximum number of bytes of one stored message without the limit ``message_bytes``. Images are inline."""
+MAX_EXTRA: Final = 2**21
+"""Maximum number of bytes of a thread's merged extra as JSON, with the metadata of a fork."""
+MAX_BYTES: Final[Mapping[str, int]] = {
+    "title": 2**12,
+    "tags": 2**14,
+    "error": 2**19,
+    "metadata": 2**18,
+    "reason": 2**14,
+    "answer_schema": 2**18,
+    "delta": 2**20,
+    "extra": 2**20,
+    "config": 2**20,
+    "payload": 2**20,
+    "on_deadline": 2**20,
+    "answer": 2**20,
+    "details": 2**18,
+    "result": MESSAGE_BYTES,
+}
+"""Maximum number of bytes of text in one value, names of fields included, by the name of the argument or field."""
+
+OBJECTS: Final = frozenset({"tags", "metadata", "answer_schema", "extra", "config", "payload", "on_deadline", "details"})
+TEXTS: Final = frozenset({"title", "reason"})
+
+_NESTED: Final = (dict, list, tuple)
+_INTEGERS: Final = range(-(2 ** (MAX_BITS - 1)), 2**MAX_BITS)
+
+
+def check_value(value: Any, name: str) -> None:
+    """Raise InvalidInputError if ``value``, the field ``name``, is no JSON or holds more than the bounds allow.
+
+    The error's details have the ``field``, the bound ``most``, and ``got`` if the whole value was counted.
+    """
+    if value is None:
+        return
+    if name in OBJECTS and not isinstance(value, dict):
+        raise InvalidInputError(f"{name} is a JSON object, got {brief(value)}", field=name)
+    if name in TEXTS and not isinstance(value, str):
+        raise InvalidInputError(f"{name} is text, got {brief(value)}", field=name)
+    _walk([value], name, MAX_RESULT_VALUES if name == "result" else MAX_VALUES, MAX_BYTES[name])
+
+
+def check_content(message: Message) -> None:
+    """Raise InvalidInputError if ``message`` has too many parts or values, is nested too deep, or has an integer out of range.
+
+    The store counts its bytes.
+    """
+    if len(message.content) > MAX_PARTS:
+        words = f"a message has at most {MAX_PARTS} parts, got {len(message.content)}; split it into several messages"
+        raise InvalidInputError(words, field="message", most=MAX_PARTS, got=len(message.content))
+    values: list[Any] = [value for value in (message.metadata, message.provider_details) if value]
+    for part in message.content:
+        if part.type == "tool_call":
+            values.append(part.arguments)
+        elif part.type == "tool_result":
+            values.append(part.content)
+    if values:
+        _walk(values, "message", MAX_VALUES, None)
+
+
+def _walk(layer: list[Any], name: str, values: int, most: int | None) -> None:
+    """Count level by level: a value that contains itself reaches a bound as well."""
+    level = count = size = 0
+    while layer:
+        level += 1
+        below: list[Any] = []
+        for part in layer:
+            if part is None:
+                continue
+            if isinstance(part, str):
+                size += len(part) if part.isascii() else _bytes(part)
+            elif isinstance(part, _NESTED):
+                if level > MAX_NESTING:
+                    words = f"is nested more than {MAX_NESTING} levels deep; make it flatter, or store it as a string of JSON"
+                    raise InvalidInputError(f"{name} {words}", field=name, most=MAX_NESTING)
+                count += len(part)
+                if count > values:
+                    words = f"holds more than {values} values; keep large data elsewhere and store a reference"
+                    raise InvalidInputError(f"{name} {words}", field=name, most=values)
+                if isinstance(part, dict):
+                    size += _names(part, name)
+                    below += part.values()
+                else:
+                    below += part
+            elif isinstance(part, int):
+                if part not in _INTEGERS:
+                    words = f"holds an integer of more than {MAX_BITS} bits; make it a string"
+                    raise InvalidInputError(f"{name} {words}", field=name, most=MAX_BITS)
+            elif not isinstance(part, float):
+                words = f"holds a {type(part).__qualname__}, which JSON cannot express; convert it"
+                raise InvalidInputError(f"{name} {words}", field=name)
+            elif not isfinite(part):
+                raise InvalidInputError(f"{name} holds {part}, which JSON cannot express; use null or a string", field=name)
+        layer = below
+    if most is not None and size > most:
+        words = f"holds {size} bytes of text, and the limit is {most}; keep large data elsewhere and store a reference"
+        raise InvalidInputError(f"{name} {words}", field=name, most=most, got=size)
+
+
+def _names(names: Iterable[Any], field: str) -> int:
+    size = 0
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidInputError(f"{field} has the name {brief(name)}, and names in JSON are text; convert it", field=field)
+        size += len(name) if name.isascii() else _bytes(name)
+    return size
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def message_size(message: Message) -> int:
+    """Return the bytes of text in ``message``, which is about its size in the store."""
+    layer: list[Any] = [[part.__dict__ for part in message.content], message.metadata, message.provider_details]
+    size = 0
+    while layer:
+        below: list[Any] = []
+        for part in layer:
+            if isinstance(part, str):
+                size += _bytes(part)
+            elif isinstance(part, dict):
+                size += _names(part, "message")
+                below += part.values()
+            elif isinstance(part, _NESTED):
+                below += part
+        layer = below
+    return size
+
+
+JsonValue: TypeAlias = Any
+"""A JSON value. Pydantic does not validate it: :mod:`~runyard.domain.json_bounds` checks each incoming value once.
+
+Validation of each value inside it would take as long as all other work on a message.
+"""
+
+JsonObject: TypeAlias = dict[str, JsonValue]

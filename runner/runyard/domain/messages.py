@@ -1,0 +1,214 @@
+"""Messages, their parts and their usage, and the checks of messages before they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+
+from ..errors import InvalidInputError
+from .base_models import StoredModel
+from .json_bounds import JsonObject, JsonValue
+from .validation import new_id
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+StopReason = Literal["stop", "max_tokens", "tool_calls", "content_filter", "refusal", "error", "aborted", "cancelled"]
+
+
+class Usage(StoredModel):
+    """Tokens, cost and time of model calls.
+
+    ``requests``: the number of model requests. ``cost`` is in US dollars. ``seconds``: the time of models and tools, without
+    the time spent waiting for people.
+    """
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+    seconds: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            requests=self.requests + other.requests,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost=self.cost + other.cost,
+            seconds=self.seconds + other.seconds,
+        )
+
+
+def check_usage(usage: Usage) -> Usage:
+    """Return ``usage`` if every amount is a number that stores can add up. Raise :class:`InvalidInputError` otherwise."""
+    for name, amount in usage.__dict__.items():
+        kinds = (int, float) if name in ("cost", "seconds") else int
+        if not (isinstance(amount, kinds) and 0 <= amount < 2**63):
+            raise InvalidInputError(f"usage.{name} must be a number from 0 to 2**63", field=f"usage.{name}")
+    return usage
+
+
+class TextPart(StoredModel):
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ThinkingPart(StoredModel):
+    """A model's reasoning. ``signature`` is the provider's proof of it, which must be sent back unchanged."""
+
+    type: Literal["thinking"] = "thinking"
+    text: str
+    signature: str | None = None
+
+
+class ImagePart(StoredModel):
+    """An image: either ``url`` or base64 ``data`` with its ``media_type``."""
+
+    type: Literal["image"] = "image"
+    url: str | None = None
+    data: str | None = None
+    media_type: str | None = None
+
+
+class ToolCallPart(StoredModel):
+    """A tool call of the model; its result carries the same ``id``."""
+
+    type: Literal["tool_call"] = "tool_call"
+    id: str
+    name: str
+    arguments: JsonObject = Field(default_factory=dict)
+
+
+class ToolResultPart(StoredModel):
+    """The result of the tool call ``call_id``."""
+
+    type: Literal["tool_result"] = "tool_result"
+    call_id: str
+    content: JsonValue = None
+    is_error: bool = False
+
+
+Part = Annotated[TextPart | ThinkingPart | ImagePart | ToolCallPart | ToolResultPart, Field(discriminator="type")]
+
+
+def _parts(value: Any) -> Any:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+class Message(StoredModel):
+    """One immutable entry of a thread.
+
+    ``content`` is a list of parts; a plain string becomes one text part. ``id`` is a uuid7, generated unless given. The store
+    sets ``run_id``, ``parent_id``, ``seq`` (the message's number in its thread) and ``created_at``.
+
+    ``metadata`` belongs to the writer; no model sees it. ``provider_details`` holds data that an agent's model layer needs
+    beside the content: ids and proofs of a provider, its built-in tools, other media. Stores keep it in messages that an
+    attempt or a checkpointer appends, and drop it from messages that a caller sends (M5).
+    """
+
+    id: str = Field(default_factory=new_id)
+    role: Role
+    content: Annotated[list[Part], BeforeValidator(_parts)]
+    run_id: str | None = None
+    parent_id: str | None = None
+    seq: int | None = None
+    created_at: datetime | None = None
+    stop_reason: StopReason | None = None
+    usage: Usage | None = None
+    metadata: JsonObject = Field(default_factory=dict)
+    provider_details: JsonObject | None = None
+
+    @classmethod
+    def user(cls, content: str | list[Part], **fields: Any) -> Self:
+        """Return a message of the user."""
+        return cls(role="user", content=content, **fields)
+
+    @classmethod
+    def assistant(cls, content: str | Sequence[Part], **fields: Any) -> Self:
+        """Return a message of the model."""
+        return cls(role="assistant", content=content, **fields)
+
+    @classmethod
+    def tool(cls, *results: ToolResultPart, **fields: Any) -> Self:
+        """Return the results of tool calls in one message."""
+        return cls(role="tool", content=list(results), **fields)
+
+    def by_caller(self) -> Self:
+        """Return the message without ``provider_details``, which only an agent may write (M5)."""
+        return self if self.provider_details is None else self.model_copy(update={"provider_details": None})
+
+    def says(self, other: Message) -> bool:
+        """Return whether ``other`` has the same values in all fields that a caller can set."""
+        compared = {"role", "content", "stop_reason", "usage", "metadata"}
+        return self.model_dump(include=compared) == other.model_dump(include=compared)
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined."""
+        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def tool_calls(self) -> list[ToolCallPart]:
+        """The tool calls in this message, in order."""
+        return [part for part in self.content if isinstance(part, ToolCallPart)]
+
+    @property
+    def tool_results(self) -> list[ToolResultPart]:
+        """The tool results in this message, in order."""
+        return [part for part in self.content if isinstance(part, ToolResultPart)]
+
+
+def check_message(value: Any) -> Message:
+    """Return ``value`` if it is a :class:`Message`. Raise :class:`InvalidInputError` for others, such as another library's."""
+    if not isinstance(value, Message):
+        kind = type(value)
+        raise InvalidInputError(
+            f"a message is a runyard Message, got {kind.__module__}.{kind.__qualname__}; convert it first", field="message"
+        )
+    return value
+
+
+def check_named_once(messages: Iterable[Message]) -> None:
+    """Raise :class:`InvalidInputError` if two of ``messages`` have the same id and different runs."""
+    runs: dict[str, str | None] = {}
+    for message in messages:
+        if runs.setdefault(check_message(message).id, message.run_id) != message.run_id:
+            raise InvalidInputError(f"two messages have the id {message.id}; give each an id of its own", message_id=message.id)
+
+
+def check_fields(message: Message) -> None:
+    """Raise :class:`InvalidInputError` if a field of ``message`` has a wrong type or value.
+
+    pydantic validates a new message only, not later assignments and copies.
+    """
+    try:
+        content = [part.__dict__ for part in message.content]
+        _FIELDS.validate_python({**message.__dict__, "content": content})
+    except (ValidationError, AttributeError, TypeError) as error:
+        found = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
+        where = ".".join(map(str, found["loc"])) if found else "content"
+        why = found["msg"] if found else "content is a list of parts"
+        raise InvalidInputError(f"{where} of a message cannot be stored: {why}", field="message") from None
+
+
+_FIELDS: Final = TypeAdapter(Message)
+
+MESSAGES: Final = TypeAdapter(list[Message])
+"""Validates many messages in one call, which is several times faster than one call per message."""
+
+
+def by_run(ordered: Iterable[Message]) -> list[Message]:
+    """One run's messages together, at the place of its first; messages without a run stay where they are (S5)."""
+    groups: dict[str, list[Message]] = {}
+    order: list[list[Message]] = []
+    for message in ordered:
+        if message.run_id is not None and message.run_id in groups:
+            groups[message.run_id].append(message)
+            continue
+        group = [message]
+        order.append(group)
+        if message.run_id is not None:
+            groups[message.run_id] = group
+    return [message for group in order for message in group]

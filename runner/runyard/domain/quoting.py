@@ -1,0 +1,49 @@
+"""Quoting of untrusted text for terminals.
+
+A terminal obeys control characters in stored text: it may set its title, fill its clipboard, or overwrite other text.
+Characters that reverse the direction of text make it look different from what it is.
+"""
+
+from __future__ import annotations
+
+import re
+from reprlib import Repr
+from typing import Any, Final
+
+_BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_UNSEEN: Final = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{_BIDI}\ud800-\udfff]")
+"""The characters that a terminal obeys, except tab and newline, and those that cannot be sent to it."""
+_IN_JSON: Final = re.compile(f"[\x7f-\x9f\u2028\u2029{_BIDI}\ud800-\udfff]")
+
+_BRIEF: Final = Repr()
+_BRIEF.maxstring = _BRIEF.maxother = 80
+
+
+def legible(text: str) -> str:
+    """Return ``text`` with a visible sign in place of each such character; tabs and newlines stay."""
+    return _UNSEEN.sub(_sign, text)
+
+
+def one_line(text: str) -> str:
+    """Return ``text`` like :func:`legible`, with newlines replaced too, for output where a new line could mislead."""
+    return legible(text).replace("\n", "␊")
+
+
+def legible_json(text: str) -> str:
+    """Return JSON ``text`` with escapes for those of the characters that JSON allows unescaped."""
+    return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def brief(value: Any) -> str:
+    """Return a short description of ``value`` for an error. Only the beginning of a long text is read."""
+    try:
+        return _BRIEF.repr(value[:80] if isinstance(value, bytes) else value)
+    except ValueError:  # an integer with more digits than Python prints
+        return f"a {type(value).__name__}"
+
+
+def _sign(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code == 0x7F:
+        return "␡"
+    return chr(0x2400 + code) if code < 0x20 else "\N{REPLACEMENT CHARACTER}"

@@ -1,0 +1,79 @@
+"""HITL requests: the questions and approvals for which a run waits."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from ..errors import HitlInvalidAnswerError
+from .base_models import StrictModel
+from .json_bounds import JsonObject, JsonValue, check_value
+from .validation import check_id, new_id
+
+ANSWERED_AT_DEADLINE: Final = "deadline"
+"""``answered_by`` of a request whose deadline answered it."""
+
+
+class HitlRequest(StrictModel):
+    """A request to a human: a question, an approval, or whether a step was done.
+
+    ``answer_schema``: JSON schema of the answers. ``deadline_at``: the end of the wait. ``on_deadline``: what applies then,
+    ``{"fail": true}`` or ``{"answer": …}``. ``timeout``: seconds to wait; the store turns it into ``deadline_at`` by its own
+    clock. The store sets ``thread_id``, ``run_id``, ``agent`` (the agent that the run names, or None) and ``created_at``.
+    ``answered_by``: the responder; over HTTP the name of the API key. ``on_behalf_of``: the person for whom the responder
+    answered, not verified. ``damaged``: as for a run.
+    """
+
+    request_id: str = Field(default_factory=new_id)
+    kind: Literal["question", "approval", "step"] = "question"
+    payload: JsonObject = Field(default_factory=dict)
+    answer_schema: JsonObject | None = None
+    deadline_at: datetime | None = None
+    timeout: float | None = Field(None, ge=0, allow_inf_nan=False)
+    on_deadline: JsonObject | None = None
+    thread_id: str | None = None
+    run_id: str | None = None
+    agent: str | None = None
+    created_at: datetime | None = None
+    answer: JsonValue = None
+    response_id: str | None = None
+    answered_by: str | None = None
+    on_behalf_of: str | None = None
+    answered_at: datetime | None = None
+    damaged: list[str] = Field(default_factory=list)
+
+
+def check_requests(*requests: HitlRequest) -> None:
+    """Raise :class:`InvalidInputError` if a request has an invalid id or holds more than a store accepts."""
+    for request in requests:
+        check_id(request.request_id, "request_id")
+        for name in ("payload", "answer_schema", "on_deadline"):
+            check_value(getattr(request, name), name)
+
+
+def check_answer(request: HitlRequest, answer: Any) -> None:
+    """Raise HitlInvalidAnswerError if the answer does not fit the request's JSON schema (H3).
+
+    It is also raised if the schema refers to another schema by a URL: no URL is fetched (M5).
+    """
+    if request.answer_schema is None:
+        return
+    from jsonschema import Draft202012Validator
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import EMPTY_REGISTRY
+
+    validator = Draft202012Validator(request.answer_schema, registry=EMPTY_REGISTRY)  # the default registry fetches URLs
+    try:
+        errors = sorted(validator.iter_errors(answer), key=lambda e: e.json_path)
+    except Unresolvable as error:
+        raise HitlInvalidAnswerError(
+            f"no answer can fit: the question's schema refers to {error.ref}, which is not fetched; put it into the schema",
+            request_id=request.request_id,
+        ) from None
+    if errors:
+        faults = [{"path": e.json_path, "message": e.message} for e in errors]
+        raise HitlInvalidAnswerError(
+            f"the answer does not fit: {errors[0].json_path}: {errors[0].message}", request_id=request.request_id, errors=faults
+        )

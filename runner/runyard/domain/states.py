@@ -1,0 +1,77 @@
+"""The states of a run and the verbs that change them, as data.
+
+The table says for each state which verbs are legal. Stores implement it; the conformance suite enumerates it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class RunStatus(StrEnum):
+    """The status of a run."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    DEAD = "dead"
+
+
+class Verb(StrEnum):
+    """The verbs that change a run."""
+
+    ACCEPT = "accept"
+    ADMIT = "admit"
+    CLAIM = "claim"
+    APPEND = "append"
+    SUSPEND = "suspend"
+    RESPOND = "respond"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    RELEASE = "release"
+    BURY = "bury"
+    EXPIRE = "expire"
+    CANCEL = "cancel"
+    REDRIVE = "redrive"
+
+
+_Q, _R, _S = RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.SUSPENDED
+
+_C, _F, _X, _D = RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.DEAD
+
+LIVE: Final = frozenset({_Q, _R, _S})
+
+ENDED: Final = frozenset({_C, _F, _X, _D})
+
+TRANSITIONS: Final[dict[tuple[RunStatus | None, Verb], frozenset[RunStatus]]] = {
+    (None, Verb.ACCEPT): frozenset({_Q}),
+    (_Q, Verb.ADMIT): frozenset({_Q, _F}),
+    (_Q, Verb.CLAIM): frozenset({_R}),
+    (_Q, Verb.RESPOND): frozenset({_Q}),
+    (_Q, Verb.EXPIRE): frozenset({_F}),
+    (_Q, Verb.CANCEL): frozenset({_X}),
+    (_R, Verb.CLAIM): frozenset({_R, _X, _D}),
+    (_R, Verb.APPEND): frozenset({_R}),
+    (_R, Verb.SUSPEND): frozenset({_S, _R, _X}),
+    (_R, Verb.RESPOND): frozenset({_R}),
+    (_R, Verb.COMPLETE): frozenset({_C, _F, _X}),
+    (_R, Verb.FAIL): frozenset({_F, _X}),
+    (_R, Verb.RELEASE): frozenset({_Q, _X}),
+    (_R, Verb.BURY): frozenset({_D, _Q, _X}),
+    (_R, Verb.CANCEL): frozenset({_R, _X}),
+    (_S, Verb.RESPOND): frozenset({_Q}),
+    (_S, Verb.FAIL): frozenset({_F}),
+    (_S, Verb.CANCEL): frozenset({_X}),
+    (_F, Verb.REDRIVE): frozenset({_Q}),
+    (_D, Verb.REDRIVE): frozenset({_Q}),
+}
+"""(status before, verb) → the possible statuses after it. A pair that is missing is refused and changes nothing."""
+
+
+def targets(status: RunStatus | None, verb: Verb) -> frozenset[RunStatus]:
+    """Return the statuses to which ``verb`` may lead from ``status`` (None: no such run); empty if the verb is refused."""
+    return TRANSITIONS.get((status, verb), frozenset())

@@ -1,0 +1,89 @@
+"""Threads, their branches, and their descent from each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from .base_models import StrictModel
+from .json_bounds import JsonObject
+from .messages import Message, Usage
+from .states import RunStatus
+
+
+class Thread(StrictModel):
+    """One conversation.
+
+    ``omitted``: the names of the fields (``extra``, ``config``) that a list leaves empty because they have more than
+    :data:`~runyard.domain.runs.LARGE_VALUE_BYTES` bytes; reading the thread by its id returns them. ``damaged``: as for a run.
+    """
+
+    thread_id: str
+    parent_thread_id: str | None = None
+    forked_after_run_id: str | None = None
+    forked_at_seq: int | None = None
+    agent: str | None = None
+    title: str | None = None
+    tags: dict[str, str] = Field(default_factory=dict)
+    extra: JsonObject = Field(default_factory=dict)
+    config: JsonObject = Field(default_factory=dict)
+    usage: Usage = Field(default_factory=Usage)
+    created_at: datetime
+    updated_at: datetime
+    omitted: list[str] = Field(default_factory=list)
+    damaged: list[str] = Field(default_factory=list)
+
+
+class Branch(StrictModel):
+    """One leaf of a thread's message tree: the end of a path. ``depth``: the number of messages from the root to the leaf."""
+
+    message_id: str
+    depth: int
+    created_at: datetime
+    run_id: str | None = None
+    run_status: RunStatus | None = None
+
+
+@dataclass
+class CheckpointData:
+    """A thread as a checkpointer loads it (R15)."""
+
+    messages: list[Message] = field(default_factory=list)
+    extra: JsonObject = field(default_factory=dict)
+    parent_thread_id: str | None = None
+
+
+class Lineage(BaseModel):
+    """The ancestors of a thread, and its forks.
+
+    ``ancestors``: the nearest first; the list ends before a deleted thread. ``children``: the oldest first.
+    ``next_children``: the cursor that continues the list of children.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    thread: Thread
+    ancestors: list[Thread] = Field(default_factory=list)
+    children: list[Thread] = Field(default_factory=list)
+    next_children: str | None = None
+
+
+class ThreadDiff(BaseModel):
+    """The messages of two threads after the last message that both show.
+
+    ``common_ancestor``: the nearest thread from which both descend, or one of the two. ``common_message_id``: the last message
+    that both show; None if there is none, or if it lies before the compared messages. ``ours`` and ``theirs``: the messages
+    after it, the oldest first. ``truncated``: at least one side has more messages than the limit.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    thread_id: str
+    other_thread_id: str
+    common_ancestor: str | None = None
+    common_message_id: str | None = None
+    ours: list[Message] = Field(default_factory=list)
+    theirs: list[Message] = Field(default_factory=list)
+    truncated: bool = False

@@ -1,0 +1,80 @@
+"""Messages that close the open tool calls of a run, so that every provider accepts the conversation (R10, F6, H8; I7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from ..errors import InvalidInputError
+from .messages import Message, ToolResultPart
+from .quoting import brief
+
+CANCELLED: Final = "cancelled"
+"""Error result for the open calls of a run that is cancelled and kept."""
+FORKED: Final = "aborted by fork"
+"""Error result for the open calls at the cut of a fork that repairs them."""
+MAX_REASON_CHARACTERS: Final = 2000
+"""Maximum number of characters in the reason of an abort."""
+
+
+def aborted(reason: str) -> str:
+    """Return the text for an aborted run's calls and its last message. Raise InvalidInputError for an unstorable reason."""
+    if len(reason) > MAX_REASON_CHARACTERS or any(c == "\0" or "\ud800" <= c <= "\udfff" for c in reason):
+        most = MAX_REASON_CHARACTERS
+        raise InvalidInputError(
+            f"the reason of an abort has at most {most} characters, without NUL and surrogates, got {brief(reason)}",
+            field="reason",
+        )
+    return f"aborted: {reason}"
+
+
+def closing(calls: Iterable[str], why: str) -> list[Message]:
+    """Return one tool message with an error result ``why`` for each of the ``calls`` (ids), or nothing without calls."""
+    results = [ToolResultPart(call_id=call, content=why, is_error=True) for call in calls]
+    return [Message.tool(*results)] if results else []
+
+
+def farewell(words: str) -> Message:
+    """Return the assistant message that ends an aborted run, so that a model which reads it later knows of the abort."""
+    return Message.assistant(words, stop_reason="aborted")
+
+
+def abort_messages(messages: Iterable[Message], reason: str) -> list[Message]:
+    """Return the messages that an abort adds to a run's: a result for each open call, then an assistant message (H8)."""
+    words = aborted(reason)
+    return [*closing(open_tool_calls(messages), words), farewell(words)]
+
+
+def open_tool_calls(messages: Iterable[Message]) -> list[str]:
+    """Return the ids of the tool calls in ``messages`` that no later message answers, in order (R5, F6)."""
+    calls: dict[str, None] = {}
+    for message in messages:
+        for result in message.tool_results:
+            calls.pop(result.call_id, None)
+        calls.update(dict.fromkeys(call.id for call in message.tool_calls))
+    return list(calls)
+
+
+def cycles_closed(context: Iterable[Message], own: Iterable[Message]) -> bool:
+    """Return whether each tool call of a run's ``own`` messages is directly followed by its results (R5).
+
+    The results may also close calls that the ``context`` left open.
+    """
+    before = set(open_tool_calls(context))
+    expected: set[str] = set()
+    for message in own:
+        results = [part.call_id for part in message.tool_results]
+        if results:
+            if len(set(results)) != len(results) or not set(results) <= expected | before:
+                return False
+            expected -= set(results)
+            before -= set(results)
+        elif expected:
+            return False
+        else:
+            before = set()
+        calls = [call.id for call in message.tool_calls]
+        if calls and (expected or len(set(calls)) != len(calls)):
+            return False
+        expected |= set(calls)
+    return not expected

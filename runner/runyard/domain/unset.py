@@ -1,0 +1,19 @@
+"""UNSET: the default of an argument for which None has a meaning."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+
+class Unset(Enum):
+    """The type of :data:`UNSET`."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset.UNSET
+"""Value of an argument that leaves the field unchanged."""

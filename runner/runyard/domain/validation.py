@@ -1,0 +1,98 @@
+"""Validation of ids, names, tags and times from callers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import uuid_utils
+
+from ..errors import InvalidInputError
+from .json_bounds import check_value
+from .quoting import brief
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+MAX_ID_LENGTH: Final = 255
+
+MAX_TAG_LENGTH: Final = 64
+
+ALLOWED_YEARS: Final = range(1970, 9000)
+"""Years of the times that callers may give: every store and every time zone supports them."""
+
+
+def new_id() -> str:
+    """Return a new uuid7 as text. A later id sorts after an earlier one."""
+    return str(uuid_utils.uuid7())
+
+
+def check_id(value: Any, name: str) -> str:
+    """Return ``value`` if it is a valid id, else raise :class:`InvalidInputError`.
+
+    An id has 1 to 255 printable characters, and is not ``.`` or ``..``, which URL resolution removes from a path, also if they
+    are percent-encoded (RFC 3986, 5.2.4).
+    """
+    if not (isinstance(value, str) and 1 <= len(value) <= MAX_ID_LENGTH and value.isprintable()):
+        raise InvalidInputError(f"{name} must be 1 to {MAX_ID_LENGTH} printable characters, got {brief(value)}", field=name)
+    if value in (".", ".."):
+        raise InvalidInputError(f"{name} cannot be {value!r}, which is a step in paths; choose another", field=name)
+    return str(value)
+
+
+def first_problem(error: ValidationError) -> tuple[str, str, Any]:
+    """Return the first field that pydantic refused as a path (``retry.delay``), the fault, and the value."""
+    first = error.errors(include_url=False)[0]
+    return ".".join(map(str, first["loc"])), first["msg"], first["input"]
+
+
+def check_name(value: Any, name: str) -> str | None:
+    """Check the name of an agent or a queue like :func:`check_id`. None, for no name, is allowed."""
+    return None if value is None else check_id(value, name)
+
+
+def check_uuid(value: Any, name: str) -> str:
+    """Return ``value`` in the canonical form of a UUID, as message ids have it (B1); else raise InvalidInputError."""
+    try:
+        return str(uuid.UUID(value))
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidInputError(f"{name} must be a UUID, got {brief(value)}", field=name) from None
+
+
+def check_tags(tags: Mapping[str, Any], title: str | None = None) -> dict[str, str]:
+    """Return a copy of ``tags`` (text under keys of 1 to 64 printable characters), with ``title`` as the tag ``title`` (F7).
+
+    Raises InvalidInputError, also for more text than :data:`~runyard.domain.json_bounds.MAX_BYTES` allows.
+    """
+    check_value(title, "title")
+    check_value(tags, "tags")
+    for key, value in tags.items():
+        if not (isinstance(value, str) and 1 <= len(key) <= MAX_TAG_LENGTH and key.isprintable()):
+            raise InvalidInputError(
+                f"tags are text under keys of 1 to {MAX_TAG_LENGTH} printable characters, got {brief(key)}", field="tags"
+            )
+    return {**tags, "title": title} if title is not None else dict(tags)
+
+
+def check_aware(moment: datetime | None, name: str = "run_at") -> datetime | None:
+    """Return ``moment`` if it has a time zone: a naive time would be another instant on another host.
+
+    The last allowed year ends before the calendar does, so that a duration can be added. Raises InvalidInputError.
+    """
+    if moment is None:
+        return None
+    if moment.tzinfo is None:
+        raise InvalidInputError(f"{name} needs a time zone, got {moment.isoformat()}; use datetime.now(UTC)", field=name)
+    if moment.year not in ALLOWED_YEARS:
+        raise InvalidInputError(
+            f"{name} is from the year {ALLOWED_YEARS[0]} to {ALLOWED_YEARS[-1]}, got {moment.isoformat()}", field=name
+        )
+    return moment
+
+
+def check_limit(limit: int, most: int | None = None) -> None:
+    """Raise InvalidInputError if ``limit`` is less than 1 or more than ``most``."""
+    if limit < 1 or (most is not None and limit > most):
+        raise InvalidInputError(f"limit is 1 {f'to {most}' if most else 'or more'}, got {brief(limit)}", field="limit")

@@ -1,0 +1,204 @@
+"""Webhooks: subscriptions, deliveries, and the values that the dispatcher exchanges with its ports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Literal, get_args
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..errors import InvalidInputError
+from .events import FEED_TYPES, FeedType
+from .quoting import brief
+
+MAX_URL_LENGTH: Final = 2048
+RUN_EVENTS: Final = tuple(type_ for type_ in FEED_TYPES if type_.startswith("run."))
+"""Default events of a subscription."""
+
+DeliveryStatus = Literal["pending", "delivered", "failed"]
+DELIVERY_STATUSES: Final[tuple[DeliveryStatus, ...]] = get_args(DeliveryStatus)
+
+TryOutcome = Literal["delivered", "retried", "failed", "gone"]
+"""``gone``: the receiver answered 410 and wants no more deliveries."""
+TRY_OUTCOMES: Final[tuple[TryOutcome, ...]] = get_args(TryOutcome)
+
+
+class Webhook(BaseModel):
+    """A subscription to the feed of ``tenant``, or of every tenant (None).
+
+    ``disabled_at``: the time at which its receiver answered 410. ``secret`` signs the deliveries. It is set only in the answer
+    to the call that made the subscription, and only if that process knows the deployment's secret.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    webhook_id: str
+    tenant: str | None
+    url: str
+    events: list[FeedType]
+    secret: str | None = None
+    created_at: datetime | None = None
+    disabled_at: datetime | None = None
+
+
+class WebhookDelivery(BaseModel):
+    """One event to be sent to one URL.
+
+    ``delivery_id``: the ``webhook-id`` of every try. ``webhook_id``: None if the URL came with the run. ``created_at``: the
+    time of the event. ``next_at``: the time of the next try. ``http_status``, ``error``: the outcome of the last try.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    delivery_id: str
+    webhook_id: str | None = None
+    url: str
+    type: FeedType
+    thread_id: str
+    run_id: str | None = None
+    status: DeliveryStatus
+    created_at: datetime
+    tries: int = 0
+    next_at: datetime | None = None
+    delivered_at: datetime | None = None
+    failed_at: datetime | None = None
+    http_status: int | None = None
+    error: str | None = None
+
+
+class WebhookSecret(BaseModel):
+    """The secret with which a receiver verifies deliveries.
+
+    ``version``: the version of ``secret``. ``both_until``: until then the previous version signs as well.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    secret: str = Field(repr=False)
+    version: int
+    both_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """The version of the secret that signs, and the time until which the previous version signs as well.
+
+    ``secret``: the secret itself, only from a store whose client cannot derive it.
+    """
+
+    version: int = 1
+    both_until: datetime | None = None
+    secret: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posting:
+    """A delivery that the dispatcher took. It is offered again when its lease ends, unless it was settled.
+
+    ``tries``: the number of tries, this one included. ``versions``: the versions of the secrets that sign it, the current one
+    first; empty if its webhook was removed. ``webhook_id``: None if the URL came with the run. ``endpoint``: scheme, host and
+    port of the URL.
+    """
+
+    number: int
+    delivery_id: str
+    tenant: str
+    webhook_id: str | None
+    versions: Sequence[int]
+    url: str
+    endpoint: str
+    type: FeedType
+    thread_id: str
+    run_id: str | None
+    created_at: datetime
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOutcome:
+    """The outcome of a try. ``pause``: seconds until the next try of a delivery that is ``retried``."""
+
+    kind: TryOutcome
+    http_status: int | None = None
+    error: str | None = None
+    pause: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookReply:
+    """A receiver's answer: its ``status``, or the ``error`` if there is none.
+
+    ``forbidden``: the URL's address may not be reached, and a retry would not change that. ``retry_after``: the pause, in
+    seconds, that the receiver asked for.
+    """
+
+    status: int | None = None
+    error: str | None = None
+    forbidden: bool = False
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookPolicy:
+    """The settings of the delivery of webhooks.
+
+    ``secret``: the deployment's secret (``whsec_…``), from which the signing secrets are derived; during its rotation several
+    with commas between them. ``timeout``: seconds for one try. ``tries``: the most tries of a delivery. ``backoff``: seconds of
+    pause after the first try; each later pause is three times as long, up to four hours.
+    """
+
+    secret: str | None = field(default=None, repr=False)
+    timeout: float = 10.0
+    tries: int = 12
+    backoff: float = 5.0
+
+
+def check_url(url: str, name: str) -> str:
+    """Return ``url`` if it fits a webhook: http or https, a host, no credentials, no fragment, at most 2048 characters.
+
+    The worker that calls the URL judges its address. Raises InvalidInputError.
+    """
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isascii()
+    except (ValueError, AttributeError):
+        fits = False
+    if (
+        not fits
+        or len(url) > MAX_URL_LENGTH
+        or not url.isprintable()
+        or any(sign in url for sign in " #\\")
+        or "@" in parts.netloc
+    ):
+        raise InvalidInputError(
+            f"{name} is an http or https URL of ASCII without credentials and fragment, got {brief(url)}", field=name
+        )
+    return url
+
+
+def check_events(events: Iterable[str] | None) -> list[FeedType]:
+    """Return ``events`` in the order of FEED_TYPES, without repetitions; None stands for the events of runs.
+
+    Raises InvalidInputError.
+    """
+    asked = set(RUN_EVENTS if events is None else [events] if isinstance(events, str) else events)
+    if not asked or asked - set(FEED_TYPES):
+        wrong = ", ".join(sorted(asked - set(FEED_TYPES))) or "none"
+        raise InvalidInputError(f"events are some of {', '.join(FEED_TYPES)}; got {wrong}", field="events")
+    return [type_ for type_ in FEED_TYPES if type_ in asked]
+
+
+HIDE_WEBHOOKS: Final = "hide_webhooks"
+"""Key of a serialization context that masks the webhook in a run's options."""
+
+
+def masked(url: str) -> str:
+    """Return ``url`` as ``https://host/…``, without its path and credentials."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # an invalid IPv6 address, which a host's own transaction can store
+        return "…"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/…" if parts.scheme and parts.netloc else "…"

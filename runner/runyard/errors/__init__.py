@@ -1,0 +1,203 @@
+"""Every error that runyard raises, as one tree.
+
+RunyardError
+├── InvalidInputError (ValueError)      InvalidCursorError, InvalidRequestError, TooManyCandidatesError
+├── AccessError                         UnauthenticatedError, ForbiddenError, RateLimitedError
+├── RequestError                        RouteNotFoundError, MethodNotAllowedError, RequestTooLargeError, HeadersTooLargeError,
+│                                       RequestTimeoutError, UnsupportedMediaTypeError: refusals of the HTTP API before it
+│                                       reads the content
+├── CapabilityMissingError              is a CheckpointerError; ExtraMissingError
+├── BackendUnavailableError             Postgres or Redis cannot be reached; the call may be repeated; ServerBusyError
+├── SchemaError                         SchemaUninitialized, SchemaMismatch
+├── WorkerDeadError, WorkerNotFoundError
+└── CheckpointerError
+    ├── ThreadError                     ThreadNotFoundError, ThreadAlreadyExistsError, ThreadBusyError,
+    │                                   PreconditionFailedError
+    ├── MessageError                    MessageNotFoundError, LeafMovedError, MessageTooLargeError, FetchNotAllowedError
+    ├── RunError                        RunNotFoundError, RunConflictError, RunNotCompletedError, RunAlreadyClaimedError,
+    │                                   RunAlreadyCompletedError, RunNotClaimedError, NothingToRunError, StaleFenceError,
+    │                                   CancelRequestedError, IncompleteToolCycleError, RunEndedError, RunInUseError,
+    │                                   ResultExpiredError, AgentNotFoundError, StepUnknownError, QueueFullError,
+    │                                   BudgetExceededError, RunTimeoutError, RunExpiredError, AgentCancelledError,
+    │                                   VersionMismatchError
+    ├── DataCorruptedError
+    ├── ForkBoundaryError
+    ├── CursorExpiredError
+    └── HitlError                       HitlAmbiguousError, HitlNoPendingRequestError, HitlStaleAnswerError,
+                                        HitlInvalidAnswerError, HitlAlreadyAnsweredError, HitlNotAllowedError (RuntimeError),
+                                        HitlBindingError (ValueError), HitlTimeoutError, HitlCancelledError,
+                                        HitlRequestNotFoundError
+
+Each class has a stable ``code`` (used on the wire, in metrics and in the database) and the ``http_status`` that the HTTP API
+answers. The keyword arguments of an error are its ``details``: JSON values that a program can act on. Errors survive pickling
+and cross the wire through :func:`to_dict` and :func:`from_dict`.
+"""
+
+from __future__ import annotations
+
+from .base import BY_CODE, RunyardError, from_dict
+from .deployment import (
+    BackendUnavailableError,
+    SchemaError,
+    SchemaMismatch,
+    SchemaUninitialized,
+    ServerBusyError,
+    WorkerDeadError,
+    WorkerNotFoundError,
+)
+from .hitl import (
+    HitlAlreadyAnsweredError,
+    HitlAmbiguousError,
+    HitlBindingError,
+    HitlCancelledError,
+    HitlError,
+    HitlInvalidAnswerError,
+    HitlNoPendingRequestError,
+    HitlNotAllowedError,
+    HitlRequestNotFoundError,
+    HitlStaleAnswerError,
+    HitlTimeoutError,
+)
+from .http_api import (
+    AccessError,
+    ForbiddenError,
+    HeadersTooLargeError,
+    InvalidRequestError,
+    MethodNotAllowedError,
+    RateLimitedError,
+    RequestError,
+    RequestTimeoutError,
+    RequestTooLargeError,
+    RouteNotFoundError,
+    UnauthenticatedError,
+    UnsupportedMediaTypeError,
+)
+from .inputs import InvalidCursorError, InvalidInputError, TooManyCandidatesError
+from .runs import (
+    AgentCancelledError,
+    AgentNotFoundError,
+    BudgetExceededError,
+    CancelRequestedError,
+    IncompleteToolCycleError,
+    NothingToRunError,
+    QueueFullError,
+    ResultExpiredError,
+    RunAlreadyClaimedError,
+    RunAlreadyCompletedError,
+    RunConflictError,
+    RunEndedError,
+    RunError,
+    RunExpiredError,
+    RunInUseError,
+    RunNotClaimedError,
+    RunNotCompletedError,
+    RunNotFoundError,
+    RunTimeoutError,
+    StaleFenceError,
+    StepUnknownError,
+    VersionMismatchError,
+)
+from .stores import (
+    CapabilityMissingError,
+    CheckpointerError,
+    CursorExpiredError,
+    DataCorruptedError,
+    ExtraMissingError,
+    FetchNotAllowedError,
+    ForkBoundaryError,
+    LeafMovedError,
+    MessageError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    PreconditionFailedError,
+    ThreadAlreadyExistsError,
+    ThreadBusyError,
+    ThreadError,
+    ThreadNotFoundError,
+)
+
+__all__ = [
+    "BY_CODE",
+    "AccessError",
+    "AgentCancelledError",
+    "AgentNotFoundError",
+    "BackendUnavailableError",
+    "BudgetExceededError",
+    "CancelRequestedError",
+    "CapabilityMissingError",
+    "CheckpointerError",
+    "CursorExpiredError",
+    "DataCorruptedError",
+    "ExtraMissingError",
+    "FetchNotAllowedError",
+    "ForbiddenError",
+    "ForkBoundaryError",
+    "HeadersTooLargeError",
+    "HitlAlreadyAnsweredError",
+    "HitlAmbiguousError",
+    "HitlBindingError",
+    "HitlCancelledError",
+    "HitlError",
+    "HitlInvalidAnswerError",
+    "HitlNoPendingRequestError",
+    "HitlNotAllowedError",
+    "HitlRequestNotFoundError",
+    "HitlStaleAnswerError",
+    "HitlTimeoutError",
+    "IncompleteToolCycleError",
+    "InvalidCursorError",
+    "InvalidInputError",
+    "InvalidRequestError",
+    "LeafMovedError",
+    "MessageError",
+    "MessageNotFoundError",
+    "MessageTooLargeError",
+    "MethodNotAllowedError",
+    "NothingToRunError",
+    "PreconditionFailedError",
+    "QueueFullError",
+    "RateLimitedError",
+    "RequestError",
+    "RequestTimeoutError",
+    "RequestTooLargeError",
+    "ResultExpiredError",
+    "RouteNotFoundError",
+    "RunAlreadyClaimedError",
+    "RunAlreadyCompletedError",
+    "RunConflictError",
+    "RunEndedError",
+    "RunError",
+    "RunExpiredError",
+    "RunInUseError",
+    "RunNotClaimedError",
+    "RunNotCompletedError",
+    "RunNotFoundError",
+    "RunTimeoutError",
+    "RunyardError",
+    "SchemaError",
+    "SchemaMismatch",
+    "SchemaUninitialized",
+    "ServerBusyError",
+    "StaleFenceError",
+    "StepUnknownError",
+    "ThreadAlreadyExistsError",
+    "ThreadBusyError",
+    "ThreadError",
+    "ThreadNotFoundError",
+    "TooManyCandidatesError",
+    "UnauthenticatedError",
+    "UnsupportedMediaTypeError",
+    "VersionMismatchError",
+    "WorkerDeadError",
+    "WorkerNotFoundError",
+    "from_dict",
+]  # fmt: skip
+
+
+def _tree(cls: type[RunyardError]) -> list[type[RunyardError]]:
+    return [cls, *(sub for child in cls.__subclasses__() for sub in _tree(child))]
+
+
+for _cls in _tree(RunyardError):
+    BY_CODE.setdefault(_cls.code, _cls)
+    _cls.__module__ = __name__  # the documented import path, which tracebacks and documentation show

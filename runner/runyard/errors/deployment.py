@@ -1,0 +1,51 @@
+"""Servers that do not answer or do not fit, and workers that are gone."""
+
+from __future__ import annotations
+
+from .base import RunyardError
+
+
+class BackendUnavailableError(RunyardError):
+    """Postgres or Redis did not answer. No write is half done, and the call may be repeated with the same ids."""
+
+    code = "backend_unavailable"
+    http_status = 503
+
+
+class ServerBusyError(BackendUnavailableError):
+    """A server of the HTTP API has no free connection. It did not read the request, and the call may be repeated."""
+
+    code = "server_busy"
+
+
+class SchemaError(RunyardError):
+    """This code cannot run on the database schema."""
+
+    code = "schema_error"
+    http_status = 503
+
+
+class SchemaUninitialized(SchemaError):
+    """The database has no runyard schema; run ``runyard migrate``."""
+
+    code = "schema_uninitialized"
+
+
+class SchemaMismatch(SchemaError):
+    """The schema is older than this code needs, or no longer admits code this old."""
+
+    code = "schema_mismatch"
+
+
+class WorkerDeadError(RunyardError):
+    """This worker was declared dead; it must stop its attempts and register under a new id."""
+
+    code = "worker_dead"
+    http_status = 409
+
+
+class WorkerNotFoundError(RunyardError):
+    """There is no worker with this id."""
+
+    code = "worker_not_found"
+    http_status = 404

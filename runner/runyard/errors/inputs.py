@@ -1,0 +1,24 @@
+"""Arguments that can never be accepted."""
+
+from __future__ import annotations
+
+from .base import RunyardError
+
+
+class InvalidInputError(RunyardError, ValueError):
+    """An argument has a value that can never be accepted."""
+
+    code = "invalid_input"
+    http_status = 400
+
+
+class InvalidCursorError(InvalidInputError):
+    """The page cursor was not issued by this server."""
+
+    code = "invalid_cursor"
+
+
+class TooManyCandidatesError(InvalidInputError):
+    """A fan-out has more candidates than the limit of one job, ``details["most"]``."""
+
+    code = "too_many_candidates"

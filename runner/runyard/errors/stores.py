@@ -1,0 +1,106 @@
+"""What a store refuses, but for runs and requests."""
+
+from __future__ import annotations
+
+from .base import RunyardError
+
+
+class CheckpointerError(RunyardError):
+    """Base class: a store refuses the call."""
+
+    code = "checkpointer_error"
+    http_status = 409
+
+
+class CapabilityMissingError(CheckpointerError):
+    """The backend lacks an optional method (R14)."""
+
+    code = "capability_missing"
+    http_status = 501
+
+
+class ExtraMissingError(CapabilityMissingError):
+    """An optional dependency is not installed; the message has the command that installs it."""
+
+    code = "extra_missing"
+
+
+class ThreadError(CheckpointerError):
+    """Base class of errors about a thread."""
+
+
+class ThreadNotFoundError(ThreadError):
+    """The tenant has no such thread."""
+
+    code = "thread_not_found"
+    http_status = 404
+
+
+class ThreadAlreadyExistsError(ThreadError):
+    """Another thread has this id."""
+
+    code = "thread_already_exists"
+
+
+class ThreadBusyError(ThreadError):
+    """A run of the thread is live, and the call cannot wait for it."""
+
+    code = "thread_busy"
+
+
+class PreconditionFailedError(ThreadError):
+    """The thread has changed since the caller read it."""
+
+    code = "precondition_failed"
+    http_status = 412
+
+
+class MessageError(CheckpointerError):
+    """Base class of errors about a message."""
+
+
+class MessageNotFoundError(MessageError):
+    """The thread has no such message."""
+
+    code = "message_not_found"
+    http_status = 404
+
+
+class LeafMovedError(MessageError):
+    """``expected_leaf`` is no longer the last message."""
+
+    code = "leaf_moved"
+
+
+class MessageTooLargeError(MessageError):
+    """A message is larger than the configured limit."""
+
+    code = "message_too_large"
+    http_status = 413
+
+
+class FetchNotAllowedError(MessageError):
+    """A message has a file to download, and the operator does not allow downloads from ``details["host"]``."""
+
+    code = "fetch_not_allowed"
+    http_status = 422
+
+
+class DataCorruptedError(CheckpointerError):
+    """A stored row cannot be decoded, because another program wrote it; ``details`` name the thread and the row."""
+
+    code = "data_corrupted"
+    http_status = 500
+
+
+class ForkBoundaryError(CheckpointerError):
+    """The cut is inside a tool cycle or a run; ``details["before"]`` and ``["after"]`` name the nearest valid message ids."""
+
+    code = "fork_boundary"
+
+
+class CursorExpiredError(CheckpointerError):
+    """Entries of the feed after the cursor were pruned, because their retention has passed."""
+
+    code = "cursor_expired"
+    http_status = 410

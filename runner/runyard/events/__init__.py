@@ -1,0 +1,1 @@
+"""Events of runs: written by attempts, followed by readers."""

@@ -1,0 +1,84 @@
+"""Apply the effects of a commit to Redis.
+
+The verb has been decided in Postgres when its :class:`~runyard.ports.scheduling.Effects` are applied, so nothing here may undo
+or refuse it. A Redis that does not answer costs latency: the reconciler submits the jobs that it did not take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from ..domain.events import Event
+from ..errors import RunyardError
+
+if TYPE_CHECKING:
+    from ..ports.scheduling import Effects
+    from ..ports.stores import Backend
+
+EFFECTS_TIMEOUT_SECONDS: Final = 2.0
+"""Seconds for which a caller waits for Redis after its verb was committed."""
+
+
+async def apply(effects: Effects, backend: Backend, *, patience: float = EFFECTS_TIMEOUT_SECONDS) -> bool:
+    """Submit the jobs, write the events and hint the cancels of ``effects``.
+
+    ``patience``: seconds for all of it. Returns False, after a warning in the log, if Redis did not take everything. Never
+    raises for Redis: its loss costs latency and no run.
+    """
+    if not effects:
+        return True
+    if effects.events:
+        from ..support import metrics  # prometheus-client: half of a light client's import time
+
+        metrics.count_ends(effects.events)
+    done = True
+    try:
+        async with asyncio.timeout(patience):
+            for name, call in _calls(effects, backend):
+                done = await _attempt(name, call) and done
+    except TimeoutError:
+        _warn("effects_timed_out", patience=patience, **_counts(effects))
+        return False
+    return done
+
+
+def _calls(effects: Effects, backend: Backend) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+    if jobs := effects.submissions:
+        yield "submit", partial(backend.scheduler.submit, jobs)
+    if effects.cancels:
+        yield "hint_cancel", partial(backend.scheduler.hint_cancel, effects.cancels)
+    for thread_key, events in _by_thread(effects).items():
+        yield "append_events", partial(backend.events.append, thread_key, events)
+
+
+def _by_thread(effects: Effects) -> dict[int, list[Event]]:
+    grouped: defaultdict[int, list[Event]] = defaultdict(list)
+    for event in effects.events:
+        grouped[event.ref.thread_key].append(
+            Event(id=event.event_id, type=event.type, thread_id=event.thread_id, run_id=event.ref.run_id, data=event.data)
+        )
+    return grouped
+
+
+async def _attempt(name: str, call: Callable[[], Awaitable[None]]) -> bool:
+    try:
+        await call()
+    except (RunyardError, OSError) as error:
+        _warn("effect_refused", effect=name, error=str(error))
+        return False
+    return True
+
+
+def _warn(event: str, **fields: object) -> None:
+    """Log that Redis lacks something; the reconciler submits jobs that are missing."""
+    import structlog  # brings a terminal renderer along: half of a light client's import time
+
+    structlog.get_logger("runyard.effects").warning(event, **fields)
+
+
+def _counts(effects: Effects) -> dict[str, int]:
+    return {"jobs": len(effects.jobs), "events": len(effects.events), "cancels": len(effects.cancels)}

@@ -1,0 +1,325 @@
+"""Follow one run's events: recent ones from Redis, those that Redis lost from Postgres (E1, E2, E4).
+
+The ids ``<fence>-<n>`` give the order of a run's events: fences grow from attempt to attempt, and n counts the events of one
+attempt. So two sources merge by id, no event is delivered twice, and a hole in the count is a loss that can be announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+
+from ..domain.events import STREAM_ENDS, Event, SealedEvent
+from ..domain.runs import Run
+from ..domain.states import RunStatus
+from ..errors import BackendUnavailableError, RunNotFoundError
+from ..ports.refs import RunRef
+
+if TYPE_CHECKING:
+    from ..ports.stores import Backend
+
+T = TypeVar("T")
+Position: TypeAlias = tuple[int, int]
+
+START: Final[Position] = (-1, 0)
+RETRY_SECONDS: Final = 0.5
+"""Seconds between two tries to find a thread that a scheduled run will create, and to reach a Redis that went away."""
+END_ARRIVAL_SECONDS: Final = 1.0
+"""Seconds that a reader waits for the last event of a run that has stopped to arrive in Redis."""
+RECHECK_SECONDS: Final = 5.0
+"""Seconds without an event after which a reader asks Postgres whether the run has stopped."""
+
+
+def position(event_id: str | None) -> Position | None:
+    """Return ``"<fence>-<n>"`` as a pair that sorts; None for no id and for one that runyard never issued."""
+    fence, _, n = (event_id or "").partition("-")
+    try:
+        return int(fence), int(n)
+    except ValueError:
+        return None
+
+
+def stopped(run: Run) -> bool:
+    """Return whether the run ended or waits for a human: no event follows until somebody acts."""
+    return run.ended or run.status is RunStatus.SUSPENDED
+
+
+@dataclass
+class Cursor:
+    """The position of one reader. ``admit`` lets each event pass once."""
+
+    at: Position = START
+
+    def admit(self, event: Event) -> bool:
+        place = position(event.id)
+        if place is None:
+            return True
+        if place <= self.at:
+            return False
+        self.at = place
+        return True
+
+    def skips(self, event: Event) -> bool:
+        """Return whether events between the last admitted one and ``event`` are missing."""
+        place = position(event.id)
+        if place is None:
+            return False
+        fence, n = place
+        return n > (self.at[1] if fence == self.at[0] else 0) + 1
+
+    def turns(self, event: Event) -> bool:
+        """Return whether ``event`` begins an attempt after the first. The attempt before it may have died after a commit and
+        before its events."""
+        place = position(event.id)
+        if place is None or place[0] <= self.at[0]:
+            return False
+        data = event.peek() if isinstance(event, SealedEvent) else event.data
+        return data.get("attempt") != 1
+
+
+def follow_run(
+    backend: Backend,
+    thread_id: str,
+    run_id: str,
+    last_event_id: str | None = None,
+    *,
+    recheck: float = RECHECK_SECONDS,
+    found: Run | None = None,
+) -> AsyncGenerator[Event]:
+    """Yield the events of one run after ``last_event_id`` (None: from its beginning), live, until it ends or is suspended.
+
+    The last event is exactly one of STREAM_ENDS, sent after its transaction committed. A reader that names that event gets
+    nothing more. A ``gap`` (it has no id) announces that events were lost; what Postgres still proves follows it. A
+    ``run.suspended`` or ``run.failed`` that the run has left behind since is delivered as history and does not end the stream.
+    ``recheck``: seconds of silence before Postgres is asked. ``found``: the run, if it was read a moment ago.
+
+    Raises RunNotFoundError.
+    """
+    return _Reader(backend, thread_id, run_id, recheck).read(last_event_id, found)
+
+
+def events_so_far(backend: Backend, thread_id: str, run_id: str, last_event_id: str | None = None) -> AsyncGenerator[Event]:
+    """Yield what :func:`follow_run` yields without waiting for more. Raises RunNotFoundError.
+
+    For a run that goes on, events that Postgres proves and Redis does not have yet are left for a later call.
+    """
+    return _Reader(backend, thread_id, run_id, RECHECK_SECONDS).read(last_event_id, None, live=False)
+
+
+class _Reader:
+    def __init__(self, backend: Backend, thread_id: str, run_id: str, recheck: float) -> None:
+        self.backend, self.thread_id, self.run_id, self.recheck = backend, thread_id, run_id, recheck
+        self.cursor = Cursor()
+        self.announced = False  # whether the gap before the next hole was sent already
+        self.over = False
+
+    async def read(self, last_event_id: str | None, found: Run | None, *, live: bool = True) -> AsyncGenerator[Event]:
+        run = found or await self._run()
+        ref = await self._ref()
+        if last_event_id is not None:
+            if stopped(run) and last_event_id == run.event_id:
+                return
+            if not await self._resume(run, ref, last_event_id):
+                self.announced = True
+                yield self._gap()
+        if stopped(run):
+            await self._underway(ref, run)
+            async for event in self._catch_up(ref, position(run.event_id)):
+                yield event
+            if not live or self.cursor.at >= _end(run):
+                return  # otherwise it was queued again while its reader was slow, and the store no longer proves that end
+        elif not live:
+            async for event in self._catch_up(ref, None, to_the_end=False):
+                yield event
+            return
+        while not self.over:
+            async with aclosing(self._live(ref)) as events:
+                async for event in events:
+                    yield event
+
+    async def _resume(self, run: Run, ref: RunRef, last_event_id: str) -> bool:
+        """Place the cursor after ``last_event_id``. Returns False if Redis does not hold that event: events may be lost.
+
+        An id that this run cannot have issued yet leaves the cursor at the beginning.
+        """
+        at = position(last_event_id)
+        try:
+            held = await self.backend.events.holds(ref, last_event_id)
+        except BackendUnavailableError:
+            held = False
+        if at is not None and (held or await self._issued(run, ref, at)):
+            self.cursor.at = at
+        return held
+
+    async def _issued(self, run: Run, ref: RunRef, at: Position) -> bool:
+        """Return whether the run may have had an event ``at``: one of an attempt, or one that Postgres proves."""
+        if at < (_end(run) if stopped(run) else (run.fence or 0, sys.maxsize)):
+            return True
+        fence, n = at
+        found = await self.backend.runs.run_events(ref, f"{fence}-{n - 1}", limit=1) if n > 0 else []
+        return any(position(event.id) == at for event in found)
+
+    async def _underway(self, ref: RunRef, run: Run) -> None:
+        """Wait a moment for the last event of a run that has just stopped, so that no event before it is missed."""
+        with suppress(TimeoutError, BackendUnavailableError):
+            if run.event_id is None or await self.backend.events.holds(ref, run.event_id):
+                return
+            last = None
+            while page := [event.id for event in await self.backend.events.read(ref, last, page=True) if event.id is not None]:
+                last = page[-1]
+            if (position(last) or _end(run)) >= _end(run):
+                return
+            async with asyncio.timeout(END_ARRIVAL_SECONDS), aclosing(self.backend.events.follow(ref, last)) as events:
+                async for event in events:
+                    if event is not None and (position(event.id) or START) >= _end(run):
+                        return
+
+    async def _live(self, ref: RunRef) -> AsyncGenerator[Event]:
+        """Follow Redis until the run stops or Redis goes away."""
+        arrived = False
+        try:
+            async with aclosing(self.backend.events.follow(ref, self._after(), silence=self.recheck)) as arrivals:
+                async for arrival in arrivals:
+                    arrived = True
+                    async for event in self._deliver(ref, arrival):
+                        yield event
+                    if self.over:
+                        return
+        except BackendUnavailableError:
+            pass
+        async for event in self._deliver(ref, None):
+            yield event
+        if not self.over and not arrived:
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _deliver(self, ref: RunRef, arrival: Event | None) -> AsyncIterator[Event]:
+        """Yield ``arrival`` after the events that were lost before it. On silence (None) and at an end, ask Postgres whether
+        the run has stopped.
+
+        A gap that the log announces is not passed on: Postgres may fill it, and the next event's number shows whether it did.
+        """
+        if arrival is not None and arrival.id is None:
+            return
+        if arrival is not None and (self.cursor.skips(arrival) or self.cursor.turns(arrival)):
+            async for event in self._catch_up(ref, position(arrival.id), arrival):
+                yield event
+        elif arrival is not None and self.cursor.admit(arrival):
+            yield arrival
+        if arrival is None or arrival.type in STREAM_ENDS:
+            run = await self._run()
+            if stopped(run) and self.cursor.at < _end(run):
+                async for event in self._catch_up(ref, position(run.event_id)):
+                    yield event
+            self.over = stopped(run) and self.cursor.at >= _end(run)
+
+    async def _catch_up(
+        self, ref: RunRef, until: Position | None, arrived: Event | None = None, *, to_the_end: bool = True
+    ) -> AsyncIterator[Event]:
+        """Yield what Redis and Postgres hold between the cursor and ``until`` (inclusive; None: all), and a gap for each hole.
+        ``to_the_end``: also what Postgres proves after the last event in Redis.
+
+        Redis is read a page at a time, as the reader takes the events. Postgres is asked where the count has a hole or an
+        attempt begins, and for the end if that is missing.
+        """
+        async for event in self._kept(ref, arrived):
+            place = position(event.id)
+            if place is None or place <= self.cursor.at:
+                continue
+            if until is not None and place > until:
+                break
+            if self.cursor.skips(event) or self.cursor.turns(event):
+                async for proved in self._proved(ref, place, inclusive=False):
+                    for each in self._admit(proved):
+                        yield each
+            for each in self._admit(event):
+                yield each
+        if to_the_end and (until is None or self.cursor.at < until):
+            async for proved in self._proved(ref, until):
+                for each in self._admit(proved):
+                    yield each
+
+    def _admit(self, event: Event) -> Iterator[Event]:
+        """Yield ``event`` unless it was seen, after a gap if events are missing before it and no gap was sent."""
+        hole = self.cursor.skips(event)
+        if self.cursor.admit(event):
+            if hole and not self.announced:
+                yield self._gap()
+            self.announced = False
+            yield event
+
+    async def _proved(self, ref: RunRef, until: Position | None, *, inclusive: bool = True) -> AsyncIterator[Event]:
+        """Yield what Postgres proves after the cursor, up to ``until``, reading a page at a time."""
+        after = self._after()
+        while page := await self.backend.runs.run_events(ref, after):
+            for event in page:
+                place = position(event.id) or START
+                if until is not None and (place > until or (place == until and not inclusive)):
+                    return
+                yield event
+            after = page[-1].id
+
+    async def _kept(self, ref: RunRef, arrived: Event | None) -> AsyncIterator[Event]:
+        """Yield what Redis holds after the cursor, as far as it can be read, then ``arrived``."""
+        after = self._after()
+        with suppress(BackendUnavailableError):
+            while True:
+                page = await self.backend.events.read(ref, after, page=True)
+                for event in page:
+                    yield event
+                if (last := next((event.id for event in reversed(page) if event.id is not None), None)) is None:
+                    break
+                after = last
+        if arrived is not None:
+            yield arrived
+
+    def _after(self) -> str | None:
+        """Return the id of the last event that was yielded."""
+        return None if self.cursor.at == START else "{}-{}".format(*self.cursor.at)
+
+    async def _run(self) -> Run:
+        run = await self.backend.runs.run(self.thread_id, self.run_id)
+        if run is None:
+            raise RunNotFoundError(
+                f"thread {self.thread_id!r} has no run {self.run_id!r}; if it was enqueued in a transaction, commit that first",
+                thread_id=self.thread_id,
+                run_id=self.run_id,
+            )
+        return run
+
+    async def _ref(self) -> RunRef:
+        """Return the run's reference; wait for its thread, which a scheduled run does not have yet."""
+        while (key := await self.backend.threads.thread_key(self.thread_id)) is None:
+            await asyncio.sleep(RETRY_SECONDS)
+            await self._run()
+        return RunRef(key, self.run_id)
+
+    def _gap(self) -> Event:
+        return Event(id=None, type="gap", thread_id=self.thread_id, run_id=self.run_id)
+
+
+def _end(run: Run) -> Position:
+    return position(run.event_id) or START
+
+
+async def with_silence(events: AsyncIterator[T], seconds: float) -> AsyncGenerator[T | None]:
+    """Yield ``events``, and None each time ``seconds`` passed without one."""
+    arrival: asyncio.Future[T] | None = None
+    try:
+        while True:
+            arrival = asyncio.ensure_future(anext(events))
+            while not (await asyncio.wait((arrival,), timeout=seconds))[0]:
+                yield None
+            try:
+                yield arrival.result()
+            except StopAsyncIteration:
+                return
+    finally:
+        if arrival is not None and not arrival.done():
+            arrival.cancel()
+            await asyncio.wait((arrival,))
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()

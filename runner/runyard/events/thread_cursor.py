@@ -1,0 +1,130 @@
+"""The cursor of a thread's stream: the position of its reader, small enough for a header (E1, E3)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from ..domain.events import STREAM_ENDS, Event
+from ..domain.runs import Run
+from ..domain.states import RunStatus
+from ..domain.validation import check_id
+from .run_stream import START, position
+
+MAX_CURSOR_BYTES: Final = 6000
+"""Bytes for the runs that a cursor names, since a header carries it. Events of runs that do not fit may be repeated."""
+MAX_NAMED_RUNS: Final = 128
+"""Runs that a cursor names at most, since each may cost a query."""
+MAX_NUMBER: Final = 2**63
+"""An upper bound (exclusive) of fences and of the numbers of events."""
+_EVENT_ID: Final = re.compile("(?:0|[1-9][0-9]{0,18})-(?:0|[1-9][0-9]{0,18})")
+
+
+class KnownRun(NamedTuple):
+    """A run as it was listed last. ``waits``: it was queued or suspended, so its end will have a higher fence than every event
+    that was passed on before. Otherwise its end has ``fence`` or a higher one."""
+
+    accepted_at: datetime
+    fence: int
+    waits: bool
+
+    @classmethod
+    def of(cls, run: Run) -> KnownRun:
+        """Return what is kept of ``run``."""
+        end = position(run.event_id) if run.ended else None
+        return cls(run.accepted_at, end[0] if end else run.fence or 0, run.status in (RunStatus.QUEUED, RunStatus.SUSPENDED))
+
+
+@dataclass
+class ThreadCursor:
+    """The position of a reader. ``top``: the highest fence that it saw. ``open``: the id of the last event that it saw of each
+    run whose end it has not seen, empty if it saw none. ``since``: when the oldest run was accepted that may be missing in
+    ``open``."""
+
+    top: int = -1
+    open: dict[str, str] = field(default_factory=dict)
+    since: datetime | None = None
+
+    @classmethod
+    def parse(cls, cursor: str) -> ThreadCursor | None:
+        """Return the position that ``cursor`` names; None if it is no cursor."""
+        try:
+            top, named, since = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+            place = cls(top, {check_id(run, "run_id"): last for run, last in named.items()})
+            place.since = datetime.fromisoformat(since) if since is not None else None
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return None
+        return place if place._possible() else None
+
+    def __str__(self) -> str:
+        since = self.since.isoformat() if self.since is not None else None
+        text = json.dumps([self.top, self.open, since], separators=(",", ":"), ensure_ascii=False)
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+    def _possible(self) -> bool:
+        """Return whether a stream may have issued this cursor."""
+        return (
+            type(self.top) is int
+            and -1 <= self.top < MAX_NUMBER
+            and len(self.open) <= MAX_NAMED_RUNS
+            and all(_is_event_id(last) for last in self.open.values())
+            and sum(_room(run_id, last) for run_id, last in self.open.items()) <= MAX_CURSOR_BYTES
+            and (self.since is None or self.since.tzinfo is not None)
+        )
+
+    def within(self, room: int, known: Mapping[str, KnownRun]) -> ThreadCursor:
+        """Return the same position, or an earlier one if the names of the open runs take more than ``room`` bytes or are more
+        than MAX_NAMED_RUNS.
+
+        Runs that wait are left out first: ``since`` says how far back a listing finds them again. Any other run that is left
+        out would count as seen once it ended, so ``top`` is set below its end.
+        """
+        place = ThreadCursor(self.top)
+        for run_id in sorted(self.open, key=lambda id: (id in known and known[id].waits, _descending(self.open[id]))):
+            room -= _room(run_id, self.open[run_id])
+            if (room >= 0 and len(place.open) < MAX_NAMED_RUNS) or run_id not in known:
+                place.open[run_id] = self.open[run_id]
+                continue
+            run = known[run_id]
+            place.since = min(place.since or run.accepted_at, run.accepted_at)
+            if not run.waits:
+                place.top = min(place.top, run.fence - 1)
+        return place
+
+    def pass_by(self, event: Event) -> None:
+        """Note that the reader has seen ``event``."""
+        place = position(event.id)
+        if place is None or event.id is None:
+            return
+        self.top = max(self.top, place[0])
+        if event.type in STREAM_ENDS and event.type != "run.suspended":
+            self.open.pop(event.run_id, None)
+        else:
+            self.open[event.run_id] = event.id
+
+    def left_behind(self, run: Run) -> bool:
+        """Return whether the run ended and the reader saw its end."""
+        end = position(run.event_id)
+        return run.ended and run.run_id not in self.open and end is not None and end[0] <= self.top
+
+
+def _descending(event_id: str) -> tuple[int, int]:
+    fence, n = position(event_id) or START
+    return -fence, -n
+
+
+def _room(run_id: str, last: str) -> int:
+    """Return how many bytes name a run and its last event."""
+    return len(run_id.encode()) + len(last) + len('"":"",')
+
+
+def _is_event_id(last: Any) -> bool:
+    """Return whether ``last`` is the id of an event, or empty."""
+    if not isinstance(last, str):
+        return False
+    return last == "" or (_EVENT_ID.fullmatch(last) is not None and max(position(last) or START) < MAX_NUMBER)

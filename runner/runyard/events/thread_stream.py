@@ -1,0 +1,332 @@
+"""Follow all runs of a thread as one stream, for a page that shows a conversation (E3).
+
+Each running run is followed by a task of its own (:mod:`runyard.events.run_stream`), and its events are passed on as they
+come. One more task reads the other runs in turn: those that ended before this reader saw it, and those that wait. So a reader
+costs a bounded number of tasks and of reads, however many runs a thread has and whatever its cursor claims
+(:mod:`runyard.events.thread_cursor`).
+
+Every verb of a thread is decided under its lock, so fences grow in the order of the thread's commits. Before an event with a
+higher fence than any so far is passed on, the thread's runs are listed: no run that began before it is missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from ..domain.events import Event, SealedEvent, ThreadEvent
+from ..domain.json_bounds import JsonObject, JsonValue
+from ..domain.runs import Run
+from ..domain.states import ENDED, RunStatus
+from ..errors import BackendUnavailableError, RunNotFoundError, ThreadNotFoundError
+from ..ports.queries import PageRequest, RunFilter
+from .run_stream import RETRY_SECONDS, events_so_far, follow_run, position, stopped, with_silence
+from .thread_cursor import MAX_CURSOR_BYTES, KnownRun, ThreadCursor
+
+if TYPE_CHECKING:
+    from ..ports.stores import Backend
+
+PAGE_SIZE: Final = 50
+RUN_POLL_SECONDS: Final = 30.0
+"""Seconds without an event after which the store is asked for runs that no event announced."""
+MAX_FOLLOWED_RUNS: Final = 100
+"""Runs that one reader follows at once; further running runs are read in turn."""
+TURN_SECONDS: Final = 1.0
+"""Seconds between two rounds of reading in turn."""
+MAX_RUNS_TAKEN_UP: Final = 500
+"""Runs of one kind (running, waiting, ended unseen) that one listing takes up; a gap announces that there are more."""
+MAX_UNREAD_EVENTS: Final = 100
+"""Events of all runs together that wait for a slow reader; at that number its runs are read no further."""
+MAX_UNREAD_CHARACTERS: Final = 2**18
+"""Characters in these events, another bound. Text counts twice, since an event may hold its JSON beside; of a sealed event its
+JSON counts once. A single event may have more."""
+
+
+async def follow_thread(
+    backend: Backend, thread_id: str, after: str | None = None, *, look: float = RUN_POLL_SECONDS
+) -> AsyncGenerator[ThreadEvent]:
+    """Yield the events of a thread's runs after the cursor ``after``, live, until the thread is deleted. Without a cursor: the
+    events of the runs that are queued or running, from their beginning, and of all runs to come.
+
+    Events of one run come in order and once. ``run.suspended`` and the terminal events end a run and not the stream. A ``gap``
+    announces that events of its run were lost. A ``gap`` that names no run says that ``after`` is no cursor of this stream, or
+    that more than MAX_RUNS_TAKEN_UP runs are open or ended since, and events of the oldest of them are left out. ``look``:
+    seconds without an event before the store is asked for runs that no event announced.
+
+    Raises ThreadNotFoundError.
+    """
+    key = await _key(backend, thread_id)
+    place = ThreadCursor.parse(after) if after is not None else None
+    reader = _Reader(backend, thread_id, key, place or ThreadCursor(), look)
+    try:
+        if place is None:
+            await reader.begin()
+        if after is not None and place is None:
+            yield reader.gap()
+        async with aclosing(reader.read()) as events:
+            async for event in events:
+                yield event
+    finally:
+        await reader.close()
+
+
+async def thread_cursor(backend: Backend, thread_id: str) -> str:
+    """Return the cursor of a reader that begins now and has seen nothing. Raises ThreadNotFoundError.
+
+    :func:`follow_thread` goes on from it as it begins without a cursor, so that a reader that loses its connection before the
+    first event misses none.
+    """
+    reader = _Reader(backend, thread_id, await _key(backend, thread_id), ThreadCursor(), RUN_POLL_SECONDS)
+    await reader.begin()
+    return reader.cursor()
+
+
+async def _key(backend: Backend, thread_id: str) -> int:
+    key = await backend.threads.thread_key(thread_id)
+    if key is None:
+        raise ThreadNotFoundError(f"there is no thread {thread_id!r}", thread_id=thread_id)
+    return key
+
+
+class Unread:
+    """Events, and requests to list the runs (None), that wait for their reader. ``put`` waits for room."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[tuple[Event | None, int]] = asyncio.Queue(MAX_UNREAD_EVENTS)
+        self._text = 0
+        self._room = asyncio.Event()
+
+    async def put(self, event: Event | None) -> None:
+        text = _held(event) if event is not None else 0
+        while self._text and self._text + text > MAX_UNREAD_CHARACTERS:
+            self._room.clear()
+            await self._room.wait()
+        self._text += text
+        await self._queue.put((event, text))
+
+    @property
+    def waiting(self) -> int:
+        """The number of entries."""
+        return self._queue.qsize()
+
+    async def get(self) -> Event | None:
+        event, text = await self._queue.get()
+        self._text -= text
+        self._room.set()
+        return event
+
+
+def _held(event: Event) -> int:
+    """Return about how many characters ``event`` holds."""
+    return len(event.to_json()) if isinstance(event, SealedEvent) else 2 * _text(event.data)
+
+
+def _text(data: JsonObject) -> int:
+    """Return how many characters of text ``data`` has."""
+    found, waiting = 0, list[JsonValue](data.values())
+    while waiting:
+        match waiting.pop():
+            case str() as text:
+                found += len(text)
+            case dict() as inner:
+                waiting += inner.values()
+            case list() as inner:
+                waiting += inner
+    return found
+
+
+class _Reader:
+    def __init__(self, backend: Backend, thread_id: str, key: int, place: ThreadCursor, look: float) -> None:
+        self.backend, self.thread_id, self.key, self.place, self.look = backend, thread_id, key, place, look
+        self.known: dict[str, KnownRun] = {}  # the open runs
+        self.read_up_to: dict[str, str] = {}  # the last event that was read of each run, passed on or not
+        self.following: dict[str, asyncio.Task[bool]] = {}
+        self.behind: dict[str, Run] = {}  # the runs to read in turn
+        self.passing: str | None = None  # the run that is being read in turn
+        self.passed: dict[str, Run] = {}  # the runs that were read in turn, as they were before
+        self.turns: asyncio.Task[None] | None = None
+        self.short = False  # whether the last listing left runs out
+        self.arrived = Unread()
+        self.listening: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Skip all that stopped before this reader came. A run that goes on and is not named here began after the last run
+        that stopped, so its end has a higher fence."""
+        ends = [0]
+        for status in (None, *ENDED):  # those that wait may be the newest ones, and many
+            where = RunFilter(thread_id=self.thread_id, status=status)
+            page = await self.backend.runs.runs(where, PageRequest(limit=PAGE_SIZE))
+            ends += [end[0] for run in page.items if run.ended and (end := position(run.event_id))]
+            if status is None and (len(ends) > 1 or page.next is None):
+                break
+        self.place.top = max(ends) if len(ends) > 1 else self.place.top
+        for status in (RunStatus.SUSPENDED, RunStatus.QUEUED, RunStatus.RUNNING):
+            found: dict[str, Run] = {}
+            await self._list(found, status)
+            for run in found.values():
+                seen = run.event_id or "" if status is RunStatus.SUSPENDED else ""
+                self.place.open[run.run_id], self.known[run.run_id] = seen, KnownRun.of(run)
+
+    def cursor(self) -> str:
+        """Return the cursor that continues the stream after the last event that was passed on."""
+        return str(self.place.within(MAX_CURSOR_BYTES, self.known))
+
+    def gap(self) -> ThreadEvent:
+        """Return a gap that names no run."""
+        return ThreadEvent(self.cursor(), Event(id=None, type="gap", thread_id=self.thread_id, run_id=""))
+
+    async def read(self) -> AsyncGenerator[ThreadEvent]:
+        self.listening = asyncio.create_task(self._listen(), name="runyard-thread")
+        while True:
+            event = await self.arrived.get()
+            at = position(event.id) if event is not None else None
+            if event is None or (at is not None and at[0] > self.place.top):
+                if await self.backend.threads.thread_key(self.thread_id) != self.key:
+                    return
+                if await self._discover():
+                    yield self.gap()
+            if event is not None:
+                self.place.pass_by(event)
+                if event.type in ("run.completed", "run.cancelled"):  # the others can be redriven
+                    self.read_up_to.pop(event.run_id, None)
+                yield ThreadEvent(self.cursor(), event)
+
+    async def close(self) -> None:
+        others = [task for task in (self.listening, self.turns) if task is not None]
+        for task in (*self.following.values(), *others):
+            task.cancel()
+        await asyncio.gather(*self.following.values(), *others, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        """Ask for a listing of the runs whenever one begins, and after silence."""
+        while True:
+            try:
+                async with aclosing(with_silence(self.backend.events.begins(self.key), self.look)) as begins:
+                    async for _ in begins:
+                        await self.arrived.put(None)
+            except BackendUnavailableError:
+                pass
+            await self.arrived.put(None)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _discover(self) -> bool:
+        """Take up the runs that this reader has not seen to their end. Returns True when it first leaves some out."""
+        found, whole = await self._unseen()
+        for run in sorted(found, key=_urgency):
+            last = self._last(run.run_id)
+            self.place.open.setdefault(run.run_id, "")
+            self.known[run.run_id] = KnownRun.of(run)
+            if not (stopped(run) and last == run.event_id) and not self._follow(run) and not self._was_read(run):
+                self.behind[run.run_id] = run
+        if self.behind and (self.turns is None or self.turns.done()):
+            self.turns = asyncio.create_task(self._take_turns(), name="runyard-thread-turns")
+        for gone in (self.known.keys() | self.passed.keys()) - self.place.open.keys():
+            self.known.pop(gone, None)
+            self.passed.pop(gone, None)
+        told, self.short = self.short, not whole
+        return self.short and not told
+
+    def _last(self, run_id: str) -> str | None:
+        return self.read_up_to.get(run_id) or self.place.open.get(run_id) or None
+
+    def _was_read(self, run: Run) -> bool:
+        """Return whether the run was read since it last changed."""
+        before = self.passed.get(run.run_id)
+        return run.status is not RunStatus.RUNNING and before is not None and _moment(before) == _moment(run)
+
+    def _follow(self, run: Run) -> bool:
+        """Return whether the run is followed. Begin to follow it if it is running and there is room."""
+        for run_id in [id for id, task in self.following.items() if task.done()]:
+            del self.following[run_id]
+        if run.run_id in self.following:
+            return True
+        if run.status is not RunStatus.RUNNING or run.run_id == self.passing or len(self.following) >= MAX_FOLLOWED_RUNS:
+            return False
+        self.behind.pop(run.run_id, None)
+        self.following[run.run_id] = asyncio.create_task(self._read(run.run_id, live=True), name="runyard-thread-run")
+        return True
+
+    async def _take_turns(self) -> None:
+        """Read the runs that are not followed. If some of them are running, ask for a listing soon."""
+        again = False
+        while self.behind:
+            run = self.behind.pop(next(iter(self.behind)))
+            if run.run_id not in self.place.open or self._follow(run):  # seen to its end since, or begun
+                continue
+            again |= run.status is RunStatus.RUNNING
+            self.passing = run.run_id
+            if await self._read(run.run_id, live=False) and self._last(run.run_id):  # its first event may be on its way
+                self.passed[run.run_id] = run
+            self.passing = None
+        if again:
+            await asyncio.sleep(TURN_SECONDS)
+            await self.arrived.put(None)
+
+    async def _unseen(self) -> tuple[list[Run], bool]:
+        """Return the runs that were not seen to their end, and whether these are all."""
+        found: dict[str, Run] = {}
+        whole = await self._list(found, RunStatus.RUNNING)
+        if not await self._list(found, None, unseen=True):  # those that wait may be in front of those that ended
+            for status in ENDED:
+                whole &= await self._list(found, status, unseen=True)
+        whole &= await self._list(found, RunStatus.QUEUED)
+        self.place.since = None  # what was to be found by it is open from here on
+        if not whole:  # what is left out stays so
+            self.place.top = max([self.place.top, *(KnownRun.of(run).fence for run in found.values() if run.ended)])
+        if self.place.open.keys() - found.keys():
+            waiting: dict[str, Run] = {}
+            await self._list(waiting, RunStatus.SUSPENDED)
+            found |= {run_id: run for run_id, run in waiting.items() if run_id in self.place.open and run_id not in found}
+        for run_id in self.place.open.keys() - found.keys():
+            if (run := await self.backend.runs.run(self.thread_id, run_id)) is not None:
+                found[run_id] = run
+            else:
+                del self.place.open[run_id]
+        return list(found.values()), whole
+
+    async def _list(self, found: dict[str, Run], status: RunStatus | None, *, unseen: bool = False) -> bool:
+        """Add the thread's runs to ``found``, the newest first. ``unseen``: only down to runs that were seen to their end.
+        Returns False if there are more than a reader takes up."""
+        since, cursor, count = self.place.since, None, 0
+        while count < MAX_RUNS_TAKEN_UP:
+            where = RunFilter(thread_id=self.thread_id, status=status)
+            page = await self.backend.runs.runs(where, PageRequest(limit=PAGE_SIZE, cursor=cursor))
+            fresh = [run for run in page.items if not (unseen and self.place.left_behind(run))]
+            found |= {run.run_id: run for run in fresh}
+            over = len(fresh) < len(page.items) and (since is None or all(run.accepted_at < since for run in page.items))
+            if over or page.next is None:
+                return True
+            count, cursor = count + len(page.items), page.next
+        return False
+
+    async def _read(self, run_id: str, *, live: bool) -> bool:
+        """Pass on the run's events; if not ``live``, only those so far. Returns False if they cannot be read at the moment."""
+        reading = follow_run if live else events_so_far
+        gap: Event | None = None
+        try:
+            async with aclosing(reading(self.backend, self.thread_id, run_id, self._last(run_id))) as events:
+                async for event in events:
+                    if event.id is None and not live:  # the next turn sends it again if no event follows
+                        gap = event
+                        continue
+                    if gap is not None:
+                        await self.arrived.put(gap)
+                        gap = None
+                    if event.id is not None:
+                        self.read_up_to[run_id] = event.id
+                    await self.arrived.put(event)
+        except (BackendUnavailableError, RunNotFoundError):
+            return False  # the next look at the runs takes it up again, or finds the thread gone
+        return True
+
+
+def _moment(run: Run) -> tuple[RunStatus, int | None, str | None]:
+    """Return what changes whenever a run has new events."""
+    return run.status, run.fence, run.event_id
+
+
+def _urgency(run: Run) -> tuple[bool, int]:
+    """Sort running runs first, then the others by their ends: a cursor in between names those that are left."""
+    return run.status is not RunStatus.RUNNING, KnownRun.of(run).fence

@@ -1,0 +1,288 @@
+"""Write events: numbered per attempt, coalesced, and sent for the whole worker in one call at a time.
+
+An :class:`EventEmitter` numbers the events of one attempt (``"<fence>-<n>"``, without holes: a reader takes a hole for a loss).
+A write to the store reserves its numbers (:meth:`EventEmitter.reserve`) before the commit. Its events, and all later ones, are
+sent only when the outcome of the commit is known. The :class:`EventWriter` sends the events of all attempts of a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from ..domain.events import Event
+from ..domain.json_bounds import MAX_BYTES, JsonObject
+from ..errors import BackendUnavailableError
+from ..ports.refs import AttemptToken, RunRef
+from ..ports.scheduling import EventLog, OutsideEvent
+
+ATTEMPT_WRITE_SECONDS: Final = 0.02
+"""Seconds between two writes of an attempt while only deltas wait. The first event after a pause is written at once."""
+WORKER_WRITE_SECONDS: Final = 0.005
+"""Seconds between two writes of the worker while only deltas wait, so that those of many attempts share a call."""
+RETRY_SECONDS: Final = 0.5
+"""Seconds between two tries while the event log is unreachable."""
+MAX_HELD_EVENTS: Final = 20_000
+"""Events that a worker holds while the event log is unreachable. More are dropped, and readers see the hole in the numbers."""
+
+MAX_DELTA_CHARACTERS: Final = MAX_BYTES["delta"] // 4
+"""Characters of text in one delta: UTF-8 takes four bytes for one at most."""
+
+UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
+"""Errors of a log that cannot encode an event, such as one with a number of more than 64 bits."""
+
+Batch = Sequence[tuple[RunRef, Sequence[Event]]]
+
+
+@dataclass(slots=True)
+class _Slot:
+    n: int
+    event: Event | None = None
+    key: tuple[str, str, str] | None = None
+    text: list[str] = field(default_factory=list)
+    length: int = 0
+
+
+@dataclass(slots=True)
+class Reservation:
+    """The numbers from ``first`` on that a write has reserved. Ends with :meth:`fill` or :meth:`drop`."""
+
+    stream: EventEmitter
+    first: int
+    slots: list[_Slot] = field(default_factory=list)
+
+    def fill(self, events: Iterable[tuple[str, JsonObject]]) -> None:
+        """Fill in the events of the write, which committed, in order. Numbers that are left over are given back."""
+        slots = iter(self.slots)
+        for (kind, data), slot in zip(events, slots, strict=False):
+            slot.event = self.stream.event(slot.n, kind, data)
+        self.stream.withdraw(list(slots))
+        self.stream.changed(urgent=True)
+
+    def drop(self) -> None:
+        """Give back the numbers: the write did not commit."""
+        self.stream.withdraw(self.slots)
+        self.stream.changed()
+
+
+class EventSink(Protocol):
+    """Receives notice that an emitter has events to write."""
+
+    def pending(self, stream: EventEmitter, *, urgent: bool = False) -> None: ...
+
+
+class EventEmitter:
+    """The events of one attempt, in order. At most one reservation may be open at a time.
+
+    ``spoke_at``: when the first streamed text came, on the monotonic clock; None before that. ``taken_at``: when events were
+    last taken for a write, on the same clock.
+    """
+
+    def __init__(self, writer: EventSink, attempt: AttemptToken, thread_id: str) -> None:
+        self._writer = writer
+        self._attempt = attempt
+        self._thread_id = thread_id
+        self._next = 1
+        self._slots: deque[_Slot] = deque()
+        self._closed = False
+        self.spoke_at: float | None = None
+        self.taken_at = -math.inf
+
+    @property
+    def ref(self) -> RunRef:
+        return self._attempt.ref
+
+    def event(self, n: int, kind: str, data: JsonObject) -> Event:
+        # Not validated: every field is made here, and this is called for each event of each run.
+        return Event.model_construct(
+            id=f"{self._attempt.fence}-{n}", type=kind, thread_id=self._thread_id, run_id=self._attempt.run_id, data=data
+        )
+
+    def emit(self, kind: str, data: JsonObject | None = None, *, urgent: bool = False) -> None:
+        """Add one event."""
+        slot = self._add()
+        slot.event = self.event(slot.n, kind, data or {})
+        self.changed(urgent=urgent)
+
+    def delta(self, message_id: str, text: str, what: str = "text", call: tuple[str, str] = ("", "")) -> None:
+        """Add a piece of a message. ``what``: ``text``, ``thinking``, or ``arguments`` of the tool ``call`` (its id and name).
+
+        A delta of the same that is not written yet grows by the piece, up to MAX_DELTA_CHARACTERS.
+        """
+        if self.spoke_at is None:
+            self.spoke_at = time.monotonic()
+        key = (message_id, what, call[0])
+        if self._slots and (last := self._slots[-1]).key == key and last.length + len(text) <= MAX_DELTA_CHARACTERS:
+            last.text.append(text)
+            last.length += len(text)
+            return
+        for start in range(0, len(text) or 1, MAX_DELTA_CHARACTERS):
+            slot = self._add()
+            data: JsonObject = {"message_id": message_id}
+            if call[0]:
+                data["tool_call"] = {"id": call[0], "name": call[1]}
+            piece = text[start : start + MAX_DELTA_CHARACTERS]
+            slot.event, slot.key = self.event(slot.n, "message.delta", data), key
+            slot.text.append(piece)
+            slot.length = len(piece)
+        self.changed()
+
+    def reserve(self, count: int) -> Reservation:
+        """Reserve ``count`` numbers for a write."""
+        first = self._next
+        return Reservation(self, first, [self._add() for _ in range(count)])
+
+    def withdraw(self, slots: list[_Slot]) -> None:
+        """Give back the numbers of ``slots``; later events take lower numbers."""
+        if not slots:
+            return
+        gone, first = {id(slot) for slot in slots}, slots[0].n
+        self._slots = deque(slot for slot in self._slots if id(slot) not in gone)
+        self._next -= len(slots)
+        for n, slot in enumerate((slot for slot in self._slots if slot.n > first), first):
+            slot.n = n
+            if slot.event is not None:
+                slot.event = self.event(n, slot.event.type, slot.event.data)
+
+    def close(self) -> None:
+        """Accept no further events; those that wait are still written."""
+        self._closed = True
+
+    def take(self) -> list[Event]:
+        """Remove and return the events before the first reserved number. An event whose text cannot be joined is dropped."""
+        self.taken_at = time.monotonic()
+        ready = []
+        while self._slots and (event := self._slots[0].event) is not None:
+            slot = self._slots.popleft()
+            try:
+                if slot.key is not None:
+                    event.data[slot.key[1]] = "".join(slot.text)
+            except Exception:
+                _dropped(1)
+            else:
+                ready.append(event)
+        return ready
+
+    def changed(self, *, urgent: bool = False) -> None:
+        self._writer.pending(self, urgent=urgent)
+
+    def _add(self) -> _Slot:
+        slot = _Slot(self._next)
+        if not self._closed:
+            self._next += 1
+            self._slots.append(slot)
+        return slot
+
+
+class EventWriter:
+    """Writes the events of all attempts of a worker. ``run`` is its only task; ``close`` writes what is left."""
+
+    def __init__(self, log: EventLog, *, tick: float = ATTEMPT_WRITE_SECONDS) -> None:
+        self._log = log
+        self._tick = tick
+        self._gather = min(tick, WORKER_WRITE_SECONDS)
+        self._streams: dict[EventEmitter, None] = {}
+        self._outside: list[tuple[RunRef, Event]] = []
+        self._unwritten: list[tuple[RunRef, list[Event]]] = []
+        self._some = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._closing = False
+
+    def pending(self, stream: EventEmitter, *, urgent: bool = False) -> None:
+        """Note that ``stream`` has events to write: at the next tick, or at once if ``urgent``."""
+        self._streams[stream] = None
+        self._some.set()
+        if urgent:
+            self._urgent.set()
+
+    def outside(self, events: Iterable[OutsideEvent]) -> None:
+        """Write events of verbs that happened outside any attempt."""
+        for item in events:
+            event = Event(id=item.event_id, type=item.type, thread_id=item.thread_id, run_id=item.ref.run_id, data=item.data)
+            self._outside.append((item.ref, event))
+            self._some.set()
+            self._urgent.set()
+
+    async def run(self) -> None:
+        """Write until :meth:`close`."""
+        while True:
+            if not self._closing:
+                await self._some.wait()
+                await asyncio.sleep(0)  # an agent that has just been announced starts, and its first events go along
+            at_once = self._urgent.is_set()
+            self._some.clear()
+            self._urgent.clear()
+            written = await self._flush(at_once)
+            if self._closing and not (written and self._some.is_set()):
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._gather if written else RETRY_SECONDS):
+                    await self._urgent.wait()
+
+    def close(self) -> None:
+        """Let :meth:`run` end after one more write."""
+        self._closing = True
+        self._some.set()
+        self._urgent.set()
+
+    def _collect(self, at_once: bool) -> list[tuple[RunRef, list[Event]]]:
+        streams, self._streams = self._streams, {}
+        outside, self._outside = self._outside, []
+        batch = self._unwritten
+        latest = math.inf if at_once else time.monotonic() - self._tick
+        for stream in streams:
+            if stream.taken_at > latest:
+                self._streams[stream] = None
+                self._some.set()  # a later tick takes it
+            elif events := stream.take():
+                batch.append((stream.ref, events))
+        batch += [(ref, [event]) for ref, event in outside]
+        return batch
+
+    async def _flush(self, at_once: bool) -> bool:
+        batch = self._collect(at_once)
+        self._unwritten = []
+        if not batch:
+            return True
+        try:
+            await self._write(batch)
+        except BackendUnavailableError:
+            size = sum(len(events) for _, events in batch)
+            self._unwritten = batch if size <= MAX_HELD_EVENTS else []
+            self._some.set()
+            return False
+        return True
+
+    async def _write(self, batch: Batch) -> None:
+        """Write the batch without events that cannot be encoded: one of them must not take those of other runs along."""
+        try:
+            await self._log.append_many(batch)
+        except BackendUnavailableError:
+            raise
+        except Exception as error:
+            halves = _halves(batch) if isinstance(error, UNENCODABLE) else []
+            for half in halves:
+                await self._write(half)
+            if not halves:
+                _dropped(sum(len(events) for _, events in batch))
+
+
+def _dropped(events: int) -> None:
+    """Log the current exception."""
+    import structlog  # not at the top: agents import this module, and few ever get here
+
+    structlog.get_logger("runyard.events").exception("events_dropped", events=events)
+
+
+def _halves(batch: Batch) -> list[Batch]:
+    """Return the two halves of the batch in order; nothing for a single event."""
+    if len(batch) > 1:
+        return [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
+    [(ref, events)] = batch
+    return [[(ref, events[: len(events) // 2])], [(ref, events[len(events) // 2 :])]] if len(events) > 1 else []

@@ -1,0 +1,371 @@
+"""RunContext: an agent's view of its run, and its only way to write to it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
+
+from pydantic_core import to_jsonable_python
+
+from ..domain.approvals import APPROVAL_SCHEMA, Approval, approval_key, read_approval, request_id
+from ..domain.derived_ids import digest
+from ..domain.json_bounds import JsonObject, JsonValue, check_value
+from ..domain.messages import Message, ToolCallPart, Usage
+from ..domain.quoting import brief
+from ..domain.requests import HitlRequest, check_requests
+from ..domain.runs import Run
+from ..errors import HitlNotAllowedError, InvalidInputError, RunyardError, StepUnknownError
+from ..events.writer import EventEmitter
+from ..ports.results import Ledger, Step
+from ..support.optional_imports import load
+from .control_signals import AttemptLost, ControlSignal, Deferred, Suspend
+from .journal import Journal
+from .steps import ANSWER_SCHEMA, CurrentStep, OnUnknown, Scope, checked, executing, name_of, takes, tool_scope, tool_step
+from .transcript import Transcript, whole
+
+if TYPE_CHECKING:
+    from pydantic_ai import Tool
+    from pydantic_ai.models import Model
+    from pydantic_ai.settings import ModelSettings
+
+    from ..agents.plain_calls import ModelAnswer
+
+Output = TypeVar("Output")
+
+MAX_WAIT_SECONDS: Final = 10 * 365 * 86400
+"""Longest timeout of a question, in seconds."""
+FAIL: Final[JsonObject] = {"fail": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """The uncommitted part of a context, which the executor writes with the attempt's end."""
+
+    messages: list[Message]
+    extra: JsonObject | None
+    usage: Usage | None
+    requests: list[HitlRequest]
+    signal: ControlSignal | None
+    result: JsonValue = None
+
+    @classmethod
+    def nothing(cls) -> Self:
+        return cls([], None, None, [], None)
+
+
+class RunContext(Transcript):
+    """One attempt of one run, as its agent sees it.
+
+    ``thread_id``, ``run_id``. ``attempt``: 1 for the first execution. ``input``: the prompt, or None to continue from the leaf.
+    ``deadline``: the time at which the attempt times out, or None. ``extra``: the thread's dict. ``result``: a JSON value for
+    the caller that enqueued the run; None unless the agent sets it.
+
+    ``extra`` and ``result`` hold no more than :mod:`runyard.domain.json_bounds` allows; else the run fails with
+    ``invalid_input``.
+
+    A later attempt continues from the last committed message: an agent reads :meth:`history` and continues from there.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        journal: Journal,
+        stream: EventEmitter,
+        *,
+        extra: JsonObject | None = None,
+        ledger: Ledger | None = None,
+        deadline: datetime | None = None,
+        on_lost: Callable[[RunyardError], None] | None = None,
+    ) -> None:
+        super().__init__(run, journal, stream, on_lost)
+        self.thread_id = run.thread_id
+        self.attempt = run.attempt
+        self.input = run.input
+        self.deadline = deadline
+        self.result: JsonValue = None
+        self._extra: JsonObject = copy.deepcopy(extra or {})
+        self._given_extra = copy.deepcopy(self._extra)
+        self._ledger = ledger or Ledger()
+        self._requests: dict[str, HitlRequest] = {}
+        self._scope = Scope(self)
+        self._cancelled = False
+
+    @property
+    def extra(self) -> JsonObject:
+        """The thread's dict, which the agent changes in place. A suspension and the completion save it (H11).
+
+        The agent may also assign another dict. Keys that the other dict lacks stay in the thread. Raises InvalidInputError for
+        a value that is no dict.
+        """
+        return self._extra
+
+    @extra.setter
+    def extra(self, extra: JsonObject) -> None:
+        if not isinstance(extra, dict):
+            raise InvalidInputError(f"extra is a dict, got {brief(extra)}", field="extra")
+        self._extra = extra
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run is to stop, because it was cancelled or its worker shuts down. The agent's task is cancelled too."""
+        return self._cancelled
+
+    def stop(self) -> None:
+        """Mark the run as stopping; the executor then cancels the agent's task."""
+        self._cancelled = True
+
+    async def step(self, fn: Callable[..., Any], *args: Any, key: str | None = None, on_unknown: OnUnknown = "retry") -> Any:
+        """Call ``fn(*args)`` once for the run. Record its result (a JSON value); a later attempt gets the recorded result.
+
+        ``key`` names the step in its run; by default it is the function's name and the number of its earlier calls in this
+        attempt. An agent that skips steps which its history shows as done gives keys of its own, such as a tool call's id.
+
+        The function gets its idempotency key, the same in every attempt, from :func:`runyard.current_step` or in a parameter
+        ``idempotency_key``.
+
+        ``on_unknown`` decides about a step that an earlier attempt started and did not finish, because the attempt crashed or
+        the function raised. ``retry`` calls the function again. ``fail`` raises StepUnknownError, and the run fails without
+        another attempt. ``ask`` suspends the run until a human says whether the step was done
+        (:data:`~runyard.execution.steps.ANSWER_SCHEMA`).
+
+        Raises the function's error; InvalidInputError, after the function's effect, if the result is no JSON value or holds
+        too much (:mod:`runyard.domain.json_bounds`).
+        """
+        self._check()
+        checked(on_unknown)
+        if key is None:
+            key = self._default_key(name_of(fn))
+        known = self._ledger.steps.get(key)
+        if known is not None and not known.done:
+            known = await self._doubt(known, on_unknown)
+        if known is None:
+            await self._flush()
+            known = await self._write(self._journal.start_step(key))
+        if known is not None and known.done:
+            return known.result
+        value = await self._execute(fn, args, key)
+        await self._finish(key, value)
+        return value
+
+    async def _doubt(self, step: Step, on_unknown: OnUnknown) -> Step | None:
+        """Decide about a step that was started and has no known end. Return None to call it again, else the step as done."""
+        answer: JsonValue = {"action": on_unknown}
+        if on_unknown == "ask":
+            question = f"Step {step.key!r} was started and never finished: was it done?"
+            payload: JsonObject = {"question": question, "step": step.key, "idempotency_key": self._id(f"step:{step.key}")}
+            request = HitlRequest(kind="step", payload=payload, answer_schema=ANSWER_SCHEMA)
+            # The key holds the fence of the start in doubt: if the repeated call is lost too, that is another question.
+            answer = await self._ask(f"doubt:{step.fence}:{step.key}", request, None, None)
+        match answer:
+            case {"action": "retry"}:
+                return None
+            case {"action": "done", "result": result}:
+                await self._finish(step.key, result)
+                return replace(step, done=True, result=result)
+        raise StepUnknownError(
+            f"step {step.key!r} was started by an earlier attempt, and its outcome is unknown; find out whether it took effect",
+            step=step.key,
+        )
+
+    async def _execute(self, fn: Callable[..., Any], args: Sequence[Any], key: str) -> JsonValue:
+        step = self._current_step(key)
+        named = {"idempotency_key": step.idempotency_key} if takes(fn, "idempotency_key") else {}
+        token = executing.set(step)
+        try:
+            result = fn(*args, **named)
+            result = await result if inspect.isawaitable(result) else result
+        finally:
+            executing.reset(token)
+        try:
+            value: JsonValue = to_jsonable_python(result)
+        except ValueError as error:
+            raise InvalidInputError(f"the result of step {key!r} is no JSON value: {error}", step=key) from None
+        return value
+
+    async def _finish(self, key: str, value: JsonValue) -> None:
+        await whole(self._write(self._journal.finish_step(key, value)))
+
+    def _current_step(self, key: str) -> CurrentStep:
+        return CurrentStep(self.thread_id, self.run_id, key, self.attempt, self._id(f"step:{key}"))
+
+    @contextmanager
+    def in_tool(self, call_id: str) -> Iterator[None]:
+        """Execute the tool call ``call_id`` in the current task, as a step with its own idempotency key.
+
+        A question inside it raises :class:`~runyard.execution.control_signals.Deferred` instead of ending the attempt at once.
+        """
+        step = executing.set(self._current_step(tool_step(call_id)))
+        scope = tool_scope.set(Scope(self, f"{call_id}/"))
+        try:
+            yield
+        finally:
+            tool_scope.reset(scope)
+            executing.reset(step)
+
+    def _default_key(self, name: str) -> str:
+        scope = self._names()
+        scope.calls[name] += 1
+        return f"{scope.prefix}{name}#{scope.calls[name] - 1}"
+
+    def _names(self) -> Scope:
+        scope = tool_scope.get()
+        return scope if scope is not None and scope.owner is self else self._scope
+
+    async def model(
+        self,
+        model: Model[Any] | str,
+        prompt: str | Sequence[Message] | None = None,
+        *,
+        tools: Sequence[Callable[..., Any] | Tool[Any]] = (),
+        output_type: type[Output] = str,  # type: ignore[assignment]
+        instructions: str | None = None,
+        settings: ModelSettings | None = None,
+        stream: bool = False,
+        key: str | None = None,
+    ) -> ModelAnswer[Output]:
+        """Send one model request; a later attempt gets the recorded answer instead.
+
+        The answer is not appended to the run: append ``answer.message`` to keep it in the conversation.
+
+        ``model``: ``provider:name`` or a pydantic-ai model. ``prompt``: a text, messages, or by default :meth:`history`.
+        ``tools``: functions that the model may call. The model is asked once: execute its calls with :meth:`tool` and append
+        their results before asking again. ``output_type``: the type of the answer; pydantic-ai asks again if an answer does not
+        fit. ``instructions`` and ``settings``: as for pydantic-ai. ``stream``: send the answer as events while it is generated.
+        ``key``: as for :meth:`step`.
+
+        Raises ExtraMissingError without the extra ``agents``, and the errors of pydantic-ai.
+        """
+        load("pydantic_ai")
+        from ..agents.plain_calls import ModelRequest
+        from ..agents.plain_calls import model as ask
+
+        messages = [Message.user(prompt)] if isinstance(prompt, str) else prompt if prompt is not None else await self.history()
+        request = ModelRequest(
+            model=model,
+            messages=messages,
+            tools=tools,
+            output_type=output_type,
+            instructions=instructions,
+            settings=settings,
+            stream=stream,
+        )
+        return await ask(self, request, key)
+
+    async def tool(
+        self,
+        fn: Callable[..., Any],
+        call: ToolCallPart | None = None,
+        *,
+        key: str | None = None,
+        on_unknown: OnUnknown = "retry",
+        **arguments: Any,
+    ) -> Any:
+        """Call ``fn`` once for the run, as a step (:meth:`step`), with ``arguments`` or with those of a model's ``call``.
+
+        The run's stream gets an event at the start of the call and one at its end.
+
+        Raises the error of ``fn``.
+        """
+        from ..agents.plain_calls import tool as use
+
+        if key is None:
+            key = tool_step(call.id) if call is not None else self._default_key(name_of(fn))
+        described = ToolCallPart(id=key, name=name_of(fn), arguments=to_jsonable_python(arguments)) if call is None else call
+        return await use(self, fn, described, key, on_unknown)
+
+    async def ask(
+        self,
+        question: str | JsonObject,
+        schema: JsonObject | None = None,
+        *,
+        key: str | None = None,
+        timeout: float | None = None,
+        on_timeout: JsonObject | None = None,
+    ) -> JsonValue:
+        """Return the human's answer, or suspend the run until there is one.
+
+        ``schema``: JSON schema of valid answers. ``key`` names the question in its run; by default it is the question's number
+        in this attempt with a digest of its text, so that an answer never goes to another question. ``timeout``: seconds to
+        wait; after them ``on_timeout`` applies: ``{"fail": true}`` by default, or ``{"answer": …}``. The questions of parallel
+        tasks (a TaskGroup) are asked together.
+
+        Raises HitlNotAllowedError in a probe, InvalidInputError for JSON that holds too much
+        (:mod:`runyard.domain.json_bounds`).
+        """
+        payload: JsonObject = {"question": question} if isinstance(question, str) else question
+        check_value(payload, "payload")
+        check_value(schema, "answer_schema")
+        if key is None:
+            scope = self._names()
+            key = f"{scope.prefix}{scope.asked}:{digest([payload, schema])}"
+            scope.asked += 1
+        return await self._ask(f"ask:{key}", HitlRequest(payload=payload, answer_schema=schema), timeout, on_timeout)
+
+    async def approve(
+        self,
+        call: ToolCallPart,
+        question: str | None = None,
+        *,
+        details: JsonObject | None = None,
+        timeout: float | None = None,
+        on_timeout: JsonObject | None = None,
+    ) -> Approval:
+        """Return the human's decision on ``call``, or suspend the run until there is one.
+
+        The approval belongs to this call with these arguments. An answer is ``true``, ``false``, or an object with ``approved``
+        and optionally ``reason`` and edited ``arguments``. ``details``: JSON to show beside the call. The other arguments and
+        the errors are those of :meth:`ask`.
+        """
+        check_value(details, "details")
+        payload: JsonObject = {"question": question or f"Allow {call.name}?", "tool_call": call.model_dump(mode="json")}
+        if details is not None:
+            payload["details"] = details
+        request = HitlRequest(kind="approval", payload=payload, answer_schema=APPROVAL_SCHEMA)
+        return read_approval(await self._ask(approval_key(call), request, timeout, on_timeout), call)
+
+    async def remainder(self) -> Remainder:
+        """Return the uncommitted part of this context and close it; nothing can be added later."""
+        async with self._lock:
+            # Save only the keys that this attempt changed: others may have changed the rest since.
+            given = self._given_extra
+            extra = {key: value for key, value in self.extra.items() if key not in given or given[key] != value} or None
+            signal, self._signal = self._signal, self._signal or Suspend()
+            self._committed = None  # a driver's timers hold the contexts of tasks, and through them this object, for minutes
+            return Remainder(self._held, extra, self.usage_meter.uncounted, list(self._requests.values()), signal, self.result)
+
+    async def _ask(self, key: str, request: HitlRequest, timeout: float | None, on_timeout: JsonObject | None) -> JsonValue:
+        if not self._journal.durable:
+            raise HitlNotAllowedError("a probe cannot ask a human; use an agent that does not ask", thread_id=self.thread_id)
+        if isinstance(self._signal, AttemptLost):
+            raise self._signal
+        request = request.model_copy(update={"request_id": self._id(key), "thread_id": self.thread_id, "run_id": self.run_id})
+        known = self._ledger.requests.get(request.request_id)
+        if known is not None and known.answered_at is not None:
+            return known.answer
+        if timeout is not None:
+            if not 0 <= timeout <= MAX_WAIT_SECONDS:
+                raise InvalidInputError(
+                    f"the timeout of a question is 0 to {MAX_WAIT_SECONDS} seconds, got {timeout}", field="timeout"
+                )
+            request = request.model_copy(update={"timeout": timeout, "on_deadline": on_timeout or FAIL})
+        check_requests(request)
+        self._requests[request.request_id] = known or request
+        if self._names() is not self._scope:
+            await asyncio.sleep(0)
+            raise Deferred("a tool asked")
+        return await self.suspend()
+
+    async def suspend(self) -> NoReturn:
+        """End the attempt; the run waits for the answers to its questions."""
+        self._signal = Suspend()
+        await asyncio.sleep(0)  # sibling tasks ask now; the first signal to unwind cancels them
+        raise self._signal
+
+    def _id(self, key: str) -> str:
+        return request_id(self._stream.ref.thread_key, self.run_id, key)

@@ -1,0 +1,43 @@
+"""Signals that unwind an agent before it is done. They are no Exceptions, so ``except Exception`` cannot swallow them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import RunyardError
+
+
+class ControlSignal(BaseException):
+    """Base class of the signals; the executor catches them."""
+
+
+class Suspend(ControlSignal):
+    """The attempt ends here; the run waits for a human."""
+
+
+class Deferred(ControlSignal):
+    """A tool waits for a human. The tools beside it finish before the attempt ends."""
+
+
+class AttemptLost(ControlSignal):
+    """A write was refused: another attempt has the run, or the run was cancelled. ``error``: the refusal."""
+
+    def __init__(self, error: RunyardError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def signals_in(error: BaseException) -> Iterator[ControlSignal]:
+    """Yield the signals in ``error``, also those that a TaskGroup wrapped."""
+    if isinstance(error, ControlSignal):
+        yield error
+    elif isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from signals_in(inner)
+
+
+def unwrap(error: BaseException) -> BaseException:
+    """Return the single error that TaskGroups wrapped, or ``error`` itself, so that the run records a readable cause."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

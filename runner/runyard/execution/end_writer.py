@@ -1,0 +1,112 @@
+"""Writes how an attempt ended, and the events of that write after its commit (E2)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from ..domain.runs import ErrorInfo
+from ..errors import CancelRequestedError, InvalidInputError, MessageTooLargeError
+from ..events.writer import EventEmitter
+from ..ports.commands import Write
+from ..ports.refs import AttemptToken
+from ..ports.results import Ended
+from ..ports.stores import RunStore
+from ..support.batching import Batcher
+from ..support.store_retries import patiently
+from .attempt_ends import describe, end_events
+from .context import Remainder
+from .transcript import completed_events
+
+
+class EndWriter:
+    """Writes the end of one attempt. Each method returns how the run stands after the commit.
+
+    ``complete`` commits the ends of many runs together. Raises StaleFenceError if another attempt has the run, and what the
+    store raises.
+    """
+
+    def __init__(self, runs: RunStore, complete: Batcher[Write, Ended], attempt: AttemptToken, stream: EventEmitter) -> None:
+        self._runs = runs
+        self._complete = complete
+        self._attempt = attempt
+        self._stream = stream
+
+    async def complete(self, left: Remainder, value: object = None) -> Ended:
+        """Complete the run. ``value``: the result of a job, instead of the one that the agent set."""
+        return await self._write(left, self._last_write(left, value), lambda w: self._complete(w))
+
+    async def suspend(self, left: Remainder) -> Ended:
+        """Have the run wait for the answers to its requests."""
+        return await self._write(left, self._last_write(left), lambda w: self._runs.suspend(w, left.requests))
+
+    async def fail(self, error: BaseException, left: Remainder | None = None) -> Ended:
+        """End the run with ``error``."""
+        left, info = left or Remainder.nothing(), describe(error)
+        return await self._write(left, self._last_write(left), lambda w: self._runs.fail(w, info))
+
+    async def release(
+        self,
+        left: Remainder | None = None,
+        delay: float = 0.0,
+        error: ErrorInfo | None = None,
+        until_fewer: int | None = None,
+    ) -> Ended:
+        """Give the run back, after committing the agent's finished messages.
+
+        ``delay``: seconds until the next attempt. ``until_fewer``: the job waits for the runs that it started.
+        """
+        if left is not None and left.messages:
+            try:
+                await self._save(left)
+            except (InvalidInputError, MessageTooLargeError) as refused:
+                return await self.fail(refused)  # every attempt would be refused
+        reservation = self._stream.reserve(1)
+        try:
+            ended = await patiently(
+                lambda: self._runs.release(
+                    self._attempt, delay=delay, error=error, first_event=reservation.first, until_fewer=until_fewer
+                )
+            )
+        except BaseException:
+            reservation.drop()
+            raise
+        reservation.fill(end_events(ended, Remainder.nothing()))
+        return ended
+
+    async def _save(self, left: Remainder) -> None:
+        reservation = self._stream.reserve(len(left.messages))
+        try:
+            stored = await self._runs.append(self._attempt, left.messages, first_event=reservation.first)
+        except CancelRequestedError:
+            reservation.drop()  # the release finalises the cancel
+        except BaseException:
+            reservation.drop()
+            raise
+        else:
+            reservation.fill(completed_events(stored))
+
+    def _last_write(self, left: Remainder, value: object = None) -> Write:
+        return Write(
+            attempt=self._attempt,
+            messages=left.messages,
+            extra=left.extra,
+            usage=left.usage,
+            result=value if value is not None else left.result,
+        )
+
+    async def _write(self, left: Remainder, write: Write, call: Callable[[Write], Awaitable[Ended]]) -> Ended:
+        """Make the attempt's last write; its events follow the commit (E2)."""
+        reservation = self._stream.reserve(len(left.messages) + len(left.requests) + 1)
+        write.first_event = reservation.first
+        try:
+            ended = await patiently(lambda: call(write))
+        except (InvalidInputError, MessageTooLargeError) as error:
+            reservation.drop()
+            if not (left.messages or left.extra or left.usage or left.requests or write.result is not None):
+                raise
+            return await self.fail(error)  # the store would refuse these messages in every attempt
+        except BaseException:
+            reservation.drop()
+            raise
+        reservation.fill(end_events(ended, left))
+        return ended

@@ -1,0 +1,334 @@
+"""The executor: one attempt of one run, from context to agent to complete | suspend | fail | release.
+
+The agent runs in a task of its own, so that stopping it never interrupts a write. The context remembers the signals that unwind
+the agent, and the attempt ends by them, even if user code swallows them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Final
+
+import structlog
+
+from ..app import AgentSpec, App
+from ..domain.json_bounds import JsonObject
+from ..domain.messages import Message
+from ..domain.runs import Run
+from ..domain.states import RunStatus
+from ..errors import (
+    AgentCancelledError,
+    BackendUnavailableError,
+    CancelRequestedError,
+    CapabilityMissingError,
+    RunTimeoutError,
+    RunyardError,
+    StaleFenceError,
+    VersionMismatchError,
+)
+from ..events.writer import EventEmitter, EventWriter
+from ..ports.commands import Write
+from ..ports.refs import AttemptToken
+from ..ports.results import Claim, Ended, Ledger
+from ..ports.stores import Backend
+from ..support import metrics
+from ..support.batching import Batcher, each_its_own
+from ..support.logging import plain_tracebacks
+from ..support.store_retries import patiently
+from . import fork_runs
+from .attempt_ends import describe
+from .context import Remainder, RunContext
+from .control_signals import AttemptLost, Suspend, signals_in, unwrap
+from .end_writer import EndWriter
+from .fan_out import FanOutJob, ProbeAnswer
+from .fan_out_threads import Later
+from .journal import Journal, ProbeJournal, StoreJournal
+from .retries import MAX_DELAY_SECONDS, UNSERVED_RETRY_SECONDS, backoff, effective_options, retryable
+from .steps import current_context
+from .transcript import completed_events, discard_outcome
+
+CLEANUP_SECONDS: Final = 10.0
+"""Seconds for the cleanup of a cancelled agent; after them its attempt ends without it."""
+
+log = structlog.get_logger("runyard.executor")
+
+
+class Stop(Enum):
+    """The reason to end an attempt from outside."""
+
+    CANCEL = "cancel"
+    HANDOVER = "handover"
+    ABANDON = "abandon"
+    """Another worker has the run: write nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerServices:
+    """The services that the attempts of a worker share. ``complete`` commits the ends of many runs together."""
+
+    app: App
+    backend: Backend
+    writer: EventWriter
+    complete: Batcher[Write, Ended]
+
+    @classmethod
+    def of(cls, app: App, backend: Backend, writer: EventWriter) -> WorkerServices:
+        async def complete(writes: Sequence[Write]) -> Sequence[Ended | Exception]:
+            return await each_its_own(backend.runs.complete, writes)
+
+        plain_tracebacks()
+        return cls(app, backend, writer, Batcher(complete))
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """The end of an agent's execution. ``error`` is None if the agent returned."""
+
+    left: Remainder
+    error: BaseException | None = None
+
+
+class Execution:
+    """One attempt that is being executed. :meth:`run` executes it; :meth:`stop` ends it early, at its last commit."""
+
+    def __init__(self, tools: WorkerServices, claim: Claim) -> None:
+        assert claim.run is not None and claim.attempt is not None
+        self.record: Run = claim.run
+        self.attempt: AttemptToken = claim.attempt
+        self._tools = tools
+        self._claim = claim
+        self._spec: AgentSpec | None = tools.app.find(claim.run.agent)
+        self._options = effective_options(claim.run.options, self._spec)
+        self._stream = EventEmitter(tools.writer, claim.attempt, claim.run.thread_id)
+        self._end_writer = EndWriter(tools.backend.runs, tools.complete, claim.attempt, self._stream)
+        agent = self._spec.name if self._spec and claim.run.kind != "fork" else None
+        self._meter = metrics.RunMeter(claim.run, agent)
+        self._why: Stop | None = None
+        self._of_probes = Remainder.nothing()
+        """The usage of a job's probes; its other fields stay empty."""
+        self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def stop(self, why: Stop) -> None:
+        """Cancel the agent. ABANDON replaces an earlier reason; any other second call changes nothing."""
+        if self._why is None or why is Stop.ABANDON:
+            self._why = why
+        if not self._stopped.done():
+            self._stopped.set_result(None)
+
+    async def run(self) -> Ended | None:
+        """Execute the attempt. Return its end, or None if the run was lost to another attempt or could not be written."""
+        fields = {"thread_id": self.record.thread_id, "run_id": self.record.run_id}
+        with structlog.contextvars.bound_contextvars(**fields, attempt=self.record.attempt, fence=self.attempt.fence):
+            try:
+                ended = await self._bounded()
+            except StaleFenceError:
+                metrics.STALE_WRITES.inc()
+                ended = None
+            except RunyardError as error:
+                log.error("attempt_abandoned", error=str(error), code=error.code)
+                ended = None
+            finally:
+                self._stream.close()
+            outside = ended is not None and any(event.ref == self.attempt.ref for event in ended.effects.events)
+            self._meter.ended(ended.status if ended else None, self._stream.spoke_at, outside=outside)
+            return ended
+
+    async def _bounded(self) -> Ended | None:
+        """Execute the attempt. An unexpected error counts as the attempt's error, so that the run is not retried for ever."""
+        try:
+            return await self._run()
+        except RunyardError:
+            raise
+        except Exception as error:
+            return await self._failed(error, Remainder.nothing())
+
+    def _lost(self, error: RunyardError) -> None:
+        """Stop the agent after a refused write: its later work cannot be stored."""
+        self.stop(Stop.CANCEL if isinstance(error, CancelRequestedError) else Stop.ABANDON)
+
+    async def _run(self) -> Ended | None:
+        if self._spec is None and self.record.kind != "fork":
+            log.warning("agent_not_served", agent=self.record.agent)
+            return await self._end_writer.release(delay=UNSERVED_RETRY_SECONDS)
+        before, app = self._claim.version_before, self._tools.app
+        if app.on_version_mismatch == "fail" and before not in (None, app.version):
+            return await self._end_writer.fail(
+                VersionMismatchError(
+                    f"version {before} of the app began the run, and this worker has version {app.version}; start a worker of "
+                    "that version, or redrive the run to start on this one",
+                    version=before,
+                    app_version=app.version,
+                )
+            )
+        ledger = await self._begin()
+        if self.record.kind == "prompt":
+            return await self._prompt(ledger)
+        if self.record.kind == "fork":
+            return await self._job(lambda: fork_runs.fork(self._tools.backend, self._claim))
+        if self.record.kind == "fork_once":
+            return await self._job(self._probe)
+        if self.record.kind == "fork_many":
+            return await self._job(lambda: self._fan_out(ledger))
+        return await self._end_writer.fail(
+            CapabilityMissingError(f"this worker cannot run {self.record.kind} jobs", kind=self.record.kind)
+        )
+
+    async def _begin(self) -> Ledger:
+        """Announce the attempt, and return the steps and requests of earlier attempts."""
+        if self._claim.alone:
+            await patiently(lambda: self._tools.backend.runs.isolate(self.attempt))
+        run, data = self.record, JsonObject(attempt=self.record.attempt)
+        if run.attempt <= 1:
+            self._stream.emit("run.started", data)
+            if run.kind == "prompt" and run.input is not None:
+                message = run.input.model_copy(update={"run_id": run.run_id})
+                for kind, what in completed_events([message]):
+                    self._stream.emit(kind, what)
+            return Ledger()
+        ledger = await patiently(lambda: self._tools.backend.runs.ledger(self.attempt))
+        answered = [request for request in ledger.requests.values() if request.answered_at is not None]
+        parks = self._claim.fork is not None and self._claim.fork.fan is not None and self._claim.fork.fan.threads
+        resumed = (bool(answered) or parks) and not self._claim.takeover and not run.error_count
+        data["message_id"] = self._claim.leaf_id
+        if not resumed:
+            data["takeover"] = self._claim.takeover
+        self._stream.emit("run.resumed" if resumed else "run.rewound", data, urgent=True)
+        if resumed:
+            self._meter.resumed(answered)
+        for request in answered if resumed else ():
+            self._stream.emit("hitl.answered", {"request_id": request.request_id, "answer": request.answer})
+        return ledger
+
+    async def _prompt(self, ledger: Ledger) -> Ended | None:
+        backend = self._tools.backend
+        threads = backend.for_tenant(self._claim.tenant).threads
+        journal = StoreJournal(backend.runs, threads, self.attempt, self.record.thread_id)
+        while True:
+            result = await self._call(journal, self._claim.extra, ledger)
+            ended = await self._end(result)
+            if ended is None or ended.status is not RunStatus.RUNNING:
+                return ended
+            # The answer came while the question was being stored: continue in the same attempt.
+            if result.left.usage is not None:
+                self.record = self.record.model_copy(update={"usage": self.record.usage + result.left.usage})
+            ledger = await patiently(lambda: self._tools.backend.runs.ledger(self.attempt))
+
+    async def _call(
+        self,
+        journal: Journal,
+        extra: JsonObject,
+        ledger: Ledger,
+        *,
+        run: Run | None = None,
+        spec: AgentSpec | None = None,
+        stopped: asyncio.Future[None] | None = None,
+    ) -> _Result:
+        """Run the agent until it returns, raises, is stopped, or times out."""
+        run, spec, stopped = run or self.record, spec or self._spec, stopped or self._stopped
+        assert spec is not None
+        timeout = None if self._options.timeout is None else min(self._options.timeout, MAX_DELAY_SECONDS)
+        deadline = datetime.now(UTC) + timedelta(seconds=timeout) if timeout is not None else None
+        context = RunContext(run, journal, self._stream, extra=extra, ledger=ledger, deadline=deadline, on_lost=self._lost)
+        within = copy_context()
+        within.run(current_context.set, context)
+        task = asyncio.create_task(_drive(spec, context), name=f"agent of run {run.run_id}", context=within)
+        await asyncio.wait((task, stopped), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        cut, timed_out = not task.done(), not task.done() and not stopped.done()
+        if cut:
+            context.stop()
+            task.cancel()
+            await asyncio.wait((task,), timeout=CLEANUP_SECONDS)
+        left = await context.remainder()
+        task.add_done_callback(discard_outcome)
+        if timed_out:
+            return _Result(left, RunTimeoutError(f"the attempt took longer than {timeout} s", timeout=timeout))
+        if not task.done():
+            log.error("cancellation_ignored", cleanup_seconds=CLEANUP_SECONDS)
+        # An error that a stopped agent raises while it unwinds, or its return, is not the outcome of its run.
+        return _Result(left, asyncio.CancelledError() if cut or task.cancelled() else task.exception())
+
+    async def _end(self, result: _Result) -> Ended | None:
+        """Write the end of the attempt."""
+        signals = [*signals_in(result.error)] if result.error else []
+        if result.left.signal is not None:
+            signals.append(result.left.signal)
+        lost = next((signal for signal in signals if isinstance(signal, AttemptLost)), None)
+        if lost is not None and not isinstance(lost.error, CancelRequestedError):
+            raise lost.error
+        if self._why is Stop.ABANDON:
+            return None
+        if lost is not None:
+            return await self._end_writer.release()
+        if result.left.requests and any(isinstance(signal, Suspend) for signal in signals):
+            return await self._end_writer.suspend(result.left)
+        if result.error is None:
+            return await self._end_writer.complete(result.left)
+        if isinstance(result.error, asyncio.CancelledError) and self._why is not None:
+            return await self._end_writer.release(result.left)
+        return await self._failed(unwrap(result.error), result.left)
+
+    async def _failed(self, error: BaseException, left: Remainder) -> Ended | None:
+        if isinstance(error, asyncio.CancelledError):
+            error = AgentCancelledError("the agent cancelled its own task")
+        if isinstance(error, BackendUnavailableError):
+            log.warning("store_unavailable", error=str(error))
+            return await self._end_writer.release(left)
+        log.warning("attempt_failed", exc_info=error)
+        policy = self._options.retry.of(error) if retryable(error) else None
+        if policy is None or self.record.error_count + 1 >= self._options.max_attempts:
+            return await self._end_writer.fail(error, left)
+        return await self._end_writer.release(left, backoff(policy, self.record.error_count, error), describe(error))
+
+    async def _job(self, work: Callable[[], Awaitable[object]]) -> Ended | None:
+        """Execute a run that is not a prompt: it has a result instead of messages."""
+        try:
+            value = await work()
+        except BackendUnavailableError as error:
+            return await self._failed(error, self._of_probes)
+        except Exception as error:
+            if self._why is not None:
+                return None if self._why is Stop.ABANDON else await self._end_writer.release()
+            return await self._failed(error, self._of_probes)
+        if self._why is Stop.ABANDON:
+            return None
+        if isinstance(value, Later):
+            return await self._end_writer.release(delay=value.delay, until_fewer=value.until_fewer)
+        return await self._end_writer.complete(self._of_probes, value)
+
+    async def _probe(self) -> object:
+        assert self._spec is not None
+        messages, extra = await fork_runs.snapshot(self._tools.backend, self._claim, self._spec)
+        answer = await self._ask(self._spec, self.record, messages, extra, self._stopped)
+        if self._why is not None and answer.error is not None:
+            raise RunyardError("the probe was stopped")
+        return fork_runs.probe_result(answer.written, answer.error)
+
+    async def _ask(
+        self, spec: AgentSpec, run: Run, messages: Sequence[Message], extra: JsonObject, stopped: asyncio.Future[None]
+    ) -> ProbeAnswer:
+        """Run an agent on a snapshot, without writing to any thread."""
+        journal = ProbeJournal(messages, run)
+        result = await self._call(journal, extra, Ledger(), run=run, spec=spec, stopped=stopped)
+        error = unwrap(result.error) if result.error else None
+        if (used := result.left.usage) is not None:
+            before = self._of_probes.usage
+            self._of_probes = replace(self._of_probes, usage=used if before is None else before + used)
+        return ProbeAnswer([*journal.written, *result.left.messages], error, result.left.result)
+
+    async def _fan_out(self, ledger: Ledger) -> object:
+        assert self._spec is not None
+        tools = self._tools
+        return await FanOutJob(tools.app, tools.backend, self._claim, self._spec, ledger, self._ask, self._stopped).run()
+
+
+async def _drive(spec: AgentSpec, context: RunContext) -> None:
+    try:
+        await spec.function(context)
+    except SystemExit as error:
+        # A task passes SystemExit to the event loop, and not every loop that runs attempts has the task guard.
+        raise RuntimeError(f"the agent called sys.exit({error.code!r})") from error

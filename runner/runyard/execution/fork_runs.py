@@ -1,0 +1,66 @@
+"""Runs that are not prompts: a fork made by a worker, and a probe (F5, F9)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..domain.json_bounds import JsonObject, JsonValue
+from ..domain.messages import Message, StopReason
+from ..domain.runs import ForkOnceResult
+from ..errors import BackendUnavailableError, CapabilityMissingError, HitlNotAllowedError, RunyardError
+from ..ports.commands import ForkRequest
+from ..ports.results import Claim
+from ..ports.stores import Backend
+from ..support import metrics
+
+if TYPE_CHECKING:
+    from ..app import AgentSpec
+
+
+async def fork(backend: Backend, claim: Claim) -> JsonValue:
+    """Make the fork that a job asks for; a repetition finds the same fork. Return the job's result."""
+    request = request_of(claim)
+    with metrics.FORK.time():
+        forked = await backend.for_tenant(claim.tenant).threads.fork(request)
+    return {"thread_id": forked.thread.thread_id}
+
+
+async def snapshot(backend: Backend, claim: Claim, spec: AgentSpec) -> tuple[list[Message], JsonObject]:
+    """Return the messages and the extra from which a probe starts. Refuse an agent that may ask before reading them (F9)."""
+    refuse_asking(spec)
+    request = request_of(claim)
+    return await backend.for_tenant(claim.tenant).threads.cut_messages(request.src, request.cut)
+
+
+def refuse_asking(spec: AgentSpec) -> None:
+    """Raise HitlNotAllowedError for an agent that may ask a human."""
+    if spec.hitl:
+        raise HitlNotAllowedError(f"agent {spec.name!r} asks humans, which a probe cannot", agent=spec.name)
+
+
+def probe_result(written: list[Message], error: BaseException | None) -> JsonValue:
+    """Return :func:`probe_outcome` as JSON."""
+    outcome = probe_outcome(written, error)
+    messages: JsonValue = [message.model_dump(mode="json") for message in outcome.messages]
+    return {"text": outcome.text, "messages": messages, "stop_reason": outcome.stop_reason}
+
+
+def probe_outcome(written: list[Message], error: BaseException | None) -> ForkOnceResult:
+    """Return a probe's result. An error of the agent is its stop reason ``error``; refusals are raised again."""
+    if isinstance(error, BackendUnavailableError) or (isinstance(error, RunyardError) and error.http_status < 500):
+        raise error
+    last = next((message for message in reversed(written) if message.role == "assistant"), None)
+    reason: StopReason = "error" if error is not None else (last.stop_reason if last else None) or "stop"
+    return ForkOnceResult(last.text if last else "", written, reason)
+
+
+def request_of(claim: Claim) -> ForkRequest:
+    """Return the fork request of a job."""
+    if claim.fork is None:
+        raise CapabilityMissingError("the store returned a fork job without its request", method="claim")
+    cut, run = claim.fork.cut, claim.run
+    if run is not None and cut.after_run_id is None and cut.at_message_id is None and cut.at_seq is None:
+        # The store chose "the last completed run" when it accepted the job.
+        return replace(claim.fork, cut=replace(cut, after_run_id=run.after_run_id))
+    return claim.fork

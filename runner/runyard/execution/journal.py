@@ -1,0 +1,94 @@
+"""Journals: a context writes to the store under the attempt's fence, or in a probe to memory only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from ..domain.messages import Message, Usage, by_run
+from ..domain.runs import Run
+from ..ports.refs import AttemptToken
+from ..ports.results import Ledger, Step
+from ..ports.stores import RunStore, ThreadStore
+from ..support.store_retries import patiently
+
+
+class Journal(Protocol):
+    """The reads and writes of an attempt. ``durable`` is False in a probe, where no question can be answered.
+
+    ``thread_usage``: the usage of the thread's runs that count.
+    """
+
+    durable: bool
+
+    async def context(self) -> list[Message]: ...
+    async def ledger(self) -> Ledger: ...
+    async def thread_usage(self) -> Usage: ...
+    async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]: ...
+    async def start_step(self, key: str) -> Step | None: ...
+    async def finish_step(self, key: str, result: Any) -> None: ...
+
+
+class StoreJournal:
+    """The journal of an attempt: every write carries its fence (I2).
+
+    A call that the store did not answer is repeated. Messages are identified by their ids and steps by their keys, so a write
+    whose commit was not reported is not made twice.
+    """
+
+    durable = True
+
+    def __init__(self, runs: RunStore, threads: ThreadStore, attempt: AttemptToken, thread_id: str) -> None:
+        """``threads``: the threads of the run's tenant."""
+        self._runs = runs
+        self._threads = threads
+        self._attempt = attempt
+        self._thread_id = thread_id
+
+    async def context(self) -> list[Message]:
+        return await patiently(lambda: self._runs.context(self._attempt))
+
+    async def ledger(self) -> Ledger:
+        return await patiently(lambda: self._runs.ledger(self._attempt))
+
+    async def thread_usage(self) -> Usage:
+        thread = await patiently(lambda: self._threads.thread(self._thread_id))
+        return thread.usage if thread is not None else Usage()
+
+    async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]:
+        return await patiently(lambda: self._runs.append(self._attempt, messages, first_event=first_event))
+
+    async def start_step(self, key: str) -> Step | None:
+        return await patiently(lambda: self._runs.start_step(self._attempt, key))
+
+    async def finish_step(self, key: str, result: Any) -> None:
+        await patiently(lambda: self._runs.finish_step(self._attempt, key, result))
+
+
+class ProbeJournal:
+    """The journal of a probe: it starts from a snapshot and writes to no thread (F9)."""
+
+    durable = False
+
+    def __init__(self, snapshot: Sequence[Message], run: Run) -> None:
+        self._snapshot = by_run(snapshot)
+        self.written = [run.input.model_copy(update={"run_id": run.run_id})] if run.input is not None else []
+
+    async def context(self) -> list[Message]:
+        return [*self._snapshot, *self.written]
+
+    async def ledger(self) -> Ledger:
+        return Ledger()
+
+    async def thread_usage(self) -> Usage:
+        return Usage()
+
+    async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]:
+        self.written += messages
+        return list(messages)
+
+    async def start_step(self, key: str) -> Step | None:
+        return None
+
+    async def finish_step(self, key: str, result: Any) -> None:
+        return None

@@ -1,0 +1,220 @@
+"""Transcript: the messages that an attempt reads and appends, and the events that it streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from copy import deepcopy
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+from ..domain.event_data import check_event_data
+from ..domain.json_bounds import JsonObject, check_value
+from ..domain.messages import Message, Usage, check_message
+from ..domain.quoting import brief
+from ..domain.requests import HitlRequest
+from ..domain.runs import Run
+from ..domain.validation import new_id
+from ..errors import CancelRequestedError, InvalidInputError, RunyardError, StaleFenceError
+from ..events.writer import EventEmitter
+from .control_signals import AttemptLost, ControlSignal
+from .journal import Journal
+from .usage import UsageMeter
+
+T = TypeVar("T")
+
+DeltaField: TypeAlias = Literal["text", "thinking", "arguments"]
+
+EMITTED: Final = ("message.delta", "tool.started", "tool.completed")
+
+
+class Transcript:
+    """The messages of one attempt of a run; the base class of :class:`~runyard.RunContext`."""
+
+    def __init__(
+        self, run: Run, journal: Journal, stream: EventEmitter, on_lost: Callable[[RunyardError], None] | None = None
+    ) -> None:
+        self.run_id = run.run_id
+        self.usage_meter = UsageMeter(run.usage)
+        self._journal = journal
+        self._stream = stream
+        self._on_lost = on_lost
+        self._lock = asyncio.Lock()
+        self._committed: list[Message] | None = None
+        self._held: list[Message] = []
+        self._open_message: str | None = None
+        self._signal: ControlSignal | None = None
+
+    async def history(self) -> list[Message]:
+        """Return the messages for the model, in order: the context as of the run's claim, then the run's own messages."""
+        async with self._lock:
+            if self._committed is None:
+                self._committed = await self._write(self._journal.context())
+                for message in self._committed:
+                    if message.run_id == self.run_id:
+                        self.usage_meter.found(message.usage, message.id)
+            return [*self._committed, *self._held]
+
+    async def append(self, *messages: Message) -> list[Message]:
+        """Add messages to the run and return them as they are stored.
+
+        They are durable when it returns, with one exception: an assistant message without tool calls closes a cycle and is
+        held. It is committed with the completion or with the next durable operation of the attempt (append, step, ask),
+        whichever comes first. So a simple run is three commits: accept, claim, complete. ``message.completed`` is emitted only
+        after the commit.
+
+        An assistant message that was streamed (:meth:`stream_text`) gets the id under which its text was sent.
+        """
+        self._check()
+        own = [self._own(message) for message in messages]
+        split = next((n for n in range(len(own), 0, -1) if not _closes_cycle(own[n - 1])), 0)
+        async with self._lock:
+            if split:
+                await self._commit([*self._held, *own[:split]])
+            self._held += own[split:]
+        return own
+
+    async def conclude(self, *messages: Message) -> list[Message]:
+        """Add the messages that end the run. They are held and committed like a last answer (:meth:`append`)."""
+        self._check()
+        own = [self._own(message) for message in messages]
+        async with self._lock:
+            self._held += own
+        return own
+
+    async def emit(self, delta: str | JsonObject, *, type: str = "message.delta") -> None:
+        """Send an event to the run's stream; it is not stored. A ``delta`` that is text is streamed (:meth:`stream_text`).
+
+        ``type``: message.delta, tool.started or tool.completed; only runyard sends the other types.
+
+        Raises InvalidInputError for another type, for data that holds too much (:mod:`runyard.domain.json_bounds`), and for
+        data that does not have the type's shape (:mod:`runyard.domain.event_data`); more fields may be added.
+        """
+        if type not in EMITTED:
+            raise InvalidInputError(f"an agent can emit {', '.join(EMITTED)}, not {type!r}", field="type")
+        self._check()
+        if isinstance(delta, str):
+            await self.stream_text(delta)
+        else:
+            check_value(delta, "delta")
+            check_event_data(type, delta)
+            self._stream.emit(type, deepcopy(delta))  # the agent may change its object later
+
+    async def stream_text(self, text: str) -> None:
+        """Send a piece of the current assistant message. The first piece emits ``message.started`` with the message's id.
+
+        Raises InvalidInputError for a value that is not text: skip chunks whose text is None.
+        """
+        self.stream_part(text)
+
+    def stream_part(self, piece: str, what: DeltaField = "text", call: tuple[str, str] = ("", "")) -> None:
+        """Send a piece of the current assistant message.
+
+        ``what``: the field that it is a piece of: the ``text``, the model's ``thinking``, or the ``arguments`` of a tool
+        ``call``, given by its id and name. Raises InvalidInputError for a piece that is not text.
+        """
+        self._check()
+        if not isinstance(piece, str):
+            words = f"a piece of a message is text, got {brief(piece)}; skip chunks of a model without text"
+            raise InvalidInputError(words, field=what)
+        if self._open_message is None:
+            self._open_message = new_id()
+            self._stream.emit("message.started", {"message_id": self._open_message, "role": "assistant"})
+        self._stream.delta(self._open_message, piece, what, call)
+
+    def named(self, message: Message) -> Message:
+        """Return ``message`` with the id under which it was streamed, if it was."""
+        return message if self._open_message is None else message.model_copy(update={"id": self._open_message})
+
+    def discard_stream(self) -> None:
+        """Drop the message that was streamed since the last append: it will not be appended. The next piece begins another."""
+        self._open_message = None
+
+    async def thread_usage(self) -> Usage:
+        """Return the usage of the thread's runs that count, without this run."""
+        return await self._write(self._journal.thread_usage())
+
+    def add_usage(self, usage: Usage) -> None:
+        """Count usage that no appended message carries.
+
+        Raises InvalidInputError for an amount that is not finite, negative, or too large for 64 bits.
+        """
+        self.usage_meter.add(usage)
+
+    def _own(self, message: Message) -> Message:
+        fields: dict[str, Any] = {"run_id": self.run_id}
+        if check_message(message).role == "assistant" and self._open_message is not None:
+            fields["id"], self._open_message = self._open_message, None
+        own = message.model_copy(update=fields)
+        self.usage_meter.add(own.usage, own.id)
+        return own
+
+    async def _flush(self) -> None:
+        async with self._lock:
+            if self._held:
+                await self._commit(self._held)
+
+    async def _commit(self, messages: Sequence[Message]) -> None:
+        """Append ``messages``, which include the held ones, in one commit. The caller holds the lock."""
+        await whole(self._append(list(messages)))
+
+    async def _append(self, messages: list[Message]) -> None:
+        reservation = self._stream.reserve(len(messages))
+        try:
+            stored = await self._write(self._journal.append(messages, first_event=reservation.first))
+        except BaseException:
+            reservation.drop()
+            raise
+        reservation.fill(completed_events(stored))
+        self._held = []
+        if self._committed is not None:
+            self._committed += stored
+
+    async def _write(self, operation: Awaitable[T]) -> T:
+        try:
+            return await operation
+        except (StaleFenceError, CancelRequestedError) as error:
+            self._signal = AttemptLost(error)
+            if self._on_lost is not None:
+                self._on_lost(error)
+            raise self._signal from None
+
+    def _check(self) -> None:
+        if self._signal is not None:
+            raise self._signal
+
+
+async def whole(commit: Coroutine[Any, Any, None]) -> None:
+    """Await ``commit`` in a task of its own, so that a cancelled agent does not leave its outcome unknown.
+
+    The context keeps a refusal as its signal, so the task's exception is not needed.
+    """
+    task = asyncio.create_task(commit)
+    task.add_done_callback(discard_outcome)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise
+
+
+def discard_outcome(task: asyncio.Task[None]) -> None:
+    """Retrieve the exception of a task that no other code awaits, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _closes_cycle(message: Message) -> bool:
+    return message.role == "assistant" and not message.tool_calls
+
+
+def completed_events(messages: Sequence[Message]) -> list[tuple[str, JsonObject]]:
+    """Return the events that announce stored messages."""
+    return [
+        ("message.completed", {"message_id": message.id, "message": message.model_dump(mode="json", exclude_none=True)})
+        for message in messages
+    ]
+
+
+def requested_event(request: HitlRequest) -> tuple[str, JsonObject]:
+    """Return the event that announces a stored request."""
+    return "hitl.requested", {"request": request.model_dump(mode="json", exclude_none=True)}

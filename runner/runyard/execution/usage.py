@@ -1,0 +1,44 @@
+"""Usage of a run. It is counted once, also if the attempt that used it crashed."""
+
+from __future__ import annotations
+
+from ..domain.messages import Usage, check_usage
+
+
+class UsageMeter:
+    """The usage of one attempt, to be written with its end.
+
+    ``uncounted``: the usage that is not written yet, or None. An attempt that crashed stored messages and steps with their
+    usage, and did not add that usage to the run's record (``written``). The later attempt that finds them adds it.
+    """
+
+    def __init__(self, written: Usage) -> None:
+        self.uncounted: Usage | None = None
+        self._written = written
+        self._found = Usage()
+        self._made_up = Usage()
+        self._seen: set[str] = set()
+
+    def add(self, usage: Usage | None, id: str | None = None) -> None:
+        """Count usage of this attempt, once per message ``id``. Raises InvalidInputError for an invalid amount."""
+        if usage is not None and id not in self._seen:
+            check_usage(usage)
+            self.uncounted = usage if self.uncounted is None else self.uncounted + usage
+        if id is not None:
+            self._seen.add(id)
+
+    def found(self, usage: Usage | None, id: str) -> None:
+        """Count the usage of a message that an earlier attempt stored, unless the run's record has it."""
+        if usage is None or id in self._seen:
+            return
+        self._seen.add(id)
+        self._found += usage
+        missing = less(self._found, self._written + self._made_up)
+        if missing != Usage():
+            self._made_up += missing
+            self.add(missing)
+
+
+def less(usage: Usage, other: Usage) -> Usage:
+    """Return the amounts of ``usage`` beyond ``other``, field by field, at least 0."""
+    return Usage(**{name: max(0, getattr(usage, name) - getattr(other, name)) for name in Usage.model_fields})

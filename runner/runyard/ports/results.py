@@ -1,0 +1,176 @@
+"""Results of the stores' verbs. A verb that changes something returns :class:`~.scheduling.Effects` for the caller to apply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from ..domain.crashes import MAX_CRASHES
+from ..domain.json_bounds import JsonObject
+from ..domain.requests import HitlRequest
+from ..domain.runs import ErrorInfo, Run
+from ..domain.states import RunStatus
+from ..domain.threads import Thread
+from ..errors import ThreadAlreadyExistsError
+from .commands import ForkRequest
+from .refs import AttemptToken, RunRef
+from .scheduling import Effects
+
+PAGE_BYTES: Final = 8 * 2**20
+"""About the most bytes in one page of a list. A single larger entry is a page by itself."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Accepted:
+    """An accepted run. ``created`` is False if the same request was accepted before."""
+
+    run: Run
+    created: bool
+    effects: Effects = field(default_factory=Effects)
+
+
+@dataclass(slots=True)
+class Admitted:
+    """The result of an admission. ``next_due``: seconds until the next run is due; None if no run waits for its time."""
+
+    effects: Effects
+    next_due: float | None
+
+
+ClaimOutcome = Literal[
+    "claimed", "ended", "behind", "not_due", "other_version", "unserved", "paused", "limited", "waiting", "suspended", "busy",
+    "skipped", "unknown",
+]  # fmt: skip
+
+
+@dataclass(slots=True)
+class Claim:
+    """The outcome of one claim.
+
+    - ``claimed``: ``attempt``, ``run``, ``tenant`` and ``extra`` are set, and ``fork`` for a fork job. ``leaf_id`` is the run's
+      last committed message if an earlier attempt wrote one.
+    - ``not_due``: the run is due in ``retry_in`` seconds.
+    - ``paused``: the run's queue is paused.
+    - ``limited``: the run waits in the store for a permit of a limit.
+    - ``skipped``: another transaction holds the thread; submit the job again.
+    - ``busy``: a live worker executes the run.
+    - ``waiting``: a fork job waits for the run of its cut, or for some of the runs that it started.
+    - ``other_version``: another version of the app began the run, and this worker leaves it to that version; submit later.
+    - ``unserved``: this worker does not have the run's agent; submit the job later.
+
+    The other outcomes need no further delivery.
+
+    ``version_before``: the app version of the last attempt, None before the first. ``alone``: earlier attempts crashed their
+    processes, so this one must have a process of its own.
+    """
+
+    ref: RunRef
+    outcome: ClaimOutcome
+    attempt: AttemptToken | None = None
+    tenant: str = ""
+    run: Run | None = None
+    extra: JsonObject = field(default_factory=dict)
+    fork: ForkRequest | None = None
+    leaf_id: str | None = None
+    retry_in: float | None = None
+    takeover: bool = False
+    version_before: str | None = None
+    effects: Effects = field(default_factory=Effects)
+
+    @property
+    def alone(self) -> bool:
+        return self.run is not None and self.run.crash_count >= MAX_CRASHES - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A row of the side-effect ledger. ``result`` is None until ``done``. ``fence``: that of the attempt that wrote the row."""
+
+    key: str
+    done: bool
+    result: Any = None
+    fence: int = 0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The ledger of earlier attempts of a run: started and finished steps by key, requests by id, answered or not."""
+
+    steps: dict[str, Step] = field(default_factory=dict)
+    requests: dict[str, HitlRequest] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Ended:
+    """The end of an attempt. ``status`` may differ from the requested one: a cancel or an incomplete tool cycle wins."""
+
+    status: RunStatus
+    event_id: str
+    error: ErrorInfo | None = None
+    effects: Effects = field(default_factory=Effects)
+
+
+@dataclass(slots=True)
+class Responded:
+    """An answered request. ``created`` is False if the same response was recorded before.
+
+    ``last``: this response was recorded now, and no other request of its run is pending. Of concurrent answers to the requests
+    of one run, exactly one gets it.
+    """
+
+    request: HitlRequest
+    created: bool
+    effects: Effects = field(default_factory=Effects)
+    last: bool = False
+
+
+@dataclass(slots=True)
+class Changed:
+    """A run after a verb of an operator or a client."""
+
+    run: Run
+    effects: Effects = field(default_factory=Effects)
+
+
+@dataclass(slots=True)
+class Aborted:
+    """The run that waited for a human and was cancelled; None if none waited."""
+
+    run: Run | None
+    effects: Effects = field(default_factory=Effects)
+
+
+@dataclass(slots=True)
+class Forked:
+    """A fork. ``created`` is False if the same fork was made before."""
+
+    thread: Thread
+    created: bool
+
+    def require_new(self) -> None:
+        """Raise ThreadAlreadyExistsError if the fork was made before: a checkpointer's fork cannot be repeated (F4)."""
+        if not self.created:
+            thread_id = self.thread.thread_id
+            raise ThreadAlreadyExistsError(f"thread {thread_id!r} exists already; choose another id", thread_id=thread_id)
+
+
+@dataclass(slots=True)
+class Created:
+    """A created thread. ``created`` is False if the same thread was created before."""
+
+    thread: Thread
+    created: bool
+
+
+@dataclass(slots=True)
+class Page(Generic[T]):
+    """A part of a list. ``next``: the cursor of the next part; None at the end.
+
+    A page may have fewer items than the limit, or none, and still a ``next``: it holds at most about PAGE_BYTES, and reads a
+    bounded number of rows that the filter leaves out.
+    """
+
+    items: list[T]
+    next: str | None = None

@@ -1,0 +1,161 @@
+"""The scheduler and the event log: jobs, the effects that a commit asks of Redis, and the ports that apply them.
+
+The caller of a verb applies its effects. If the caller dies first, the reconciler does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from ..domain.events import Event
+from ..domain.json_bounds import JsonObject
+from ..domain.runs import Priority, RunKind
+from .refs import RunRef
+
+MAIN_LANE = ""
+
+EVENTS_PER_READ: Final = 500
+"""Maximum number of events of a run in one read."""
+
+EVENT_BYTES_PER_READ: Final = 64 * 2**10
+"""About the most bytes in one read, which a slow reader holds in memory. A larger event is read by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run that may start, as submitted to the scheduler. The scheduler serves tenants by turns.
+
+    ``delay``: seconds until it is due. ``ready_at``: the earliest time at which it could start, in seconds since 1970 by the
+    store's clock. ``queued``: the event to write when the job is submitted; None if an attempt has begun since the run was
+    accepted or redriven. ``over``: the run ended before a worker claimed it; submitting the job removes it from its queue.
+    """
+
+    thread_key: int
+    run_id: str
+    lane: str = MAIN_LANE
+    kind: RunKind = "prompt"
+    queue: str = "default"
+    priority: Priority = "normal"
+    tenant: str = ""
+    delay: float = 0.0
+    ready_at: float | None = field(default=None, compare=False)
+    queued: Event | None = field(default=None, compare=False)
+    over: bool = field(default=False, compare=False)
+
+    @property
+    def ref(self) -> RunRef:
+        return RunRef(self.thread_key, self.run_id)
+
+    @property
+    def lane_key(self) -> str:
+        """The lane's name in Redis: without a colon, and the same for every run of the lane."""
+        if self.lane == MAIN_LANE:
+            return str(self.thread_key)
+        return f"{self.thread_key}.{hashlib.blake2s(self.lane.encode(), digest_size=8).hexdigest()}"
+
+    @property
+    def id(self) -> str:
+        """The arq job id: ``<lane key>:<run id>``."""
+        return f"{self.lane_key}:{self.run_id}"
+
+
+def queued_event(thread_id: str, run_id: str, fence: int, attempt: int) -> Event:
+    """Return the event ``run.queued`` of a run that waits for its ``attempt``. Accept and redrive issue a ``fence`` for it."""
+    # Not validated: a store makes every field, and each run calls this.
+    return Event.model_construct(
+        id=f"{fence}-1", type="run.queued", thread_id=thread_id, run_id=run_id, data={"attempt": attempt}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideEvent:
+    """An event outside any attempt: a cancel or fail of a run that no worker executes, or its death.
+
+    ``agent`` and ``queue`` are those of the run.
+    """
+
+    ref: RunRef
+    thread_id: str
+    event_id: str
+    type: str
+    data: JsonObject = field(default_factory=dict)
+    agent: str | None = None
+    queue: str = "default"
+
+
+@dataclass(slots=True)
+class Effects:
+    """The work that a commit asks of Redis.
+
+    ``jobs``: to submit. ``events``: to write. ``cancels``: runs whose workers get a hint of a pending cancel. ``withdrawn``:
+    jobs of ended runs to remove, which a queue without workers would keep for ever.
+    """
+
+    jobs: list[Job] = field(default_factory=list)
+    events: list[OutsideEvent] = field(default_factory=list)
+    cancels: list[RunRef] = field(default_factory=list)
+    withdrawn: list[Job] = field(default_factory=list)
+
+    @property
+    def submissions(self) -> list[Job]:
+        """The jobs to submit, and the jobs to remove."""
+        return [*self.jobs, *self.withdrawn]
+
+    def __iadd__(self, other: Effects) -> Effects:
+        self.jobs += other.jobs
+        self.events += other.events
+        self.cancels += other.cancels
+        self.withdrawn += other.withdrawn
+        return self
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs or self.events or self.cancels or self.withdrawn)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A job that a worker took. ``token`` holds the lane's lock until the delivery is released or the lock expires."""
+
+    job: Job
+    token: int
+
+
+class Scheduler(Protocol):
+    """The jobs that may start, and the locks of their lanes. Losing all of it costs latency, never a run.
+
+    ``submit``, and the ``submit`` of ``release``, write a job's ``queued`` event before a worker can claim the job. ``claim``
+    waits up to ``wait`` seconds for a job. Cancelling a claim may lose its jobs for a while; ``rouse`` ends the wait of a
+    worker's current or next claim without a loss.
+    """
+
+    async def submit(self, jobs: Sequence[Job]) -> None: ...
+    async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]: ...
+    async def rouse(self, worker_id: str) -> None: ...
+    async def renew(self, worker_id: str, deliveries: Sequence[Delivery]) -> list[Delivery]: ...
+    async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None: ...
+    async def unknown(self, jobs: Sequence[Job]) -> list[Job]: ...
+    async def ping(self) -> None: ...
+    async def hint_cancel(self, refs: Sequence[RunRef]) -> None: ...
+    def cancel_hints(self) -> AsyncIterator[RunRef]: ...
+
+
+class EventLog(Protocol):
+    """One bounded stream of events per run.
+
+    ``follow`` yields each event, and None after ``silence`` seconds without an event, if ``silence`` is given. ``read``
+    returns the events after an event id; with ``page`` at most as many as a reader may hold, none at the end. ``begins``
+    yields at first, and whenever an event with the number 1 is written on the thread: an attempt of one of its runs begins, or
+    a verb outside an attempt writes its event.
+    """
+
+    async def append(self, thread_key: int, events: Sequence[Event]) -> None: ...
+    async def append_many(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> None: ...
+    async def read(self, ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]: ...
+    async def holds(self, ref: RunRef, event_id: str) -> bool: ...
+    def follow(
+        self, ref: RunRef, after: str | None = None, *, silence: float | None = None
+    ) -> AsyncGenerator[Event | None]: ...
+    def begins(self, thread_key: int) -> AsyncIterator[bool]: ...

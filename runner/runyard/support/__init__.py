@@ -1,0 +1,1 @@
+"""Shared services: settings, logging, metrics, retries, optional packages."""

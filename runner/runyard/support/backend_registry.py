@@ -1,0 +1,73 @@
+"""The registry of backends by URL scheme, filled from the entry points of the group ``runyard.backends``.
+
+An entry point is a coroutine function ``connect(url, *, tenant="", **options)`` that returns a
+:class:`~runyard.ports.stores.Backend`. A package that installs one makes its scheme available; this module names none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+from ..errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
+    from ..ports.stores import Backend
+
+GROUP: Final = "runyard.backends"
+
+Connect: TypeAlias = "Callable[..., Awaitable[Backend]]"
+
+_registered: dict[str, Connect] = {}
+
+
+def register(scheme: str, connect: Connect) -> None:
+    """Serve ``scheme`` with ``connect`` in this process; it takes precedence over an installed backend."""
+    _registered[scheme] = connect
+
+
+@cache
+def _installed() -> EntryPoints:
+    from importlib.metadata import entry_points  # slow to import: it brings email and zipfile
+
+    return entry_points(group=GROUP)
+
+
+def schemes() -> list[str]:
+    """Return the URL schemes that this process can connect to."""
+    return sorted({*_registered, *(point.name for point in _installed())})
+
+
+def find(url: str) -> Connect:
+    """Return the connect function for ``url``.
+
+    Raises InvalidInputError if the URL has no scheme, or one that no installed package serves; the message lists the schemes
+    that are served.
+    """
+    scheme = urlsplit(url).scheme
+    if connect := _registered.get(scheme):
+        return connect
+    for point in _installed().select(name=scheme):
+        loaded: Connect = point.load()
+        return loaded
+    known = ", ".join(f"{name}://" for name in schemes()) or "none; reinstall runyard"
+    what = f"unknown URL scheme {scheme!r}" if scheme else "the URL has no scheme"
+    raise InvalidInputError(f"{what}; installed backends: {known}", field="url", scheme=scheme)
+
+
+async def connect(url: str, *, tenant: str = "", **options: Any) -> Backend:
+    """Connect to the backend that serves ``url``; ``options`` are the backend's own (postgresql: ``redis``, pool sizes).
+
+    Raises InvalidInputError for an unknown scheme, BackendUnavailableError if a server does not answer.
+    """
+    backend = await find(url)(url, tenant=tenant, **options)
+    if rules := os.environ.get("RUNYARD_FAILPOINTS"):
+        from . import failpoints
+
+        return failpoints.armed(backend, failpoints.of_process(rules))
+    return backend

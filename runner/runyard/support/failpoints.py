@@ -1,0 +1,210 @@
+"""Failpoints: faults before and after calls of the ports, ordered by an environment variable. For tests of runyard.
+
+``RUNYARD_FAILPOINTS`` holds rules separated by ``;``. A rule is ``port.verb.moment=action``, as in::
+
+    RUNYARD_FAILPOINTS="runs.complete.after=crash;runs.append.before[r1]=delay(0.5)*3"
+
+* ``port.verb``: a verb of :mod:`runyard.ports.stores`, such as ``runs.claim`` or ``scheduler.claim``; ``*`` stands for any
+text, so ``scheduler.*`` and ``*`` are patterns. * ``moment``: ``before`` the call, or ``after`` its answer and before the
+caller has it: a verb of a store has committed by then. * ``[run id]``, optional: only calls that name this run. * ``action``:
+``crash`` (SIGKILL to its own process), ``error`` (BackendUnavailableError: the request was lost if before the call, the answer
+if after it), ``delay(seconds)``, ``pause(path)`` (until the file exists), ``note(path)`` (appends the name of the point as a
+line). * ``*times``, optional: the rule applies this many times. ``+skip``, optional: the rule skips this many calls first.
+
+Several rules for one point apply in their order. Without the variable this module is not loaded. With it,
+:func:`runyard.support.backend_registry.connect` puts the proxies of :func:`armed` around a backend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+import re
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from ..errors import BackendUnavailableError, InvalidInputError
+from ..ports import scheduling, stores
+
+T = TypeVar("T")
+
+VARIABLE: Final = "RUNYARD_FAILPOINTS"
+
+PORTS: Final[Mapping[str, Sequence[type]]] = {
+    "checkpointer": (stores.Checkpointer,),
+    "threads": (stores.ThreadStore,),
+    "runs": (stores.RunStore,),
+    "workers": (stores.WorkerStore,),
+    "scheduler": (scheduling.Scheduler,),
+    "events": (scheduling.EventLog,),
+}
+"""The parts of a backend and their protocols."""
+
+MOMENTS: Final = ("before", "after")
+
+_RULE: Final = re.compile(
+    r"(?P<point>[\w.*]+)(?:\[(?P<run>[^\]]+)\])?=(?P<action>\w+)(?:\((?P<argument>[^)]*)\))?(?:\*(?P<times>\d+))?(?:\+(?P<skip>\d+))?"
+)
+
+
+def verbs() -> list[str]:
+    """Return every ``port.verb`` that can have a failpoint: the coroutine methods of the ports."""
+    return [
+        f"{port}.{name}"
+        for port, protocols in PORTS.items()
+        for protocol in protocols
+        for name, member in vars(protocol).items()
+        if inspect.iscoroutinefunction(member)
+    ]
+
+
+@dataclass(slots=True)
+class Rule:
+    """One rule of the variable. ``times`` and ``skip`` count down."""
+
+    point: str
+    action: str
+    argument: str = ""
+    run: str | None = None
+    times: int | None = None
+    skip: int = 0
+
+    def matches(self, point: str) -> bool:
+        return fnmatchcase(point, self.point) or fnmatchcase(point.rpartition(".")[0], self.point)
+
+    def due(self, runs: Callable[[], set[str]]) -> bool:
+        """Return whether the rule applies to this call, and count the call."""
+        if self.times == 0 or (self.run is not None and self.run not in runs()):
+            return False
+        if self.skip:
+            self.skip -= 1
+            return False
+        if self.times is not None:
+            self.times -= 1
+        return True
+
+
+def parse(text: str) -> list[Rule]:
+    """Return the rules in ``text``. Raise InvalidInputError for an unreadable rule, or one that matches no point."""
+    rules = []
+    known = [f"{verb}.{moment}" for verb in verbs() for moment in MOMENTS]
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        found = _RULE.fullmatch(part)
+        if found is None or found["action"] not in ACTIONS:
+            raise InvalidInputError(
+                f"{VARIABLE}: {part!r} is no rule; write port.verb.before=action with {', '.join(ACTIONS)}",
+                field=VARIABLE,
+            )
+        times = int(found["times"]) if found["times"] else None
+        rule = Rule(found["point"], found["action"], found["argument"] or "", found["run"], times, int(found["skip"] or 0))
+        if not any(rule.matches(point) for point in known):
+            raise InvalidInputError(
+                f"{VARIABLE}: there is no point {rule.point!r}; verbs are {', '.join(verbs())}", field=VARIABLE
+            )
+        rules.append(rule)
+    return rules
+
+
+@functools.cache
+def of_process(text: str) -> Sequence[Rule]:
+    """Return the rules in ``text``; their counts are shared by all backends of the process."""
+    return parse(text)
+
+
+def armed(backend: T, rules: Sequence[Rule]) -> T:
+    """Put ``rules`` around the parts of ``backend``, also for its other tenants, and return it.
+
+    The parts are replaced in place, so that objects which the backend builds from them, such as its streams, have failpoints
+    too.
+    """
+    part: Any = backend
+    for name in PORTS:
+        setattr(part, name, _Port(name, getattr(part, name), rules))
+    for_tenant = part.for_tenant
+    part.for_tenant = lambda tenant: armed(for_tenant(tenant), rules)
+    return backend
+
+
+class _Port:
+    """One part of a backend, whose verbs apply their rules."""
+
+    def __init__(self, name: str, inner: Any, rules: Sequence[Rule]) -> None:
+        self._name, self._inner, self._rules = name, inner, rules
+
+    def __getattr__(self, verb: str) -> Any:
+        method = getattr(self._inner, verb)
+        before, after = ([rule for rule in self._rules if rule.matches(f"{self._name}.{verb}.{m}")] for m in MOMENTS)
+        if not inspect.iscoroutinefunction(method) or not (before or after):
+            return method
+
+        @functools.wraps(method)
+        async def between(*args: Any, **kwargs: Any) -> Any:
+            await self._apply(before, f"{verb}.before", args, kwargs)
+            answer = await method(*args, **kwargs)
+            await self._apply(after, f"{verb}.after", args, kwargs)
+            return answer
+
+        setattr(self, verb, between)
+        return between
+
+    async def _apply(self, rules: Sequence[Rule], point: str, *call: Any) -> None:
+        for rule in rules:
+            if rule.due(lambda: set(runs_in(call))):
+                await ACTIONS[rule.action](rule.argument, f"{self._name}.{point}")
+
+
+def runs_in(value: Any) -> Iterator[str]:
+    """Yield the run ids in the arguments of a call, which names a run by its id, or in a request, an attempt or a job."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from runs_in(list(value.values()))
+    elif isinstance(value, Sequence | set):
+        for item in value:
+            yield from runs_in(item)
+    elif isinstance(run_id := getattr(value, "run_id", None), str):
+        yield run_id
+    elif is_dataclass(value):
+        for field in fields(value):
+            if field.name in ("attempt", "job", "ref"):
+                yield from runs_in(getattr(value, field.name))
+
+
+async def _crash(_argument: str, _point: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _error(_argument: str, point: str) -> None:
+    raise BackendUnavailableError(f"failpoint {point}")
+
+
+async def _delay(argument: str, _point: str) -> None:
+    await asyncio.sleep(float(argument))
+
+
+async def _pause(argument: str, _point: str) -> None:
+    while not Path(argument).exists():  # noqa: ASYNC110, ASYNC240 - another process makes the file
+        await asyncio.sleep(0.01)
+
+
+async def _note(argument: str, point: str) -> None:
+    file = os.open(argument, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, f"{point}\n".encode())
+    finally:
+        os.close(file)
+
+
+ACTIONS: Final[Mapping[str, Callable[[str, str], Awaitable[None]]]] = {
+    "crash": _crash,
+    "error": _error,
+    "delay": _delay,
+    "pause": _pause,
+    "note": _note,
+}

@@ -1,0 +1,67 @@
+"""Log configuration of a process: JSON for machines, colours for people, with the run of each line."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from io import StringIO
+from typing import Any, Literal, TextIO
+
+import structlog
+from structlog.types import EventDict, ExcInfo, Processor
+
+from ..domain.quoting import legible, one_line
+
+
+def configure(level: str = "info", format: Literal["json", "console", "auto"] = "auto", stream: TextIO = sys.stderr) -> None:
+    """Send structlog's and the standard library's records to ``stream``. ``auto``: colours on a terminal, else JSON."""
+    console = format == "console" or (format == "auto" and stream.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    ending: list[Processor] = (
+        [_console(stream)] if console else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    )
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(stream)
+    remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[remove, *ending]))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+
+
+def plain_tracebacks() -> None:
+    """Keep structlog's default from printing the variables of each frame, in a program that did not configure it.
+
+    They contain the text of conversations, and rendering them blocks the event loop for seconds.
+    """
+    if not structlog.is_configured():
+        structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _console(sys.stdout)])
+
+
+def _console(stream: TextIO) -> Processor:
+    render = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_traceback)
+
+    def console(logger: Any, name: str, event: EventDict) -> str:
+        """Render an event. Escape its values first, so that they neither control the terminal nor forge a line."""
+        kept = {one_line(key): one_line(value) if isinstance(value, str) else value for key, value in event.items()}
+        kept |= {key: legible(event[key]) for key in ("stack", "exception") if isinstance(event.get(key), str)}
+        return str(render(logger, name, kept))
+
+    return console
+
+
+def _traceback(stream: TextIO, failure: ExcInfo) -> None:
+    text = StringIO()
+    structlog.dev.plain_traceback(text, failure)
+    stream.write(legible(text.getvalue()))

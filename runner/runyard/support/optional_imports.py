@@ -1,0 +1,42 @@
+"""Optional dependencies: imports that name the missing package and its extra."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+from ..errors import ExtraMissingError
+
+EXTRAS: Final = {
+    "pydantic_ai": "agents",
+    "fastapi": "http",
+    "uvicorn": "http",
+    "httpx": "client",
+    "fakeredis": "testing",
+    "lupa": "testing",
+}
+"""Top-level modules that only an extra of the distribution installs."""
+
+
+@contextmanager
+def needed_by(name: str) -> Iterator[None]:
+    """Wrap imports that the module ``name`` needs. Raise ExtraMissingError if one needs an extra that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRAS:
+            raise
+        extra = EXTRAS[missing]
+        raise ExtraMissingError(
+            f"{name} needs {missing.replace('_', '-')}; run: pip install 'runyard[{extra}]'", module=missing, extra=extra
+        ) from error
+
+
+def load(name: str) -> ModuleType:
+    """Import the module ``name``. Raise ExtraMissingError if it needs an extra that is not installed."""
+    with needed_by(name):
+        return import_module(name)

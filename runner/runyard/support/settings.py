@@ -1,0 +1,124 @@
+"""Settings of a process, from the environment (``RUNYARD_…``) or a ``.env`` file."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import timedelta
+from ipaddress import IPv4Network, IPv6Network
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from ..domain.webhooks import WebhookPolicy
+from ..ports.results import PAGE_BYTES
+from ..ports.workers import Retention
+
+
+class FetchSettings(BaseSettings):
+    """Permissions to fetch URLs in messages, for workers and for agents without one (M5).
+
+    ``fetch_hosts``: the exact names of the allowed hosts (comma-separated), by default none. ``fetch_private``: also fetch from
+    these hosts at addresses that are not public.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="RUNYARD_",
+        env_file=".env",
+        env_file_encoding="utf-8",
+        extra="ignore",
+        hide_input_in_errors=True,  # the log would contain a refused secret
+    )
+
+    fetch_hosts: Annotated[list[str], NoDecode] = Field(default_factory=list)
+    fetch_private: bool = False
+
+    @field_validator("fetch_hosts", mode="before")
+    @classmethod
+    def _are_hosts(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        hosts = {host.strip().lower().rstrip(".") for host in value.split(",") if host.strip()}
+        if wrong := sorted(host for host in hosts if not set(host).isdisjoint("/:@*?#\\ ")):
+            raise ValueError(f"must be names of hosts without scheme, port, path or wildcard, not {', '.join(wrong)}")
+        return sorted(hosts)
+
+
+class Settings(FetchSettings):
+    """Settings of a worker or a server. Durations are in seconds.
+
+    ``postgres_url`` and ``redis_url``: the servers. ``listen_url``: a direct Postgres address for LISTEN, if ``postgres_url``
+    is a transaction pooler. ``queues``: the queues to serve (comma-separated), by default those of the app's agents.
+    ``slots``: the most runs at once. ``grace``: the time in which a stopping worker lets its runs finish. ``watchdog``: the
+    time for which the main loop may be blocked before the worker gives up its runs. ``feed_retention`` and
+    ``result_retention``: the time for which entries of the feed and results of fork jobs are kept, the same in every worker.
+    ``metrics_port`` and ``metrics_host``: where a worker serves its health checks and metrics (0: any free port; None: not at
+    all). ``remote_stacks``: show stacks there to other machines too. ``webhook_secret`` (``whsec_…``, the same in every
+    worker; comma-separated during a rotation): the secret from which the secrets that sign webhooks are derived.
+    ``webhook_tries``: the most tries of a delivery; ``webhook_timeout``: the time for one try; ``webhook_backoff``: the first
+    pause. ``webhook_allow_private``: networks (comma-separated) that are not public and may receive webhooks. ``page_bytes``:
+    the most bytes in one page of a list of the HTTP API; a larger single entry is a page by itself.
+    """
+
+    postgres_url: str = "postgresql://localhost:5432/runyard"
+    redis_url: str = "redis://localhost:6379/0"
+    listen_url: str | None = None
+    tenant: str = ""
+    queues: Annotated[list[str] | None, NoDecode] = None
+    slots: int = Field(1000, ge=1)
+    grace: float = Field(20.0, ge=0)
+    watchdog: float = Field(30.0, gt=0)
+    feed_retention: float = Field(7 * 86400.0, gt=0)
+    result_retention: float = Field(7 * 86400.0, gt=0)
+    min_pool_size: int = Field(1, ge=0)
+    max_pool_size: int = Field(10, ge=1)
+    page_bytes: int = Field(PAGE_BYTES, ge=1)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "console", "auto"] = "auto"
+    metrics_port: int | None = Field(None, ge=0, le=65535)
+    metrics_host: str = "0.0.0.0"
+    remote_stacks: bool = False
+    webhook_secret: SecretStr | None = None
+    webhook_tries: int = Field(12, ge=1)
+    webhook_timeout: float = Field(10.0, gt=0, le=60)
+    webhook_backoff: float = Field(5.0, gt=0)
+    webhook_allow_private: Annotated[list[IPv4Network | IPv6Network], NoDecode] = Field(default_factory=list)
+
+    @property
+    def retention(self) -> Retention:
+        """The retention of data that the leader prunes."""
+        return Retention(feed=timedelta(seconds=self.feed_retention), results=timedelta(seconds=self.result_retention))
+
+    @property
+    def webhooks(self) -> WebhookPolicy:
+        """The settings of webhooks."""
+        return WebhookPolicy(
+            secret=self.webhook_secret.get_secret_value() if self.webhook_secret else None,
+            timeout=self.webhook_timeout,
+            tries=self.webhook_tries,
+            backoff=self.webhook_backoff,
+        )
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _is_a_secret(cls, value: SecretStr | None) -> SecretStr | None:
+        if not value:
+            return None
+        secrets = [secret.strip() for secret in value.get_secret_value().split(",")]
+        if not all(24 <= _bytes_of(secret) <= 64 for secret in secrets):
+            raise ValueError('must be "whsec_" and 24 to 64 bytes as base64, for example of `openssl rand -base64 32`')
+        return SecretStr(",".join(secrets))
+
+    @field_validator("queues", "webhook_allow_private", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+def _bytes_of(secret: str) -> int:
+    """Return the number of bytes of a webhook's secret; 0 if it is invalid."""
+    try:
+        return len(base64.b64decode(secret.removeprefix("whsec_"), validate=True))
+    except binascii.Error:
+        return 0

@@ -1,0 +1,38 @@
+"""Retries of calls to a store that does not answer, within a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from ..errors import BackendUnavailableError
+
+T = TypeVar("T")
+
+RETRY_LIMIT_SECONDS: Final = 30.0
+"""Seconds for which a write of an attempt is repeated before the attempt is given up."""
+
+
+def jittered(seconds: float) -> float:
+    """Return ``seconds`` ± 50 %, so that many callers do not retry at once."""
+    return seconds * random.uniform(0.5, 1.5)
+
+
+async def patiently(call: Callable[[], Awaitable[T]], *, bound: float = RETRY_LIMIT_SECONDS) -> T:
+    """Repeat ``call`` until the store answers, for at most ``bound`` seconds. For calls that may be repeated.
+
+    Raises BackendUnavailableError after ``bound`` seconds.
+    """
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + bound
+    delay = 0.05
+    while True:
+        try:
+            return await call()
+        except BackendUnavailableError:
+            if loop.time() + delay > give_up:
+                raise
+        await asyncio.sleep(jittered(delay))
+        delay = min(delay * 2, 2.0)

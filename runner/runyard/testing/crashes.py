@@ -1,0 +1,117 @@
+"""Simulated crashes: workers that die at a chosen write."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from ..errors import StaleFenceError
+
+if TYPE_CHECKING:
+    from ..app import App
+    from .harness import Harness
+
+Write = Literal["claim", "append", "start_step", "finish_step", "complete", "suspend", "fail", "release"]
+"""The writes that a worker commits for a run, by the names of the store's methods."""
+Moment = Literal["before", "after"]
+
+WRITES: Final = frozenset(get_args(Write))
+
+
+@dataclass
+class Crash:
+    """A crash ``moment`` (before or after) the ``nth`` write from now on; with ``verb``, the ``nth`` such write."""
+
+    moment: Moment
+    verb: Write | None
+    nth: int
+
+    def __str__(self) -> str:
+        return f"the worker was to die {self.moment} the {self.verb or 'write'} that is {self.nth} away"
+
+
+class CrashPlan:
+    """The crashes of a harness.
+
+    ``writes``: the writes that workers made or were about to make, in order. ``changed``: set after each write. ``pending``:
+    the crashes that are still to happen.
+    """
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.writes: list[Write] = []
+        self.pending: list[Crash] = []
+
+    def crashes_at(self, verb: Write, moment: Moment) -> bool:
+        """Record a write and return whether a crash happens here. Each crash happens once."""
+        if moment == "before":
+            self.writes.append(verb)
+            for crash in self.pending:
+                crash.nth -= crash.verb in (None, verb)
+        here = [crash for crash in self.pending if not crash.nth and crash.moment == moment and crash.verb in (None, verb)]
+        self.pending = [crash for crash in self.pending if crash not in here]
+        return bool(here)
+
+
+class CrashingPort:
+    """The port of one worker, which crashes as planned.
+
+    After the worker's death no call passes, as if its fence were stale. ``die`` is called with the answer that the worker did
+    not get, or with None if it died before its write.
+    """
+
+    def __init__(self, inner: Any, crash_plan: CrashPlan, die: Callable[[Any], None]) -> None:
+        self._inner, self._crash_plan, self._die = inner, crash_plan, die
+        self.dead = False
+
+    def __getattr__(self, verb: str) -> Any:
+        method = getattr(self._inner, verb)
+        if not inspect.iscoroutinefunction(method):
+            return method
+
+        @functools.wraps(method)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self._pass(verb, "before")
+            try:
+                answer = await method(*args, **kwargs)
+            finally:
+                self._crash_plan.changed.set()
+            self._pass(verb, "after", answer)
+            return answer
+
+        return call
+
+    def _pass(self, verb: str, moment: Moment, answer: Any = None) -> None:
+        if not self.dead and verb in WRITES and self._crash_plan.crashes_at(verb, moment):  # type: ignore[arg-type]
+            self.dead = True
+            self._die(answer)
+        if self.dead:
+            raise StaleFenceError("this worker died in a simulated crash")
+
+
+async def crash_everywhere(app: App, scenario: Callable[[Harness], Awaitable[object]]) -> int:
+    """Execute ``scenario`` once without a crash, then once per crash: before and after each of its writes.
+
+    The scenario prompts, answers and asserts, for example that a payment was made once. It gets a fresh harness each time and
+    must reset its own state outside the harness. An exception of the scenario gets a note with the place of the crash. Returns
+    the number of crashes.
+    """
+    from .harness import Harness
+
+    async with Harness(app) as harness:
+        await scenario(harness)
+    writes = harness.writes
+    for n, verb in enumerate(writes, 1):
+        for moment in get_args(Moment):
+            try:
+                async with Harness(app) as harness:
+                    harness.crash(moment, nth=n)
+                    await scenario(harness)
+            except BaseException as error:
+                error.add_note(f"the worker was to die {moment} write {n} of {len(writes)}: {verb}")
+                raise
+    return 2 * len(writes)

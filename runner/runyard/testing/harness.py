@@ -1,0 +1,277 @@
+"""Harness: executes runs on the memory store, without servers or waiting, with a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
+
+from ..app import App
+from ..client.client import Client
+from ..client.run_handle import RunResult
+from ..domain.events import Event
+from ..domain.json_bounds import JsonValue
+from ..domain.messages import Message
+from ..domain.runs import ForkOnceResult, Run
+from ..domain.states import RunStatus
+from ..domain.threads import Thread
+from ..events.run_stream import RECHECK_SECONDS, stopped
+from ..support import backend_registry
+from .crashes import Crash, CrashPlan, Moment, Write
+from .worker import DueTimeScheduler, HarnessWorker, PatchedBackend
+
+if TYPE_CHECKING:
+    from pydantic_ai.agent import AbstractAgent
+
+    from ..app import AgentFunction
+
+T = TypeVar("T")
+Over: TypeAlias = "Callable[[], Awaitable[bool]]"
+
+QUIET_TURNS: Final = 200
+"""Turns of the event loop without a running run, after which the harness is taken to be idle."""
+MAX_CLOCK_JUMPS: Final = 100
+"""Maximum number of moves of the clock in one call without any write of a worker in between."""
+
+
+class StuckError(AssertionError):
+    """The awaited event cannot happen: the run waits for something that no one will do."""
+
+
+@dataclass(frozen=True)
+class HarnessRun(RunResult):
+    """The state in which a run stopped: :class:`~runyard.RunResult` with its ``events`` so far."""
+
+    events: list[Event] = field(default_factory=list)
+    harness: Harness = field(kw_only=True, repr=False)
+
+    @property
+    def id(self) -> str:
+        return self.run.run_id
+
+    @property
+    def attempts(self) -> int:
+        """The number of attempts; a crash, a retry and an answer each start another."""
+        return self.run.attempt
+
+    async def respond(self, answer: JsonValue, request_id: str | None = None) -> HarnessRun:
+        """Answer the run's question, execute the run until it stops again, and return its new state.
+
+        Errors as for :meth:`runyard.Client.respond`.
+        """
+        if request_id is None and len(self.requests) == 1:
+            request_id = self.requests[0].request_id
+        return await self.harness.respond(self.run.thread_id, answer, request_id)
+
+
+class Harness:
+    """Execute the runs of an app in this process, as a worker would, on an empty memory store.
+
+    Use it as ``async with Harness(app) as harness``; a single agent may stand for an App. The harness executes every run that
+    it or its ``client`` enqueues. A call that waits for a run returns when the run has ended or asks a human. It moves the
+    clock over backoffs and later due times instead of waiting. Waits of the agent itself (``asyncio.sleep``, the timeout of an
+    attempt) take their real time.
+
+    Leaving the harness raises AssertionError if a crash was ordered and did not happen.
+    """
+
+    def __init__(self, app: App | AgentFunction | AbstractAgent[Any, Any], *, tenant: str = "") -> None:
+        self.app = app if isinstance(app, App) else App({"agent": app})
+        self.client: Client
+        self._tenant = tenant
+        self._now = datetime.now(UTC)
+        self._crash_plan = CrashPlan()
+
+    @property
+    def now(self) -> datetime:
+        """The time of the store's clock."""
+        return self._now
+
+    @property
+    def writes(self) -> list[Write]:
+        """The writes that workers made for runs so far, or were about to make when they died, in order."""
+        return list(self._crash_plan.writes)
+
+    async def __aenter__(self) -> Self:
+        backend = await backend_registry.connect("memory://", tenant=self._tenant, now=lambda: self._now)
+        self._due_times = DueTimeScheduler(backend.scheduler, lambda: self._now)
+        parts: Any = PatchedBackend(backend, scheduler=self._due_times)
+        self.client = Client(parts, app_version=self.app.version)
+        self._worker = HarnessWorker(self.app, parts, self._due_times, self._crash_plan)
+        context = copy_context()
+        context.run(stage.set, HarnessScope())
+        self._serving = asyncio.create_task(self._worker.serve(), name="Harness", context=context)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._worker.close()
+        await self._serving
+        if kind is None and self._crash_plan.pending:
+            raise AssertionError("; ".join(f"{crash} when the test ended" for crash in self._crash_plan.pending))
+
+    async def prompt(self, thread_id: str, message: str | Message | None, run_id: str | None = None, **how: Any) -> HarnessRun:
+        """Enqueue a prompt, execute its run until it stops, and return its state.
+
+        Arguments and errors as for :meth:`runyard.Client.enqueue`.
+        """
+        handle = await self.client.enqueue(thread_id, message, run_id, **how)
+        return await self.result(thread_id, handle.id)
+
+    async def respond(
+        self, thread_id: str, answer: JsonValue, request_id: str | None = None, response_id: str | None = None
+    ) -> HarnessRun:
+        """Answer a question, execute its run until it stops again, and return its state.
+
+        Errors as for :meth:`runyard.Client.respond`.
+        """
+        request = await self.client.respond(thread_id, answer, request_id, response_id)
+        assert request.thread_id is not None and request.run_id is not None
+        return await self.result(request.thread_id, request.run_id)
+
+    async def result(self, thread_id: str, run_id: str) -> HarnessRun:
+        """Execute a run until it stops, and return its result.
+
+        Raises StuckError if it never stops; ScriptEndedError if its model had no reply left.
+        """
+        handle = self.client.handle(thread_id, run_id)
+
+        async def over() -> bool:
+            return stopped(await handle.run())
+
+        if not await self._run_until(over):
+            raise StuckError(f"run {run_id!r} does not continue: {await handle.explain()}")
+        result = await handle.result()
+        if result.error is not None and result.error.details.get("type") == "ScriptEndedError":
+            from .model import ScriptEndedError
+
+            raise ScriptEndedError(result.error.message)
+        async with aclosing(handle.stream()) as stream:
+            events = [event async for event in stream]
+        return HarnessRun(result.run, result.messages, result.requests, events=events, harness=self)
+
+    async def fork(self, src: str, new: str | None = None, after_run_id: str | None = None, **how: Any) -> Thread:
+        """Fork a thread. Arguments and errors as for :meth:`runyard.Client.fork`."""
+        return await self.work(self.client.fork(src, new, after_run_id, **how))
+
+    async def fork_once(self, src: str, message: str | Message, after_run_id: str | None = None, **how: Any) -> ForkOnceResult:
+        """Probe a thread. Arguments and errors as for :meth:`runyard.Client.fork_once`."""
+        return await self.work(self.client.fork_once(src, message, after_run_id, **how))
+
+    async def messages(self, thread_id: str) -> list[Message]:
+        """Return the conversation, from its first message to the newest."""
+        return (await self.client.messages(thread_id)).items
+
+    async def work(self, call: Awaitable[T]) -> T:
+        """Execute runs until ``call``, a call of the client, has its result, and return that.
+
+        Raises StuckError if no run can continue before it.
+        """
+        task = asyncio.ensure_future(call)
+
+        async def over() -> bool:
+            return task.done()
+
+        deaths = self._worker.deaths
+        try:
+            if not await self._run_until(over) and self._worker.deaths > deaths:
+                await asyncio.wait((task,), timeout=RECHECK_SECONDS + 1)  # its event died with the worker
+            if not task.done():
+                raise StuckError("the awaited result cannot come: no run is being executed")
+            return await task
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
+
+    async def advance(self, seconds: float) -> None:
+        """Move the store's clock by ``seconds``; execute the runs that become due, and apply the deadlines of questions."""
+        end = self._now + timedelta(seconds=seconds)
+        await self._settled()
+        while (due := await self._next(deadlines=True)) is not None and due <= end:
+            await self._jump(due)
+        await self._jump(end)
+
+    def crash(self, moment: Moment, verb: Write | None = None, nth: int = 1) -> None:
+        """Order a crash: the worker dies ``before`` or ``after`` the ``nth`` write from now on; with ``verb``, such a write.
+
+        Then another worker takes over. Cleanup code of the agent still executes in this process, but the dead worker's writes
+        are refused.
+        """
+        self._crash_plan.pending.append(Crash(moment, verb, nth))
+
+    def crash_before(self, verb: Write, nth: int = 1) -> None:
+        """Order a crash before a commit: the agent's work for it has happened and is not recorded."""
+        self.crash("before", verb, nth)
+
+    def crash_after(self, verb: Write, nth: int = 1) -> None:
+        """Order a crash after a commit: the worker does not learn of its success."""
+        self.crash("after", verb, nth)
+
+    async def _run_until(self, over: Over) -> bool:
+        """Execute runs and move the clock until ``over`` holds (return True) or no run can continue (return False)."""
+        written, jumps = len(self._crash_plan.writes), 0
+        while not await self._settled(over):
+            due = await self._next(deadlines=False)
+            jumps = jumps + 1 if written == len(self._crash_plan.writes) else 0
+            written = len(self._crash_plan.writes)
+            if due is None or jumps > MAX_CLOCK_JUMPS:
+                return False
+            await self._jump(due)
+        return True
+
+    async def _settled(self, over: Over | None = None) -> bool:
+        """Wait until ``over`` holds (return True) or the workers are idle (return False)."""
+        quiet = 0
+        while quiet < QUIET_TURNS:
+            if over is not None and await over():
+                return True
+            if self._serving.done():
+                await self._serving
+            if self._worker.busy:
+                await self._worker.progress()
+                quiet = 0
+            else:
+                await asyncio.sleep(0)
+                quiet += 1
+        return False
+
+    async def _next(self, *, deadlines: bool) -> datetime | None:
+        """Return the next due time of a run, or None; with ``deadlines``, also those of questions."""
+        due = [*self._due_times.due]
+        if deadlines:
+            seconds = await self._worker.admit()
+            due += [] if seconds is None else [self._now + timedelta(seconds=seconds)]
+        else:
+            due += [run.run_at async for run in self._queued() if run.run_at is not None]
+        return min((moment for moment in due if moment > self._now), default=None)
+
+    async def _queued(self) -> AsyncGenerator[Run]:
+        cursor: str | None = None
+        while True:
+            page = await self.client.runs(status=RunStatus.QUEUED, cursor=cursor)
+            for run in page.items:
+                yield run
+            if (cursor := page.next) is None:
+                return
+
+    async def _jump(self, moment: datetime) -> None:
+        """Set the clock to ``moment`` and execute what is due then."""
+        self._now = max(self._now, moment)
+        self._due_times.forget(self._now)
+        await self._worker.rescue()
+        await self._worker.check_queues()
+        await self._settled()
+
+
+class HarnessScope:
+    """Key under which helpers store the state of one harness, so that each harness starts without any."""
+
+
+PROCESS: Final = HarnessScope()
+
+stage: ContextVar[HarnessScope] = ContextVar("runyard_stage", default=PROCESS)
+"""The scope of the current task."""

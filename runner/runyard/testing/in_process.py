@@ -1,0 +1,70 @@
+"""A whole deployment inside the event loop of a test: a real worker, the stores in memory, Redis by fakeredis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from ..app import App
+from ..client.client import Client
+from ..support import backend_registry
+from ..worker.worker import Worker
+from .harness import HarnessScope, stage
+
+if TYPE_CHECKING:
+    from pydantic_ai.agent import AbstractAgent
+
+    from ..app import AgentFunction
+
+
+@asynccontextmanager
+async def deployment(
+    app: App | AgentFunction | AbstractAgent[Any, Any],
+    *,
+    tenant: str = "",
+    queues: Sequence[str] | None = None,
+    slots: int = 100,
+    grace: float = 0.0,
+) -> AsyncIterator[Client]:
+    """Serve ``app`` while the block lasts. The block gets a client of the deployment, which has no threads at first.
+
+    ``app``: an App, or a single agent as an App takes it. ``tenant``: the tenant of the client. ``queues``: the queues that the
+    worker serves, by default all of the app. ``slots``: runs at once. ``grace``: seconds that runs may take to end after the
+    block; longer ones are cut off.
+
+    Backoffs, delays and deadlines take their time. :class:`~runyard.testing.Harness` skips them, and lets workers crash.
+    Webhooks are not sent.
+
+    The deployment opens no port and starts no process and no thread. Its worker and all tasks of it have ended when the block
+    is left, also by an exception. A fixture may enter the block in one task and leave it in another.
+
+    Raises ExtraMissingError if ``runyard[testing]`` is not installed. Raises at the end of the block what ended the worker
+    before.
+    """
+    served = app if isinstance(app, App) else App({"agent": app})
+    backend = await backend_registry.connect("memory://", tenant=tenant, redis="fakeredis://")
+    try:
+        async with _serving(Worker(served, backend, queues=queues, slots=slots, grace=grace)):
+            yield Client(backend, app_version=served.version)
+    finally:
+        await backend.close()
+
+
+@asynccontextmanager
+async def _serving(worker: Worker) -> AsyncIterator[None]:
+    """Run ``worker`` beside the block. Scripted models begin anew, as in a harness."""
+    context = copy_context()
+    context.run(stage.set, HarnessScope())
+    running = asyncio.create_task(worker.run(), name="deployment", context=context)
+    started = asyncio.create_task(worker.started.wait())
+    try:
+        await asyncio.wait((running, started), return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            yield
+    finally:
+        started.cancel()
+        worker.stop()
+        await running

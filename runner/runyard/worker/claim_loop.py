@@ -1,0 +1,281 @@
+"""The claim loop: takes deliveries from the scheduler, claims their runs in the store, and starts the claimed runs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from ..errors import BackendUnavailableError, RunyardError, WorkerDeadError
+from ..execution.executor import Execution, WorkerServices
+from ..execution.retries import UNSERVED_RETRY_SECONDS
+from ..ports.refs import RunRef
+from ..ports.results import Claim, Ended
+from ..ports.scheduling import Delivery, Effects, Job
+from ..support import metrics
+from ..support.batching import each_its_own
+from ..support.store_retries import jittered
+from ..worker.effects_sender import EffectsSender
+from .isolation import Isolation
+from .slots import Slots
+
+CLAIM_BATCH: Final = 100
+"""Maximum number of deliveries taken by one call and claimed by one commit."""
+QUEUE_POLL_SECONDS: Final = 2.0
+"""Seconds after which the queues are read without a wake-up."""
+START_TURNS: Final = 2
+"""Turns of the event loop from the start of an attempt to its agent's first statement."""
+
+log = structlog.get_logger("runyard.claim_loop")
+
+PAUSED_RETRY_SECONDS: Final = 1.0
+"""Seconds after which a run of a paused queue is submitted again. By then every worker knows of the pause."""
+OTHER_VERSION_RETRY_SECONDS: Final = 10.0
+"""Seconds after which a run of another app version is submitted again."""
+
+Dispatch = Callable[[Job, Execution], Awaitable[Ended | None]]
+
+
+KINDS: Final = ("prompt", "fork", "fork_once", "fork_many")
+
+
+async def execute(job: Job, execution: Execution) -> Ended | None:
+    """Execute a claimed run in this process."""
+    return await execution.run()
+
+
+class ClaimLoop:
+    """The main loop of a worker. ``worker_id`` changes when the worker is declared dead (``on_dead``) and registers anew."""
+
+    def __init__(
+        self,
+        tools: WorkerServices,
+        slots: Slots,
+        effects_sender: EffectsSender,
+        queues: Sequence[str],
+        *,
+        on_dead: Callable[[str], None],
+        dispatch: Dispatch = execute,
+        kinds: Container[str] = KINDS,
+        isolation: Isolation | None = None,
+    ) -> None:
+        self.worker_id = ""
+        self.stopping = False
+        self.claiming: set[RunRef] = set()
+        self._tools = tools
+        self._scheduler = tools.backend.scheduler
+        self._slots = slots
+        self._effects_sender = effects_sender
+        self._queues = queues
+        self._paused: frozenset[str] = frozenset()
+        self._on_dead = on_dead
+        self._dispatch = dispatch
+        self._kinds = kinds
+        self._isolation = isolation
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._registered = asyncio.Event()
+        self._pause: asyncio.Timeout | None = None
+        self._waiting: str | None = None
+        self._rousing: set[asyncio.Task[None]] = set()
+
+    def open(self, worker_id: str) -> None:
+        """Start to take deliveries as ``worker_id``, which is registered."""
+        self.worker_id = worker_id
+        self._registered.set()
+
+    def close(self) -> None:
+        """Take no deliveries until :meth:`open`."""
+        self._registered.clear()
+
+    def stop(self) -> None:
+        """Take no more deliveries."""
+        self.stopping = True
+        self._end_wait()
+
+    def pause(self, queues: frozenset[str]) -> None:
+        """Take no deliveries from ``queues``, and take those of all other queues again."""
+        self._paused = queues
+        self._end_wait()
+
+    def _end_wait(self) -> None:
+        if self._pause is not None and not self._pause.expired():
+            self._pause.reschedule(0.0)
+        if self._waiting is not None:
+            task = asyncio.create_task(self._rouse(self._waiting))
+            self._waiting = None
+            self._rousing.add(task)
+            task.add_done_callback(self._rousing.discard)
+
+    async def run(self) -> None:
+        """Take and start runs until :meth:`stop`."""
+        failures = 0
+        emptied: list[str] | None = None  # the queues in which the last claim left nothing
+        while not self.stopping:
+            if not self._registered.is_set():
+                await self._until_changed(self._registered.wait())
+                continue
+            limit = min(self._slots.free, CLAIM_BATCH)
+            if not limit:
+                await self._until_changed(self._slots.room())
+                continue
+            try:
+                queues = self._open_queues()
+                took = await self._take(queues, limit, QUEUE_POLL_SECONDS if queues == emptied else 0.0)
+                failures, emptied = 0, queues if took < limit else None
+                for _ in range(START_TURNS if took else 0):
+                    await asyncio.sleep(0)
+            except Exception as error:
+                failures, emptied = failures + 1, None
+                expected = isinstance(error, BackendUnavailableError)
+                log.warning("claim_failed", error=str(error), tries=failures, exc_info=not expected)
+                await self._until_changed(asyncio.sleep(jittered(min(0.1 * 2**failures, 2.0))))
+        await asyncio.gather(*self._rousing)
+
+    async def finished(self) -> None:
+        """Wait until no run is being executed."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _take(self, queues: Sequence[str], limit: int, wait: float) -> int:
+        worker_id = self.worker_id
+        self._waiting = worker_id if wait else None
+        try:
+            deliveries = await self._scheduler.claim(worker_id, queues, limit, wait)
+        finally:
+            self._waiting = None
+        await self._claim(worker_id, deliveries)
+        return len(deliveries)
+
+    async def _rouse(self, worker_id: str) -> None:
+        """End the wait in :meth:`_take`. Cancelling it instead might lose the deliveries that it is about to return."""
+        try:
+            await self._scheduler.rouse(worker_id)
+        except RunyardError as error:
+            log.warning("wakeup_failed", worker_id=worker_id, error=str(error))
+
+    def _open_queues(self) -> list[str]:
+        return [queue for queue in self._queues if queue not in self._paused]
+
+    async def _claim(self, worker_id: str, deliveries: Sequence[Delivery]) -> None:
+        """Claim the deliveries in the store. Give every delivery back that is not claimed, also after an error."""
+        fresh = {delivery.job.ref: delivery for delivery in self._slots.take(worker_id, deliveries)}
+        for ref in [ref for ref, delivery in fresh.items() if delivery.job.kind not in self._kinds]:
+            del fresh[ref]
+            self._give_back(ref, Effects(), OTHER_VERSION_RETRY_SECONDS)
+        if self.stopping:
+            self._give_back_all(fresh, delay=0.0)
+            return
+        if not fresh:
+            return
+        self.claiming |= fresh.keys()
+        try:
+            claims = await self._win(worker_id, list(fresh))
+        except WorkerDeadError:
+            self._give_back_all(fresh, delay=0.0)
+            self._on_dead(worker_id)
+            return
+        except BackendUnavailableError:
+            self._give_back_all(fresh, delay=jittered(0.5))
+            raise
+        finally:
+            self.claiming -= fresh.keys()
+        for (ref, delivery), claim in zip(fresh.items(), claims, strict=True):
+            if isinstance(claim, Claim):
+                self._settle(delivery, claim)
+            else:
+                log.error("run_not_claimed", run_id=ref.run_id, exc_info=claim)
+                self._give_back(ref, Effects(), OTHER_VERSION_RETRY_SECONDS)
+
+    async def _win(self, worker_id: str, refs: Sequence[RunRef]) -> Sequence[Claim | Exception]:
+        """Return one claim, or the error of it, for each of ``refs``."""
+
+        async def claim(some: Sequence[RunRef]) -> list[Claim | Exception]:
+            claims = {claim.ref: claim for claim in await self._tools.backend.runs.claim(worker_id, some)}
+            return [claims.get(ref) or Claim(ref, "unknown") for ref in some]
+
+        return await each_its_own(claim, refs)
+
+    def _settle(self, delivery: Delivery, claim: Claim) -> None:
+        if claim.outcome == "claimed":
+            self._effects_sender.carry_out(claim.effects)
+            self._start(delivery, claim)
+        elif claim.outcome == "not_due":
+            self._give_back(delivery.job.ref, claim.effects, max(claim.retry_in or 0.0, 0.01))
+        elif claim.outcome == "paused":
+            self._give_back(delivery.job.ref, claim.effects, PAUSED_RETRY_SECONDS)
+        elif claim.outcome == "other_version":
+            self._give_back(delivery.job.ref, claim.effects, jittered(OTHER_VERSION_RETRY_SECONDS))
+        elif claim.outcome == "unserved":
+            self._give_back(delivery.job.ref, claim.effects, jittered(UNSERVED_RETRY_SECONDS))
+        elif claim.outcome == "skipped":
+            self._give_back(delivery.job.ref, claim.effects, random.uniform(0.01, 0.05))
+        else:
+            self._give_back(delivery.job.ref, claim.effects)
+
+    def _start(self, delivery: Delivery, claim: Claim) -> None:
+        if claim.alone and self._isolation is not None:
+            execution = self._isolation.execution(self._tools, claim)
+        else:
+            execution = Execution(self._tools, claim)
+        self._slots.start(delivery.job.ref, execution)
+        _count(delivery, claim)
+        task = asyncio.create_task(self._execute(delivery.job, execution), name=f"run {delivery.job.run_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _execute(self, job: Job, execution: Execution) -> None:
+        ended: Ended | None = None
+        try:
+            ended = await self._dispatch(job, execution)
+        except Exception:
+            # The row stays `running` without a task; the worker's own inspection releases it.
+            log.exception("execution_failed", run_id=job.run_id)
+        finally:
+            slot = self._slots.leave(job.ref)
+            self._effects_sender.give_back(slot.worker_id, slot.delivery, ended.effects if ended else None)
+        if slot.again is not None:
+            try:
+                await self._claim(slot.worker_id, [slot.again])
+            except BackendUnavailableError:
+                log.warning("redelivery_dropped", run_id=job.run_id)  # the reconciler submits the run again
+
+    def _give_back(self, ref: RunRef, effects: Effects, delay: float | None = None) -> None:
+        """Give a delivery back that was not claimed; with ``delay`` (seconds) submit it again."""
+        slot = self._slots.leave(ref)
+        jobs = [] if delay is None else [replace(slot.delivery.job, delay=delay)]
+        if slot.again is not None:
+            self._effects_sender.give_back(slot.worker_id, slot.again)
+            jobs = jobs or [replace(slot.again.job, delay=0.0)]
+        self._effects_sender.give_back(slot.worker_id, slot.delivery, effects, jobs)
+
+    def _give_back_all(self, refs: Iterable[RunRef], delay: float) -> None:
+        for ref in refs:
+            self._give_back(ref, Effects(), delay)
+
+    async def _until_changed(self, wait: Awaitable[object]) -> None:
+        """Await ``wait``, or stop waiting when the worker stops or the served queues change."""
+        try:
+            async with asyncio.timeout(0.0 if self.stopping else None) as pause:
+                self._pause = pause
+                await wait
+        except TimeoutError:
+            if not pause.expired():
+                raise
+        finally:
+            self._pause = None
+
+
+def _count(delivery: Delivery, claim: Claim) -> None:
+    if claim.takeover:
+        metrics.TAKEOVERS.inc()
+    job, run = delivery.job, claim.run
+    if run is None or run.started_at is None:
+        return
+    if job.ready_at is not None:
+        metrics.PICKUP.labels(queue=metrics.queue_label(job.queue)).observe(max(0.0, run.started_at.timestamp() - job.ready_at))
+    if run.attempt == 1:
+        metrics.QUEUE_WAIT.labels(queue=metrics.queue_label(job.queue)).observe(metrics.waited(run))

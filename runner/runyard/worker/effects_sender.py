@@ -1,0 +1,83 @@
+"""Sends the effects of commits to Redis and releases deliveries, many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from ..errors import RunyardError
+from ..events.writer import EventWriter
+from ..ports.refs import RunRef
+from ..ports.scheduling import Delivery, Effects, Job, Scheduler
+from ..support import metrics
+from ..support.batching import Batcher
+
+log = structlog.get_logger("runyard.effects")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A delivery to release (with the worker that took it) and jobs to submit with it."""
+
+    worker_id: str = ""
+    delivery: Delivery | None = None
+    jobs: Sequence[Job] = ()
+
+
+class EffectsSender:
+    """The effects sender of a worker. Its failures fail no run: the reconciler submits what Redis did not get."""
+
+    def __init__(self, scheduler: Scheduler, writer: EventWriter) -> None:
+        self._scheduler = scheduler
+        self._writer = writer
+        self._releases: Batcher[Release, None] = Batcher(self._send, limit=500)
+        self._hints: Batcher[RunRef, None] = Batcher(self._hint, limit=500)
+
+    def give_back(self, worker_id: str, delivery: Delivery, effects: Effects | None = None, jobs: Sequence[Job] = ()) -> None:
+        """Release the delivery's lock, then submit ``jobs`` and apply ``effects``."""
+        effects = effects or Effects()
+        self._releases(Release(worker_id, delivery, (*effects.submissions, *jobs)))
+        self._send_events_and_hints(effects)
+
+    def carry_out(self, effects: Effects) -> None:
+        """Apply the effects of a commit, without a delivery to release."""
+        if effects.jobs or effects.withdrawn:
+            self._releases(Release(jobs=effects.submissions))
+        self._send_events_and_hints(effects)
+
+    async def drained(self) -> None:
+        """Return when all effects were sent or given up."""
+        await asyncio.gather(self._releases.drained(), self._hints.drained())
+
+    def _send_events_and_hints(self, effects: Effects) -> None:
+        if effects.events:
+            metrics.count_ends(effects.events)
+            self._writer.outside(effects.events)
+        for ref in effects.cancels:
+            self._hints(ref)
+
+    async def _send(self, releases: Sequence[Release]) -> list[None]:
+        returned: defaultdict[str, list[Delivery]] = defaultdict(list)
+        for release in releases:
+            if release.delivery is not None:
+                returned[release.worker_id].append(release.delivery)
+        jobs = [job for release in releases for job in release.jobs]
+        try:
+            if not returned and jobs:
+                await self._scheduler.submit(jobs)
+            for n, (worker_id, deliveries) in enumerate(returned.items()):
+                await self._scheduler.release(worker_id, deliveries, submit=jobs if n == len(returned) - 1 else ())
+        except RunyardError as error:
+            log.warning("effects_not_sent", jobs=len(jobs), error=str(error))  # locks expire; the reconciler submits
+        return [None] * len(releases)
+
+    async def _hint(self, refs: Sequence[RunRef]) -> list[None]:
+        try:
+            await self._scheduler.hint_cancel(refs)
+        except RunyardError as error:
+            log.warning("cancel_hint_not_sent", runs=len(refs), error=str(error))
+        return [None] * len(refs)

@@ -1,0 +1,212 @@
+"""The heartbeat of a worker and the renewal of its locks.
+
+They run in a thread of their own, so that user code that blocks the main loop does not lose the worker's runs. The reply to a
+heartbeat brings the requests to the worker: drain, paused queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from ..errors import BackendUnavailableError, WorkerDeadError
+from ..ports.scheduling import Delivery
+from ..ports.stores import Backend
+from ..ports.workers import HeartbeatReply
+from ..support import metrics
+
+HEARTBEAT_SECONDS: Final = 1.0
+"""Seconds between two heartbeats, and between two renewals of all locks."""
+
+CUT_OFF_SECONDS: Final = 5.0
+"""Seconds without a heartbeat after which locks are no longer renewed: a run that was taken over must not stay locked."""
+
+READY_WITHIN_SECONDS: Final = 5.0
+"""Longest time since the last answer of a server, in seconds, with which the worker is ready."""
+
+log = structlog.get_logger("runyard.heartbeat")
+
+Connect = Callable[[], Awaitable[Backend]]
+
+
+class HeartbeatState:
+    """The state that the main loop and the heartbeat thread share.
+
+    The main loop supplies the worker's id and deliveries, and records that it still turns. The heartbeat records the answers of
+    the servers.
+
+    ``held``: returns the deliveries whose locks to renew. ``on_dead``, ``on_reply``: called in the heartbeat thread when the
+    store has declared the worker dead, or its reply has changed. ``watchdog``: seconds of silence of the main loop after which
+    neither heartbeats nor renewals are sent, as if the process had stopped.
+    """
+
+    def __init__(
+        self,
+        held: Callable[[str], Sequence[Delivery]],
+        *,
+        on_dead: Callable[[str], object],
+        on_reply: Callable[[HeartbeatReply], object],
+        watchdog: float = 30.0,
+    ) -> None:
+        self.worker_id: str | None = None
+        self.held = held
+        self.on_dead = on_dead
+        self.on_reply = on_reply
+        self.watchdog = watchdog
+        self.reply = HeartbeatReply()
+        self._turned = self.beaten = time.monotonic()
+        self._redis_answered = float("-inf")
+        self._missing: set[Delivery] = set()
+        self._unlocked: set[Delivery] = set()
+
+    def turn(self) -> None:
+        """Record that the main loop turns."""
+        self._turned = time.monotonic()
+
+    def beat(self, reply: HeartbeatReply) -> None:
+        """Record a heartbeat that Postgres accepted, with its reply."""
+        self.beaten = time.monotonic()
+        if reply != self.reply:
+            self.reply = reply
+            self.on_reply(reply)
+
+    def renewed(self, lost: Sequence[Delivery] = ()) -> None:
+        """Record an answer of Redis. ``lost``: the deliveries whose locks were not renewed.
+
+        A lock counts as lost after two renewals in a row: a lock that is being released is missing only once.
+        """
+        self._redis_answered = time.monotonic()
+        missing = set(lost)
+        unlocked = missing & self._missing
+        metrics.LOCK_LOSSES.inc(len(unlocked - self._unlocked))
+        self._missing, self._unlocked = missing, unlocked
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the main loop last turned."""
+        return time.monotonic() - self._turned
+
+    @property
+    def silent(self) -> bool:
+        return self.silence > self.watchdog
+
+    def troubles(self) -> list[str]:
+        """Return the reasons why the worker cannot work at present; empty if it can."""
+        if self.worker_id is None:
+            return ["the worker is not registered"]
+        if self.silent:
+            return [f"the main loop has been blocked for {self.silence:.0f} s"]
+        now = time.monotonic()
+        answered = {"Postgres": self.beaten, "Redis": self._redis_answered}
+        found = [
+            f"{server} has not answered lately" for server, moment in answered.items() if now - moment > READY_WITHIN_SECONDS
+        ]
+        if not self.reply.fits:
+            found.append("the schema admits only newer code than this")
+        return found
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether no heartbeat arrived for so long that the store may have declared the worker dead."""
+        return time.monotonic() - self.beaten > CUT_OFF_SECONDS
+
+
+async def keep_alive(backend: Backend, heartbeat_state: HeartbeatState) -> None:
+    """Send heartbeats and renew locks until cancelled. Postgres and Redis do not wait for each other."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_every(heartbeat_state, lambda worker_id: _beat(backend, heartbeat_state, worker_id)))
+        group.create_task(_every(heartbeat_state, lambda worker_id: _renew(backend, heartbeat_state, worker_id)))
+
+
+async def _every(heartbeat_state: HeartbeatState, act: Callable[[str], Awaitable[None]]) -> None:
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    while True:
+        if heartbeat_state.worker_id is not None and not heartbeat_state.silent:
+            try:
+                await act(heartbeat_state.worker_id)
+            except BackendUnavailableError as error:
+                log.warning("heartbeat_failed", error=str(error))
+            except Exception:
+                log.exception("heartbeat_failed")
+        due = max(due + HEARTBEAT_SECONDS, loop.time() + HEARTBEAT_SECONDS / 10)
+        await asyncio.sleep(due - loop.time())
+
+
+async def _beat(backend: Backend, heartbeat_state: HeartbeatState, worker_id: str) -> None:
+    try:
+        heartbeat_state.beat(await backend.workers.beat(worker_id))
+    except WorkerDeadError:
+        if heartbeat_state.worker_id == worker_id:
+            heartbeat_state.worker_id = None
+            heartbeat_state.on_dead(worker_id)
+
+
+async def _renew(backend: Backend, heartbeat_state: HeartbeatState, worker_id: str) -> None:
+    held = [] if heartbeat_state.cut_off else heartbeat_state.held(worker_id)
+    if held:
+        heartbeat_state.renewed(await backend.scheduler.renew(worker_id, held))
+    else:
+        await backend.scheduler.ping()
+        heartbeat_state.renewed()
+
+
+class HeartbeatThread:
+    """:func:`keep_alive` in a thread with its own event loop and its own small backend, which ``connect`` makes."""
+
+    def __init__(self, connect: Connect, heartbeat_state: HeartbeatState) -> None:
+        self._connect = connect
+        self._state = heartbeat_state
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._ended = asyncio.Event()
+        self._owner = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._main, name="runyard-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    async def stop(self, timeout: float) -> None:
+        """End the thread and close its connections; after ``timeout`` seconds leave it to end by itself."""
+        self._stopping = True
+        if self._loop is not None and self._task is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._ended.wait()
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except asyncio.CancelledError:
+            pass
+        except BaseException:
+            log.exception("heartbeat_thread_ended")  # other workers will declare this one dead
+        finally:
+            with suppress(RuntimeError):  # the owner did not wait, and its loop is closed
+                self._owner.call_soon_threadsafe(self._ended.set)
+
+    async def _run(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        while not self._stopping:
+            try:
+                backend = await self._connect()
+            except BackendUnavailableError as error:
+                log.warning("heartbeat_connection_failed", error=str(error))
+                await asyncio.sleep(HEARTBEAT_SECONDS)
+                continue
+            try:
+                await keep_alive(backend, self._state)
+            finally:
+                await backend.close()

@@ -1,0 +1,266 @@
+"""Isolated attempts: a run whose attempts crashed their processes is executed alone, in a child process.
+
+The worker has at most one child. It starts on demand, serves one attempt after the other, and ends when there is none. The
+child executes the attempt under the fence of the worker's claim, on connections of its own. The worker keeps the lock and the
+heartbeat. Worker and child exchange pickled messages over a socket. The worker sends an :class:`Order`, then claims and stops;
+the child sends :class:`Alive` and :class:`ChildReply`. The end of the socket ends the child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import signal
+import socket
+import struct
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from ..execution.executor import CLEANUP_SECONDS, Execution, Stop, WorkerServices
+from ..execution.retries import UNSERVED_RETRY_SECONDS
+from ..ports.results import Claim, Ended
+from ..support.store_retries import patiently
+
+CHILD_START_SECONDS: Final = 60.0
+"""Seconds within which a child must have loaded the app and connected."""
+CHILD_IDLE_SECONDS: Final = 60.0
+"""Seconds without an attempt after which the child is ended."""
+STOP_SLACK_SECONDS: Final = 2.0
+"""Seconds that a stopped attempt gets beyond the agent's cleanup time."""
+HEADER: Final = struct.Struct("!I")
+
+log = structlog.get_logger("runyard.isolation")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The first message to a child.
+
+    ``app``: the app as ``module:attribute``. ``settings``: the arguments to connect its backend. ``parent``: the id of the
+    worker's process. ``path``: the import path.
+    """
+
+    app: str
+    settings: Any
+    parent: int
+    path: Sequence[str] = field(default_factory=lambda: list(sys.path))
+
+
+@dataclass(frozen=True, slots=True)
+class ChildReply:
+    """The end of an attempt; None if the child lost it."""
+
+    ended: Ended | None
+
+
+class Alive:
+    """A message of the child that it is ready and its loop turns."""
+
+
+class ChildDied(Exception):
+    """The child ended or was ended; the message says how."""
+
+
+def frame(message: object) -> bytes:
+    """Return ``message`` as it goes over the socket: its length, then its pickle."""
+    body = pickle.dumps(message)
+    return HEADER.pack(len(body)) + body
+
+
+class Child:
+    """One child process."""
+
+    def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, watchdog: float) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._watchdog = watchdog
+        self._exit = asyncio.create_task(self._watch())
+
+    @classmethod
+    async def start(cls, command: Sequence[str], order: Order, watchdog: float) -> Child:
+        """Start a child with ``command`` and the number of its socket, and wait until it is ready. Raises ChildDied."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                str(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                stdin=DEVNULL,
+                start_new_session=True,  # Ctrl-C goes to the worker, which stops its child
+            )
+        reader, writer = await asyncio.open_connection(sock=ours)
+        child = cls(process, reader, writer, watchdog)
+        child.send(order)
+        try:
+            await child._receive(CHILD_START_SECONDS)
+        except BaseException:
+            await child.end()
+            raise
+        return child
+
+    @property
+    def lives(self) -> bool:
+        return self._process.returncode is None
+
+    def send(self, message: Order | Claim | Stop) -> None:
+        """Send a message. A dead child gets none, and :meth:`answer` reports its death."""
+        self._writer.write(frame(message))
+
+    async def answer(self) -> Ended | None:
+        """Wait for the end of the child's attempt. Raises ChildDied, also if the child was silent for too long."""
+        while True:
+            message = await self._receive(self._watchdog)
+            if isinstance(message, ChildReply):
+                return message.ended
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def end(self) -> None:
+        """Kill the child and wait for its end."""
+        self.kill()
+        await self._exit
+        self._writer.close()
+
+    async def _receive(self, timeout: float) -> object:
+        try:
+            async with asyncio.timeout(timeout):
+                (size,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
+                return pickle.loads(await self._reader.readexactly(size))
+        except TimeoutError:
+            await self.end()
+            raise ChildDied(f"its process sent no sign of life for {timeout:g} s") from None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            await self._exit
+            raise ChildDied(_how(self._process.returncode)) from None
+
+    async def _watch(self) -> None:
+        """Close the socket when the child ends. A process that the agent forked may hold it open."""
+        await self._process.wait()
+        self._writer.transport.close()
+
+
+class Isolation:
+    """The child of one worker. ``watchdog``: seconds that user code may block the child's event loop."""
+
+    def __init__(self, command: Sequence[str], order: Order, *, watchdog: float = 30.0) -> None:
+        self.turn = asyncio.Lock()
+        self._command = command
+        self._order = order
+        self._watchdog = watchdog
+        self._child: Child | None = None
+        self._idle: asyncio.Task[None] | None = None
+
+    def execution(self, tools: WorkerServices, claim: Claim) -> Execution:
+        """Return the attempt of ``claim``, to be executed in the child."""
+        return IsolatedExecution(tools, claim, self)
+
+    async def child(self) -> Child:
+        """Return a child that is ready. The caller holds ``turn``. Raises ChildDied if no child can be started."""
+        await self._keep()
+        if self._child is not None and not self._child.lives:
+            await self._end()
+        if self._child is None:
+            self._child = await Child.start(self._command, self._order, self._watchdog)
+        return self._child
+
+    def leave(self) -> None:
+        """Release the turn. If no attempt waits for it, end the child after a while."""
+        self.turn.release()
+        if not self.turn.locked() and self._idle is None:
+            self._idle = asyncio.create_task(self._end_when_idle())
+
+    async def close(self) -> None:
+        """End the child."""
+        await self._keep()
+        await self._end()
+
+    async def _end_when_idle(self) -> None:
+        await asyncio.sleep(CHILD_IDLE_SECONDS)
+        async with self.turn:
+            await self._end()
+
+    async def _keep(self) -> None:
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.cancel()
+            await asyncio.wait((idle,))
+
+    async def _end(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            await child.end()
+
+
+class IsolatedExecution(Execution):
+    """An attempt that waits for its turn in the child. Before it begins there, no failure counts against its run."""
+
+    def __init__(self, tools: WorkerServices, claim: Claim, isolation: Isolation) -> None:
+        super().__init__(tools, claim)
+        self._isolation = isolation
+        self._child: Child | None = None
+
+    def stop(self, why: Stop) -> None:
+        super().stop(why)
+        if self._child is not None:
+            self._child.send(why)
+
+    async def _run(self) -> Ended | None:
+        turn = asyncio.create_task(self._isolation.turn.acquire())
+        await asyncio.wait((turn, self._stopped), return_when=asyncio.FIRST_COMPLETED)
+        if not turn.done():
+            turn.cancel()
+            await asyncio.wait((turn,))
+            return await self._give_up()
+        try:
+            return await self._alone()
+        finally:
+            self._child = None
+            self._isolation.leave()
+
+    async def _alone(self) -> Ended | None:
+        try:
+            child = await self._isolation.child()
+        except ChildDied as error:
+            log.error("child_not_started", error=str(error))
+            return await self._end_writer.release(delay=UNSERVED_RETRY_SECONDS)
+        if self._why is not None:
+            return await self._give_up()
+        self._child = child
+        child.send(self._claim)
+        answer = asyncio.create_task(child.answer())
+        await asyncio.wait((answer, self._stopped), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            await asyncio.wait((answer,), timeout=CLEANUP_SECONDS + STOP_SLACK_SECONDS)
+            if not answer.done():
+                child.kill()
+        try:
+            return await answer
+        except ChildDied as died:
+            return await self._died(str(died))
+
+    async def _give_up(self) -> Ended | None:
+        return None if self._why is Stop.ABANDON else await self._end_writer.release()
+
+    async def _died(self, how: str) -> Ended | None:
+        log.error("isolated_run_crashed", run_id=self.attempt.run_id, how=how)
+        runs = self._tools.backend.runs
+        if self._why is Stop.ABANDON:
+            return None
+        if self._why is Stop.HANDOVER:
+            return await patiently(lambda: runs.release(self.attempt, first_event=None))
+        return await patiently(lambda: runs.bury(self.attempt, how))
+
+
+def _how(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"its process was ended by {signal.Signals(-code).name}"
+    return f"its process exited with code {code}"

@@ -1,0 +1,44 @@
+"""The task guard: a SystemExit or KeyboardInterrupt in a task of an agent ends that task only.
+
+asyncio lets these exceptions of any task out of the event loop, which would end the worker and all its other runs. The guard
+does not cover callbacks, nor coroutines that a thread outside the agent's context submits: they belong to no agent's task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextvars import Context
+from typing import Any, TypeVar
+
+from ..execution.context import RunContext
+from ..execution.steps import current_context
+
+T = TypeVar("T")
+
+
+def contain(loop: asyncio.AbstractEventLoop) -> None:
+    """Guard the tasks of agents in ``loop``, and the tasks that they start, from now on.
+
+    The loop must handle the signals of its process itself: a KeyboardInterrupt in a task is then never a Ctrl-C.
+    """
+
+    def task_of(
+        loop: asyncio.AbstractEventLoop, work: Any, *, context: Context | None = None, **options: Any
+    ) -> asyncio.Task[Any]:
+        agent = current_context.get() or (context.get(current_context) if context is not None else None)
+        if agent is None or not isinstance(work, Coroutine):
+            return asyncio.Task(work, loop=loop, context=context, **options)
+        task = asyncio.Task(_contained(work, agent), loop=loop, context=context, **options)
+        task.add_done_callback(lambda _: work.close())  # a task that is cancelled before its start never began the coroutine
+        return task
+
+    loop.set_task_factory(task_of)
+
+
+async def _contained(work: Coroutine[Any, Any, T], agent: RunContext) -> T:
+    current_context.set(agent)  # with an empty context, the tasks that this one starts would not belong to the agent
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"the agent raised {error!r}") from error

@@ -1,0 +1,373 @@
+"""Worker: the host process of runs. It registers, claims and executes runs, sends heartbeats, reconciles, and drains."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import structlog
+
+from ..app import App
+from ..domain.webhooks import WebhookPolicy
+from ..errors import BackendUnavailableError, RunyardError, WorkerDeadError
+from ..events.writer import EventWriter
+from ..execution.executor import CLEANUP_SECONDS, Stop, WorkerServices
+from ..ports.refs import AttemptToken
+from ..ports.stores import Backend, WebhookSender
+from ..ports.workers import HeartbeatReply, Retention, WorkerInfo
+from ..support import metrics
+from ..support.store_retries import jittered
+from ..worker.effects_sender import EffectsSender
+from .claim_loop import KINDS, ClaimLoop, Dispatch, execute
+from .heartbeat import Connect, HeartbeatState, HeartbeatThread, keep_alive
+from .isolation import Isolation
+from .queue_metrics import QueueMetrics
+from .reconciler import Reconciler
+from .slots import Slots
+from .webhook_dispatcher import WebhookDispatcher
+
+INSPECT_SECONDS: Final = 2.0
+"""Seconds between two comparisons of this worker's rows in the store with its tasks."""
+ANNOUNCE_TIMEOUT_SECONDS: Final = 2.0
+"""Seconds that a worker which shuts down waits for each answer of a server."""
+HANDOVER_SECONDS: Final = CLEANUP_SECONDS + 5.0
+"""Seconds after the grace time within which runs are released."""
+LEAVE_SECONDS: Final = HANDOVER_SECONDS + 5 * ANNOUNCE_TIMEOUT_SECONDS
+"""Seconds after the grace time within which :meth:`Worker.run` ends, also if servers do not answer."""
+TURN_SECONDS: Final = 0.5
+"""Seconds between two signs of life of the main loop."""
+
+log = structlog.get_logger("runyard.worker")
+
+
+def new_worker_id() -> str:
+    """Return a new id, ``host-pid-random``, which is never used again."""
+    host = socket.gethostname().replace("|", "-")[:60]
+    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class Worker:
+    """Serves the agents of ``app`` from ``backend``.
+
+    ``queues``: the queues to serve, by default the app's. ``slots``: the most runs at once. ``grace``: seconds in which a
+    stopping worker lets its runs finish; the others are released at their last commit. ``connect``: makes the small second
+    backend of the heartbeat thread; without it the main loop sends heartbeats. ``watchdog``: seconds that user code may block
+    the main loop before the worker gives up its runs. ``address``: the ``host:port`` of its health server, to register.
+    ``retention``: how long to keep the data that this worker prunes as the leader. ``isolation``: executes runs that must be
+    alone; without it they are executed here. ``sender``: sends webhooks while this worker leads, with the settings
+    ``webhooks``; without it other workers send them.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        backend: Backend,
+        *,
+        queues: Sequence[str] | None = None,
+        slots: int = 1000,
+        grace: float = 20.0,
+        watchdog: float = 30.0,
+        connect: Connect | None = None,
+        address: str | None = None,
+        dispatch: Dispatch = execute,
+        kinds: Container[str] = KINDS,
+        retention: Retention | None = None,
+        isolation: Isolation | None = None,
+        sender: WebhookSender | None = None,
+        webhooks: WebhookPolicy | None = None,
+    ) -> None:
+        self.app = app
+        self.backend = backend
+        self.queues = list(queues or app.queues)
+        self.grace = grace
+        self.slots = Slots(slots)
+        self.writer = EventWriter(backend.events)
+        self.effects_sender = EffectsSender(backend.scheduler, self.writer)
+        self.started = asyncio.Event()
+        self.loop = asyncio.get_running_loop()
+        self._connect = connect
+        self._address = address
+        self._heartbeat_thread: HeartbeatThread | None = None
+        self._isolation = isolation
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._registrations: set[asyncio.Task[None]] = set()
+        self._suspects: set[AttemptToken] = set()
+        self._heartbeat_state = HeartbeatState(
+            self.slots.held,
+            on_dead=lambda worker_id: self.loop.call_soon_threadsafe(self._on_dead, worker_id),
+            on_reply=lambda reply: self.loop.call_soon_threadsafe(self._on_reply, reply),
+            watchdog=watchdog,
+        )
+        tools = WorkerServices.of(app, backend, self.writer)
+        self.claim_loop = ClaimLoop(
+            tools,
+            self.slots,
+            self.effects_sender,
+            self.queues,
+            on_dead=self._on_dead,
+            dispatch=dispatch,
+            kinds=kinds,
+            isolation=isolation,
+        )
+        self.reconciler = Reconciler(backend, lambda: self.worker_id, self.effects_sender.carry_out, retention or Retention())
+        self.queue_metrics = QueueMetrics(backend.queues, lambda: self.reconciler.leading)
+        self._loops: list[Callable[[], Awaitable[None]]] = [self.reconciler.run, self.queue_metrics.run]
+        if sender is not None:
+            dispatcher = WebhookDispatcher(backend, sender, lambda: self.reconciler.leading, webhooks or WebhookPolicy())
+            self._loops.append(dispatcher.run)
+        metrics.serve(app.queue_of, self.queues)
+        metrics.SILENCE.set_function(lambda: self._heartbeat_state.silence)
+
+    @property
+    def worker_id(self) -> str:
+        return self.claim_loop.worker_id
+
+    @property
+    def alive(self) -> bool:
+        """Whether the heartbeat thread runs. Any thread may read it."""
+        return self._heartbeat_thread is None or self._heartbeat_thread.alive
+
+    def troubles(self) -> list[str]:
+        """Return the reasons why the worker claims no runs; empty if it does. Any thread may call it."""
+        return ["the worker is draining"] if self.claim_loop.stopping else self._heartbeat_state.troubles()
+
+    def drain(self) -> None:
+        """Claim nothing more, let runs finish however long they take, then end."""
+        self.claim_loop.stop()
+
+    def stop(self) -> None:
+        """Claim nothing more, let runs finish in the grace time, then release the rest. A second call ends the grace time."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+        self.claim_loop.stop()
+
+    async def run(self) -> None:
+        """Serve until :meth:`stop`, or until the worker has drained.
+
+        Raises the error that ended its claim loop or its event writer before that.
+        """
+        writing = asyncio.create_task(self.writer.run(), name="EventWriter.run")
+        writing.add_done_callback(self._on_written)
+        metrics.SLOTS.inc(self.slots.size)
+        try:
+            await self._register()
+            async with self._heartbeat(), self._background():
+                taking = asyncio.create_task(self.claim_loop.run(), name="ClaimLoop.run")
+                self.started.set()
+                log.info("worker_started", worker_id=self.worker_id, queues=self.queues, agents=list(self.app.agents))
+                try:
+                    await _first(asyncio.wait((taking,)), self._stop.wait())
+                    await asyncio.gather(_call_store("drain", self.backend.workers.drain(self.worker_id)), self._drain(taking))
+                    for task in (taking, writing):
+                        if task.done():
+                            task.result()
+                finally:
+                    await _cancelled(taking)
+            await _call_store("leave", self._leave())
+        finally:
+            if self._isolation is not None:
+                await self._isolation.close()
+            metrics.SLOTS.dec(self.slots.size)
+            self.writer.close()
+            await asyncio.wait((writing,), timeout=ANNOUNCE_TIMEOUT_SECONDS)
+            writing.cancel()
+        log.info("worker_stopped", worker_id=self.worker_id)
+
+    async def _register(self) -> None:
+        info = WorkerInfo(
+            worker_id=new_worker_id(),
+            queues=self.queues,
+            agents=self.app.queue_of,
+            asking=[spec.name for spec in self.app.agents.values() if spec.hitl],
+            app_version=self.app.version,
+            on_version_mismatch=self.app.on_version_mismatch,
+            slots=self.slots.size,
+            address=self._address,
+        )
+        while not self._stop.is_set():
+            try:
+                await self.backend.workers.register(info)
+            except BackendUnavailableError as error:
+                log.warning("registration_failed", error=str(error))
+                await asyncio.sleep(jittered(0.5))
+            except WorkerDeadError:
+                # An earlier call had registered it and its answer was lost, so the id sent no heartbeats.
+                info = replace(info, worker_id=new_worker_id())
+            else:
+                self._heartbeat_state.worker_id = info.worker_id
+                self.claim_loop.open(info.worker_id)
+                return
+
+    def _on_dead(self, worker_id: str) -> None:
+        """Stop all runs without a write and register under a new id: this worker was declared dead; others have its runs."""
+        if worker_id != self.worker_id or self._registrations:
+            return
+        log.error("worker_declared_dead", worker_id=worker_id, runs=len(self.slots))
+        self._heartbeat_state.worker_id = None
+        self.claim_loop.close()
+        for execution in self.slots.executions():
+            execution.stop(Stop.ABANDON)
+        registration = asyncio.create_task(self._register())
+        self._registrations.add(registration)
+        registration.add_done_callback(self._registrations.discard)
+
+    def _on_written(self, writing: asyncio.Task[None]) -> None:
+        """Stop the worker if its event writer failed: its runs would have no events. Other workers take them over."""
+        if not writing.cancelled() and (error := writing.exception()) is not None:
+            log.error("event_writer_failed", worker_id=self.worker_id, exc_info=error)
+            if not self._stop.is_set():  # a second call would end the grace time
+                self.stop()
+
+    def _on_reply(self, reply: HeartbeatReply) -> None:
+        """Apply a changed reply to the heartbeat."""
+        self.claim_loop.pause(reply.paused)
+        if reply.draining and not self.claim_loop.stopping:
+            log.info("drain_requested", worker_id=self.worker_id, runs=len(self.slots))
+            self.drain()
+
+    @asynccontextmanager
+    async def _heartbeat(self) -> AsyncIterator[None]:
+        if self._connect is not None:
+            self._heartbeat_thread = HeartbeatThread(self._connect, self._heartbeat_state)
+            self._heartbeat_thread.start()
+            try:
+                yield
+            finally:
+                await self._heartbeat_thread.stop(ANNOUNCE_TIMEOUT_SECONDS)
+        else:
+            task = asyncio.create_task(keep_alive(self.backend, self._heartbeat_state))
+            try:
+                yield
+            finally:
+                await _cancelled(task)
+
+    @asynccontextmanager
+    async def _background(self) -> AsyncIterator[None]:
+        loops = (self._turn, self._inspect, self._follow_cancel_hints, self._follow_notifications, *self._loops)
+        tasks = [asyncio.create_task(_for_ever(loop), name=_name(loop)) for loop in loops]
+        try:
+            yield
+        finally:
+            await _cancelled(*tasks)
+
+    async def _turn(self) -> None:
+        while True:
+            self._heartbeat_state.turn()
+            await asyncio.sleep(TURN_SECONDS)
+
+    async def _follow_cancel_hints(self) -> None:
+        async for ref in self.backend.scheduler.cancel_hints():
+            if (execution := self.slots.execution(ref)) is not None:
+                execution.stop(Stop.CANCEL)
+
+    async def _follow_notifications(self) -> None:
+        """Admit runs that hosts accepted in transactions of their own, when these commit."""
+        async for effects in self.backend.notifications():
+            self.effects_sender.carry_out(effects)
+            self.effects_sender.carry_out((await self.backend.runs.admit()).effects)
+
+    async def _inspect(self) -> None:
+        """Find runs that are this worker's in the store but have no task here, and cancels whose hint was lost."""
+        while True:
+            await asyncio.sleep(INSPECT_SECONDS)
+            worker_id = self.worker_id
+            suspects = {attempt for attempt in await self.backend.workers.running(worker_id) if self._vanished(attempt)}
+            for attempt in suspects & self._suspects:
+                await self._release_lost(attempt)
+            self._suspects = suspects - self._suspects
+            for ref in await self.backend.workers.cancelling(worker_id):
+                if (execution := self.slots.execution(ref)) is not None:
+                    execution.stop(Stop.CANCEL)
+
+    def _vanished(self, attempt: AttemptToken) -> bool:
+        execution = self.slots.execution(attempt.ref)
+        if attempt.ref in self.claim_loop.claiming:
+            return False
+        return execution is None or execution.attempt.fence != attempt.fence
+
+    async def _release_lost(self, attempt: AttemptToken) -> None:
+        log.error("task_lost", run_id=attempt.run_id, fence=attempt.fence)
+        metrics.LOST_TASKS.inc()
+        try:
+            ended = await self.backend.runs.release(attempt, first_event=None)
+        except BackendUnavailableError:
+            raise
+        except RunyardError as error:
+            log.info("attempt_superseded", run_id=attempt.run_id, error=str(error))
+        else:
+            self.effects_sender.carry_out(ended.effects)
+
+    async def _drain(self, taking: asyncio.Task[None]) -> None:
+        """Let runs finish, then release them. ``taking`` ends at a stop, except for a claim whose server does not answer."""
+        await _first(self._finished(taking), self._stop.wait())
+        await _first(self._finished(taking), asyncio.sleep(self.grace), self._hurry.wait())
+        for execution in self.slots.executions():
+            execution.stop(Stop.HANDOVER)
+        await _first(self._finished(taking), asyncio.sleep(HANDOVER_SECONDS))
+        if len(self.slots):
+            log.error("runs_abandoned", runs=len(self.slots))
+
+    async def _finished(self, taking: asyncio.Task[None]) -> None:
+        await asyncio.wait((taking,))
+        await self.claim_loop.finished()
+        await self.effects_sender.drained()
+
+    async def _leave(self) -> None:
+        if self._registrations:
+            await asyncio.wait(self._registrations)
+        self._heartbeat_state.worker_id = None
+        await self.backend.workers.leave(self.worker_id)
+
+
+async def _call_store(what: str, call: Coroutine[Any, Any, object]) -> None:
+    """Call the store while the worker shuts down. An error or a missing answer does not stop the shutdown."""
+    task = asyncio.create_task(call, name=f"worker {what}")
+    await asyncio.wait((task,), timeout=ANNOUNCE_TIMEOUT_SECONDS)
+    error = task.exception() if task.done() else BackendUnavailableError(f"no answer within {ANNOUNCE_TIMEOUT_SECONDS:g} s")
+    if error is not None:
+        task.cancel()
+        expected = isinstance(error, BackendUnavailableError | WorkerDeadError)
+        log.warning("shutdown_call_failed", call=what, error=str(error), exc_info=None if expected else error)
+
+
+async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel ``tasks`` and wait for them, at most ANNOUNCE_TIMEOUT_SECONDS: one may be waiting for a server."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=ANNOUNCE_TIMEOUT_SECONDS)
+
+
+async def _first(*waits: Coroutine[Any, Any, object]) -> None:
+    """Return when one of ``waits`` has returned; cancel the others."""
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _for_ever(loop: Callable[[], Awaitable[None]]) -> None:
+    """Run a loop of the worker again whenever it fails: a worker outlives the servers that it needs."""
+    tries = 0
+    while True:
+        began = asyncio.get_running_loop().time()
+        try:
+            await loop()
+        except BackendUnavailableError as error:
+            log.warning("loop_failed", loop=_name(loop), error=str(error))
+        except Exception:
+            log.exception("loop_failed", loop=_name(loop))
+        tries = tries + 1 if asyncio.get_running_loop().time() - began < 10 else 0
+        await asyncio.sleep(jittered(min(0.1 * 2 ** min(tries, 5), 2.0)))
+
+
+def _name(loop: Callable[[], Awaitable[None]]) -> str:
+    return getattr(loop, "__qualname__", "").replace("._", ".")

@@ -1,0 +1,139 @@
+"""The agent under chaos. It notes in a file what it does and what it sees, with its fence, so that the checker can judge it.
+
+Its prompt is a :class:`Plan` as JSON. Each message that it appends carries a ``mark``, so that a later attempt goes on after
+the last one that is committed; the finished run has each mark exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from runyard.app import App
+from runyard.execution.context import RunContext
+from runyard.models import Message, ToolCallPart, ToolResultPart
+
+TRACE_VARIABLE: Final = "CHAOS_TRACE"
+
+
+class PassingError(Exception):
+    """Another attempt succeeds."""
+
+
+class LastingError(Exception):
+    """Another attempt would fail as well."""
+
+    retryable = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one run does. ``approve``: the step that waits for a human. ``sleep`` and ``block``: seconds before each step.
+    ``probe``: nobody follows it by the trace; its last message says what it was shown."""
+
+    steps: int = 2
+    approve: int | None = None
+    deltas: int = 0
+    sleep: float = 0.0
+    block: float = 0.0
+    error: str | None = None
+    probe: bool = False
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    def marks(self) -> list[str]:
+        """The marks of a completed run's messages, in order; the user's message has none."""
+        return [mark for n in range(self.steps) for mark in (f"call-{n}", f"result-{n}")] + ["final"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line of the trace. ``at``: seconds of the machine's monotonic clock."""
+
+    at: float
+    thread: str
+    run: str
+    fence: int
+    what: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def digest(ids: Iterable[str]) -> str:
+    """A short name for a sequence of message ids."""
+    return hashlib.blake2b("\n".join(ids).encode(), digest_size=8).hexdigest()
+
+
+class Trace:
+    """Writes notes of one attempt to the file that all workers share; a line is one write, so none is torn."""
+
+    def __init__(self, thread: str, run: str, *, silent: bool = False) -> None:
+        self._thread, self._run, self._silent = thread, run, silent
+        self._fence: int = structlog.contextvars.get_contextvars()["fence"]
+
+    def __call__(self, what: str, **data: Any) -> None:
+        if self._silent:
+            return
+        note = Note(time.monotonic(), self._thread, self._run, self._fence, what, data)
+        file = os.open(os.environ[TRACE_VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(file, json.dumps(asdict(note)).encode() + b"\n")
+        finally:
+            os.close(file)
+
+
+async def chaotic(ctx: RunContext) -> None:
+    """Follow the plan, from where the last attempt stopped."""
+    assert ctx.input is not None
+    plan = Plan(**json.loads(ctx.input.text))
+    trace = Trace(ctx.thread_id, ctx.run_id, silent=plan.probe)
+    trace("begin")
+    try:
+        history = await ctx.history()
+        shown = digest(message.id for message in history if message.run_id != ctx.run_id)
+        trace("context", of=shown)
+        done = {str(message.metadata.get("mark")) for message in history if message.run_id == ctx.run_id}
+        if plan.error == "passing" and ctx.attempt == 1:
+            raise PassingError("passes")
+        for n in range(plan.steps):
+            if f"result-{n}" not in done:
+                await _act(ctx, plan, n, done, trace)
+        if plan.error == "lasting":
+            raise LastingError("lasts")
+        for n in range(plan.deltas):
+            await ctx.stream_text(f"{n} ")
+            await asyncio.sleep(0.002)
+        if "final" not in done:
+            await ctx.append(Message.assistant(shown if plan.probe else "done", metadata={"mark": "final"}))
+    finally:
+        trace("end")
+
+
+async def _act(ctx: RunContext, plan: Plan, n: int, done: set[str], trace: Trace) -> None:
+    """One tool call with its side effect and its result."""
+    call = ToolCallPart(id=f"call-{ctx.run_id}-{n}", name="effect")
+    if f"call-{n}" not in done:
+        await ctx.append(Message.assistant([call], metadata={"mark": f"call-{n}"}))
+    if plan.approve == n:
+        approval = await ctx.approve(call)
+        trace("answer", call=call.id, reason=approval.reason)
+    await asyncio.sleep(plan.sleep)
+    time.sleep(plan.block)  # noqa: ASYNC251 - user code that blocks the loop is one of the faults
+
+    def effect() -> str:
+        trace("effect", call=call.id)
+        return call.id
+
+    value = await ctx.step(effect, key=call.id)
+    await ctx.append(Message.tool(ToolResultPart(call_id=call.id, content=value), metadata={"mark": f"result-{n}"}))
+
+
+app = App({"chaotic": chaotic}, version="1")

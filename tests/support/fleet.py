@@ -1,0 +1,128 @@
+"""Worker processes for tests, and what their metrics say. The fixture ``fleet`` makes one; tests start its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import urllib.request
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from runyard import Client
+from runyard.domain.states import RunStatus
+from runyard.models import Run
+from runyard.ports.refs import RunRef
+from runyard.ports.stores import Backend
+from runyard_backends.conformance.world import proved
+
+SCRIPTED = "runyard.testing.scripted_agent:app"
+SLACK = float(os.environ.get("RUNYARD_TEST_SLACK", "2"))
+"""Seconds that a machine under load may add to a bound; 0 to hold the promise itself."""
+PROGRAM = """
+import sys
+from runyard_api.worker.process import run_worker
+from runyard.app import load_app
+from runyard.support.logging import configure
+from runyard.support.settings import Settings
+settings = Settings()
+configure(settings.log_level, "json")
+run_worker(load_app(sys.argv[1]), settings)
+"""
+
+
+@dataclass
+class Fleet:
+    """Worker processes on one Postgres and one Redis, and a client of theirs. ``environment``: variables for the workers."""
+
+    postgres: str
+    redis: str
+    client: Client
+    backend: Backend
+    environment: Mapping[str, str] = field(default_factory=dict)
+    processes: dict[int, asyncio.subprocess.Process] = field(default_factory=dict)
+    metrics: dict[int, str] = field(default_factory=dict)
+
+    async def start(self, grace: float = 10, app: str = SCRIPTED, **settings: object) -> int:
+        """A worker that is registered. ``settings`` as in :class:`runyard.support.settings.Settings`. Returns its pid."""
+        process = await self.spawn(app, grace=grace, **settings)
+
+        async def registered() -> bool:
+            assert process.returncode is None
+            return any(f"-{process.pid}-" in worker.worker_id for worker in await self.backend.workers.workers())
+
+        await until(registered, 30)
+        return process.pid
+
+    async def spawn(self, app: str, log: int | None = None, **settings: object) -> asyncio.subprocess.Process:
+        """A worker's process, not waited for. ``log``: a file descriptor for what it writes, by default this process's."""
+        port = free_port()
+        own = {"postgres_url": self.postgres, "redis_url": self.redis, "metrics_port": port, **settings}
+        variables = {f"RUNYARD_{name.upper()}": str(value) for name, value in own.items()}
+        environment = {**os.environ, **self.environment, **variables}
+        command = (sys.executable, "-c", PROGRAM, app)
+        process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=log, stderr=log)
+        self.processes[process.pid] = process
+        self.metrics[process.pid] = f"http://127.0.0.1:{port}/metrics"
+        return process
+
+    async def stop(self) -> None:
+        for process in self.processes.values():
+            if process.returncode is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+                await process.wait()
+
+    async def holder(self, thread_id: str, run_id: str, messages: int = 1) -> int:
+        """The pid of the worker that runs the run, once it committed so many messages."""
+
+        async def committed() -> bool:
+            run = await self.client.run(thread_id, run_id)
+            return run.status is RunStatus.RUNNING and len(await self.own(run)) >= messages
+
+        await until(committed)
+        run = await self.client.run(thread_id, run_id)
+        assert run.worker_id is not None
+        return int(run.worker_id.split("-")[-2])
+
+    async def own(self, run: Run) -> list[str]:
+        key = await self.backend.threads.thread_key(run.thread_id)
+        assert key is not None
+        events = await proved(self.backend.runs, RunRef(key, run.run_id))
+        return [event.type for event in events if event.type == "message.completed"]
+
+    async def metric(self, name: str, **labels: str) -> Mapping[int, float]:
+        """The sum of a metric's samples with ``labels``, per living worker."""
+        alive = [pid for pid, process in self.processes.items() if process.returncode is None]
+        texts = await asyncio.gather(*(asyncio.to_thread(scrape, self.metrics[pid]) for pid in alive))
+        return {pid: total(text, name, labels) for pid, text in zip(alive, texts, strict=True)}
+
+
+def scrape(url: str, seconds: float = 10) -> str:
+    """What a worker's metrics endpoint says."""
+    with urllib.request.urlopen(url, timeout=seconds) as reply:
+        text: str = reply.read().decode()
+        return text
+
+
+def total(text: str, name: str, labels: Mapping[str, str]) -> float:
+    """The sum of a metric's samples with ``labels``."""
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples if sample.name == name]
+    assert samples, f"no metric {name}"
+    return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+    async with asyncio.timeout(seconds):
+        while not await condition():  # noqa: ASYNC110 - the state is in a store
+            await asyncio.sleep(0.02)

@@ -1,0 +1,455 @@
+"""What every scheduler on Redis keeps to: several connections at once, and a server that is emptied meanwhile.
+
+Imported by the tests of each implementation, which give ``redis_url``, the URL of an emptied server, and ``somebody_waits``. A
+scheduler without Redis is ``any_scheduler``, for the tests of the order in which runs start.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from itertools import product
+from typing import TypeAlias
+
+import pytest
+
+from runyard.errors import InvalidInputError
+from runyard.models import Event, Priority
+from runyard.ports.refs import RunRef
+from runyard.ports.scheduling import Delivery, Job, Scheduler, queued_event
+from runyard_backends.redis import RedisEventLog, RedisScheduler, RedisServer
+from runyard_backends.redis.job_codec import encode
+
+QUEUES = ["default"]
+
+SomebodyWaits: TypeAlias = Callable[[RedisServer], Awaitable[None]]
+"""Returns once a claim waits at the server, which offers no event for it."""
+
+
+@pytest.fixture
+async def server(redis_url: str) -> AsyncIterator[RedisServer]:
+    server = RedisServer(redis_url)
+    yield server
+    await server.close()
+
+
+@pytest.fixture
+def scheduler(server: RedisServer) -> RedisScheduler:
+    return RedisScheduler(server, RedisEventLog(server))
+
+
+async def claim_within(scheduler: RedisScheduler, worker: str, seconds: float = 10.0) -> list[Delivery]:
+    """Wait and claim as a worker does, until there is something."""
+    found: list[Delivery] = []
+    async with asyncio.timeout(seconds):
+        while not found:
+            found = await scheduler.claim(worker, QUEUES, 100, wait=2.0)
+    return found
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+async def test_each_job_is_delivered_once_and_one_lane_at_a_time(redis_url: str, shards: int) -> None:
+    """I2: many workers on connections of their own; every run is delivered exactly once, never two of a lane at once."""
+    lanes, per_lane = 20, 10
+    jobs = {lane: [Job(lane, f"r{n}") for n in range(per_lane)] for lane in range(lanes)}
+    delivered: Counter[str] = Counter()
+    busy: set[str] = set()
+
+    async def work(name: str) -> None:
+        server = RedisServer(redis_url, shards=shards)
+        scheduler = RedisScheduler(server, RedisEventLog(server))
+        while delivered.total() < lanes * per_lane:
+            for delivery in await scheduler.claim(name, QUEUES, 5, wait=0.05):
+                job = delivery.job
+                assert job.lane_key not in busy, "one holder per lane"
+                busy.add(job.lane_key)
+                delivered[job.id] += 1
+                await asyncio.sleep(0)
+                busy.discard(job.lane_key)
+                following, jobs[job.thread_key] = jobs[job.thread_key][:1], jobs[job.thread_key][1:]
+                await scheduler.release(name, [delivery], following)
+        await server.close()
+
+    server = RedisServer(redis_url, shards=shards)
+    await RedisScheduler(server, RedisEventLog(server)).submit([jobs[lane].pop(0) for lane in jobs])
+    async with asyncio.timeout(30), asyncio.TaskGroup() as workers:
+        for n in range(8):
+            workers.create_task(work(f"w{n}"))
+    assert set(delivered.values()) == {1}
+    assert await server.command("KEYS", "*:job:*") == []
+    assert await server.command("KEYS", "*:lock:*") == []
+    await server.close()
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+async def test_a_submission_tells_the_stream_once_and_before_the_job_can_be_taken(redis_url: str, shards: int) -> None:
+    """E6: in the same round trip; a repetition, or a run that went on meanwhile, adds nothing."""
+    server = RedisServer(redis_url, shards=shards)
+    events = RedisEventLog(server)
+    scheduler = RedisScheduler(server, events)
+    jobs = [Job(n, "r", lane=lane, queued=queued_event("t", "r", 7, 1)) for n, lane in enumerate(("", "side", "", "side"))]
+
+    async def told(job: Job) -> list[str | None]:
+        return [event.id for event in await events.read(job.ref)]
+
+    async def take() -> list[list[str | None]]:
+        deliveries = await claim_within(scheduler, "w")
+        return [await told(delivery.job) for delivery in deliveries]
+
+    taking = asyncio.create_task(take())
+    await scheduler.submit(jobs)
+    seen = await taking
+    assert seen and all(ids == ["7-1"] for ids in seen)
+    await scheduler.submit(jobs)
+    await events.append(0, [Event(id="8-1", type="run.started", thread_id="t", run_id="r")])
+    await scheduler.submit(jobs)
+    assert [await told(job) for job in jobs] == [["7-1", "8-1"], ["7-1"], ["7-1"], ["7-1"]]
+    await scheduler.submit([replace(jobs[0], queued=queued_event("t", "r", 9, 2))])
+    assert await told(jobs[0]) == ["7-1", "8-1", "9-1"]
+    await server.close()
+
+
+async def test_high_priority_goes_first_and_limit_holds(scheduler: RedisScheduler) -> None:
+    await scheduler.submit([Job(n, "r", priority=p) for n, p in enumerate(("low", "normal", "high", "normal", "high"))])  # type: ignore[arg-type]
+    first = await scheduler.claim("w", QUEUES, 3)
+    assert [delivery.job.priority for delivery in first] == ["high", "high", "normal"]
+    assert [delivery.job.priority for delivery in await scheduler.claim("w", QUEUES, 3)] == ["normal", "low"]
+
+
+async def test_respond_before_release(scheduler: RedisScheduler) -> None:
+    """An answer that overtakes the release of the suspended attempt is never lost, whoever claims it."""
+    job = Job(1, "r")
+    await scheduler.submit([job])
+    [held] = await scheduler.claim("a", QUEUES, 1)
+    await scheduler.submit([job])
+    assert await scheduler.claim("a", QUEUES, 1) == [], "a worker never takes its own run from itself"
+    await scheduler.release("a", [held])
+    [held] = await claim_within(scheduler, "a", 1.0)
+    await scheduler.submit([job])
+    [passed] = await scheduler.claim("b", QUEUES, 1)
+    assert passed.job == job and passed.token > held.token
+    await scheduler.release("a", [held])
+    assert await scheduler.renew("a", [held]) == [held] and await scheduler.renew("b", [passed]) == []
+    await scheduler.release("b", [passed])
+    assert await scheduler.unknown([job]) == [job]
+
+
+async def test_release_wakes_who_waits_for_the_lane(scheduler: RedisScheduler) -> None:
+    """A job behind another run's lock is due as soon as that lock is released, not when it would have run out."""
+    await scheduler.submit([Job(1, "r1")])
+    [held] = await scheduler.claim("a", QUEUES, 9)
+    await scheduler.submit([Job(1, "r2")])
+    assert await scheduler.claim("b", QUEUES, 9) == []
+    waiting = asyncio.create_task(scheduler.claim("b", QUEUES, 9, wait=2.0))
+    await scheduler.release("a", [held])
+    assert [delivery.job.run_id for delivery in await waiting] == ["r2"]
+
+
+async def test_a_lock_runs_out_unless_renewed(server: RedisServer) -> None:
+    """kill -9 of a holder: its lane is free when the lock runs out, and a job behind it is delivered by itself."""
+    scheduler = RedisScheduler(server, RedisEventLog(server), lock=0.2)
+    await scheduler.submit([Job(1, "r1"), Job(2, "r1")])
+    dead, alive = sorted(await scheduler.claim("a", QUEUES, 9), key=lambda delivery: delivery.job.thread_key)
+    await scheduler.submit([Job(1, "r2"), Job(2, "r2")])
+    until = time.monotonic() + 1.0
+    found: list[Delivery] = []
+    while time.monotonic() < until:
+        assert await scheduler.renew("a", [alive]) == []
+        found += await scheduler.claim("b", QUEUES, 9, wait=0.05)
+    assert [delivery.job.id for delivery in found] == ["1:r2"]
+    assert await scheduler.renew("a", [dead]) == [dead]
+
+
+async def test_a_delayed_job_is_not_early_and_not_forgotten(scheduler: RedisScheduler) -> None:
+    """An idle worker hears of a job that falls due before its next look."""
+    waiting = asyncio.create_task(scheduler.claim("w", QUEUES, 9, wait=2.0))
+    await asyncio.sleep(0)
+    started = time.monotonic()
+    await scheduler.submit([Job(1, "r", delay=0.3)])
+    assert await waiting == []
+    await claim_within(scheduler, "w", 1.5)
+    assert time.monotonic() - started >= 0.3
+
+
+async def test_tokens_are_never_issued_twice(server: RedisServer, scheduler: RedisScheduler) -> None:
+    """I2: a flushed server does not make an old token valid again."""
+    job = Job(1, "r")
+    tokens = []
+    for _ in range(3):
+        await scheduler.submit([job])
+        [held] = await scheduler.claim("w", QUEUES, 1)
+        tokens.append(held.token)
+        await server.command("FLUSHALL")
+    assert len(set(tokens)) == 3 and tokens == sorted(tokens)
+
+
+async def test_wake_tokens_are_bounded_and_drained(server: RedisServer, scheduler: RedisScheduler) -> None:
+    await scheduler.submit([Job(n, "r") for n in range(500)])
+    for _ in range(300):
+        await scheduler.submit([Job(1, "r")])
+    wake = server.keys.wake(0, "default")
+    assert 0 < await server.command("LLEN", wake) <= 100
+    assert len(await scheduler.claim("w", QUEUES, 499)) == 499
+    assert await server.command("LLEN", wake) >= 1, "somebody must hear of the last one"
+    assert len(await scheduler.claim("w", QUEUES, 9)) == 1
+    assert await server.command("LLEN", wake) == 0
+    started = time.monotonic()
+    assert await scheduler.claim("w", QUEUES, 9, wait=0.1) == []
+    assert time.monotonic() - started >= 0.1, "nothing wakes in vain"
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+async def test_a_waiting_claim_takes_what_it_is_woken_for(redis_url: str, shards: int, somebody_waits: SomebodyWaits) -> None:
+    """And no more than its limit, on whatever shards the jobs are; the next claim finds the rest without a wait."""
+    server = RedisServer(redis_url, shards=shards)
+    scheduler = RedisScheduler(server, RedisEventLog(server))
+    for n in range(8):
+        waiting = asyncio.create_task(scheduler.claim("w", QUEUES, 2, wait=2.0))
+        await somebody_waits(server)
+        jobs = [Job(10 * n + m, "r") for m in range(5)]
+        await scheduler.submit(jobs)
+        found = await waiting
+        assert 1 <= len(found) <= 2
+        async with asyncio.timeout(1.0):
+            while len(found) < len(jobs):
+                found += await scheduler.claim("w", QUEUES, 5 - len(found), wait=2.0)
+        assert sorted(delivery.job.thread_key for delivery in found) == [job.thread_key for job in jobs]
+    await server.close()
+
+
+async def test_a_roused_claim_loses_nothing(scheduler: RedisScheduler) -> None:
+    """A worker that stops while a job comes has either taken it or left it, whichever arrives first."""
+    for n in range(60):
+        job = Job(n, "r")
+        waiting = asyncio.create_task(scheduler.claim(f"w{n}", QUEUES, 9, wait=2.0))
+        for _ in range(n % 5):
+            await asyncio.sleep(0)
+        calls = [scheduler.submit([job]), scheduler.rouse(f"w{n}")]
+        async with asyncio.timeout(1.0):
+            await asyncio.gather(*(calls if n % 2 else reversed(calls)))
+            taken = await waiting
+            left = await scheduler.claim("other", QUEUES, 9)
+        assert [delivery.job for delivery in taken + left] == [job]
+
+
+async def test_a_worker_is_roused_before_it_waits_and_alone(scheduler: RedisScheduler) -> None:
+    async with asyncio.timeout(1.0):
+        await scheduler.rouse("w")
+        assert await scheduler.claim("w", QUEUES, 9, wait=2.0) == []
+    await scheduler.rouse("w")
+    await scheduler.submit([Job(1, "r", delay=0.2)])
+    assert [delivery.job.thread_key for delivery in await claim_within(scheduler, "other")] == [1]
+
+
+async def test_a_cancelled_wait_or_call_corrupts_nothing(server: RedisServer, scheduler: RedisScheduler) -> None:
+    for n in range(50):
+        waiting = asyncio.create_task(scheduler.claim("w", QUEUES, 9, wait=2.0))
+        claiming = asyncio.create_task(scheduler.unknown([Job(n, "r")]))
+        for _ in range(n % 7):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        claiming.cancel()
+        await asyncio.wait([waiting, claiming])
+        assert await server.command("ECHO", str(n)) == str(n).encode()
+    await scheduler.submit([Job(1, "r")])
+    assert len(await claim_within(scheduler, "w")) == 1
+
+
+async def test_scripts_come_back_after_a_flush(
+    server: RedisServer, scheduler: RedisScheduler, somebody_waits: SomebodyWaits
+) -> None:
+    """SCRIPT FLUSH between any two calls or during a wait is not noticed; what the pipeline had done is not done twice."""
+    for n in range(3):
+        waiting = asyncio.create_task(scheduler.claim("w", QUEUES, 9, wait=2.0))
+        await somebody_waits(server)
+        await server.command("SCRIPT", "FLUSH")
+        await scheduler.submit([Job(n, "r1")])
+        [held] = await waiting
+        await server.command("SCRIPT", "FLUSH")
+        await scheduler.release("w", [held], [Job(n, "r2", delay=60)])
+        assert await scheduler.unknown([Job(n, "r1"), Job(n, "r2")]) == [Job(n, "r1")]
+
+
+async def test_flushall_is_found_by_unknown(server: RedisServer, scheduler: RedisScheduler) -> None:
+    """FLUSHALL: what was offered or held is nowhere, the reconciler submits it again, and old owners disturb nobody."""
+    jobs = [Job(n, "r") for n in range(1500)]
+    await scheduler.submit(jobs)
+    held = await scheduler.claim("a", QUEUES, 10)
+    assert await scheduler.unknown(jobs) == []
+    await server.command("FLUSHALL")
+    assert await scheduler.unknown(jobs) == jobs
+    await scheduler.submit(jobs)
+    again = await scheduler.claim("b", QUEUES, 1500)
+    assert await scheduler.renew("a", held) == held
+    await scheduler.release("a", held)
+    assert await scheduler.renew("b", again) == []
+
+
+async def test_an_unknown_envelope_is_put_back(server: RedisServer, scheduler: RedisScheduler) -> None:
+    """Mixed versions: a job that this code cannot read is offered again later, never failed and never dropped."""
+    await scheduler.submit([Job(1, "r"), Job(2, "r")])
+    newer = encode(Job(1, "r")).replace(b"\xa1v\x01", b"\xa1v\x02")
+    await server.command("SET", f"{server.keys.prefix(0)}job:1:r", newer)
+    assert [delivery.job.thread_key for delivery in await scheduler.claim("w", QUEUES, 9)] == [2]
+    assert await server.command("GET", f"{server.keys.prefix(0)}job:1:r") == newer
+    assert await scheduler.unknown([Job(1, "r")]) == []
+    assert await server.command("EXISTS", f"{server.keys.prefix(0)}lock:1") == 0
+
+
+async def test_a_worker_id_cannot_forge_a_lock(scheduler: RedisScheduler) -> None:
+    with pytest.raises(InvalidInputError):
+        await scheduler.claim("a|b", QUEUES, 1)
+
+
+async def test_cancel_hints_reach_every_listener(server: RedisServer, scheduler: RedisScheduler) -> None:
+    async def first() -> RunRef:
+        return await anext(scheduler.cancel_hints())
+
+    listening = [asyncio.create_task(first()) for _ in range(2)]
+    async with asyncio.timeout(5):
+        while (await server.command("PUBSUB", "NUMSUB", server.keys.cancel_channel))[1] == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        for _ in range(2):
+            await scheduler.hint_cancel([RunRef(1, "r")])
+        assert [await task for task in listening] == [RunRef(1, "r")] * 2
+
+
+async def starts(scheduler: Scheduler, limit: int, enough: int) -> list[str]:
+    """The tenants of the next ``enough`` starts, in order, with ``limit`` at once."""
+    order: list[str] = []
+    while len(order) < enough:
+        taken = await scheduler.claim("w", QUEUES, limit)
+        order += [delivery.job.tenant for delivery in taken]
+        await scheduler.release("w", taken)
+    return order[:enough]
+
+
+@pytest.fixture
+def any_scheduler(scheduler: RedisScheduler) -> Scheduler:
+    return scheduler
+
+
+@pytest.mark.parametrize("limit", [1, 7, 100])
+async def test_a_tenant_with_many_lanes_does_not_starve_another(any_scheduler: Scheduler, limit: int) -> None:
+    """R16: a tenant that comes late with 5 runs has them started within twice its fair share of starts."""
+    await any_scheduler.submit([Job(n, "r", tenant="many") for n in range(2000)])
+    assert await starts(any_scheduler, limit, 10) == ["many"] * 10
+    await any_scheduler.submit([Job(10_000 + n, "r", tenant="few") for n in range(5)])
+    order = await starts(any_scheduler, limit, 40)
+    assert order.count("few") == 5
+    assert len(order) - order[::-1].index("few") <= 2 * 2 * 5
+
+
+async def test_every_tenant_gets_its_share(any_scheduler: Scheduler) -> None:
+    """R16: whoever has runs waiting gets as many starts as the others, in whatever order they came."""
+    for tenant, runs in (("a", 300), ("b", 60), ("c", 30)):
+        await any_scheduler.submit([Job(ord(tenant) * 1000 + n, "r", tenant=tenant) for n in range(runs)])
+    order = await starts(any_scheduler, 4, 90)
+    assert all(abs(order[:part].count(tenant) - part / 3) <= 4 for part in (30, 60, 90) for tenant in "abc")
+    assert set(await starts(any_scheduler, 4, 50)) == {"a", "b"}
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+async def test_a_tenants_high_priority_takes_nobody_elses_turn(any_scheduler: Scheduler, limit: int) -> None:
+    """R16: beside 200 high runs of another tenant, a normal one waits for about its fair turn, and so does a low one."""
+    await any_scheduler.submit([Job(n, "r", tenant="many", priority="high") for n in range(200)])
+    assert await starts(any_scheduler, limit, 10) == ["many"] * 10
+    await any_scheduler.submit([Job(1000, "r", tenant="few"), Job(1001, "r", tenant="least", priority="low")])
+    assert {"few", "least"} <= set(await starts(any_scheduler, limit, 3 + 1))
+
+
+async def test_priority_orders_a_tenants_own_turns(any_scheduler: Scheduler) -> None:
+    """R11: a tenant's high runs take its earlier turns, however late they came, and each class keeps its order."""
+    for tenant in "ab":
+        await any_scheduler.submit([Job(ord(tenant) * 10 + n, "r", tenant=tenant) for n in range(3)])
+    late: list[Priority] = ["low", "high", "normal", "high"]
+    await any_scheduler.submit([Job(n, "r", tenant="a", priority=priority) for n, priority in enumerate(late)])
+    order: list[Job] = []
+    while len(order) < 10:
+        taken = await any_scheduler.claim("w", QUEUES, 1)
+        order += [delivery.job for delivery in taken]
+        await any_scheduler.release("w", taken)
+    assert all({job.tenant for job in order[n : n + 2]} == {"a", "b"} for n in (0, 2, 4))
+    own = [job.thread_key for job in order if job.tenant == "a"]
+    assert own == [1, 3, 970, 971, 972, 2, 0]
+
+
+async def test_a_stream_of_others_starves_nobody(any_scheduler: Scheduler) -> None:
+    """R16: a tenant waits for one run at most of each that stood there before it, however many come after it."""
+    await any_scheduler.submit([Job(n, "r", tenant="zz") for n in range(9)])
+    order = []
+    for n in range(60):
+        await any_scheduler.submit([Job(100 + 2 * n + m, "r", tenant=f"new{2 * n + m}") for m in range(2)])
+        order += await starts(any_scheduler, 1, 1)
+    gaps = [n for n, tenant in enumerate(order) if tenant == "zz"]
+    assert gaps[:4] == [0, 3, 10, 25]  # each time behind all that waited at its last turn: 2, then 6, then 14
+    assert order[1:3] == ["new0", "new1"]
+
+
+async def test_the_queues_of_a_worker_take_turns(any_scheduler: Scheduler) -> None:
+    """R16: whoever fills one queue does not hold up the others that the worker serves."""
+    await any_scheduler.submit([Job(n, "r", tenant="many", queue="first", priority="high") for n in range(200)])
+    await any_scheduler.submit([Job(1000, "r", tenant="few", queue="second")])
+    order: list[str] = []
+    for _ in range(3):
+        taken = await any_scheduler.claim("w", ["first", "second"], 1)
+        order += [delivery.job.tenant for delivery in taken]
+    assert "few" in order
+
+
+async def test_job_that_becomes_due_gets_a_turn(scheduler: RedisScheduler) -> None:
+    """R16: a delayed job and one that waited for its lane stand where one that was just submitted would."""
+    await scheduler.submit([Job(1, "r0", tenant="few")])
+    [held] = await scheduler.claim("holder", QUEUES, 1)
+    await scheduler.submit([Job(1, "r1", tenant="few")])
+    assert await scheduler.claim("w", QUEUES, 1) == []
+    await scheduler.submit([Job(100 + n, "r", tenant="many") for n in range(500)])
+    await scheduler.release("holder", [held])
+    assert "few" in await starts(scheduler, 1, 4), "its lane is free"
+    await scheduler.submit([Job(2, "r", tenant="few", delay=0.02)])
+    await asyncio.sleep(0.03)
+    assert "few" in await starts(scheduler, 1, 4), "its time has come"
+
+
+async def test_turns_are_forgotten_with_the_backlog(server: RedisServer, scheduler: RedisScheduler) -> None:
+    """The order's state is bounded: only tenants that have something due take part, and an empty queue leaves no key."""
+    turns = server.keys.prefix(0) + "turns:default"
+    await scheduler.submit([Job(n, "r", tenant=f"t{n % 50}") for n in range(500)])
+    assert await server.command("ZCARD", turns) == 50
+    await scheduler.claim("w", QUEUES, 480)
+    assert await server.command("ZCARD", turns) == 20
+    await scheduler.claim("w", QUEUES, 500)
+    assert await server.command("KEYS", "*default*") == []
+
+
+async def test_job_of_a_run_that_ended_is_offered_no_more(any_scheduler: Scheduler) -> None:
+    """A2: a run that expired or was cancelled in a queue that nobody serves; whoever waits there with it is not touched."""
+    jobs = [Job(n, "r", tenant=tenant, delay=delay) for n, (tenant, delay) in enumerate(product("ab", (0.0, 60.0)))]
+    await any_scheduler.submit(jobs)
+    for _ in range(2):
+        await any_scheduler.submit([replace(jobs[0], over=True), replace(jobs[1], over=True)])
+    assert await any_scheduler.unknown(jobs) == jobs[:2]
+    assert [delivery.job.tenant for delivery in await any_scheduler.claim("w", QUEUES, 9)] == ["b"]
+
+
+async def test_a_queue_that_nobody_serves_leaves_nothing_behind(server: RedisServer, scheduler: RedisScheduler) -> None:
+    """A2: names that callers invent take room in Redis for as long as runs wait under them."""
+    jobs = [Job(n, "r", queue=f"invented{n}", tenant="t", delay=n % 2 * 60.0) for n in range(100)]
+    await scheduler.submit(jobs)
+    await scheduler.submit([replace(job, over=True) for job in jobs])
+    assert await server.command("DBSIZE") == 0
+
+
+async def test_an_offer_in_a_workers_hands_stays_there(scheduler: RedisScheduler) -> None:
+    await scheduler.submit([Job(1, "r")])
+    [held] = await scheduler.claim("w", QUEUES, 9)
+    await scheduler.submit([replace(held.job, over=True)])
+    assert await scheduler.renew("w", [held]) == []
+
+
+async def test_names_cannot_be_confused(scheduler: RedisScheduler) -> None:
+    """A queue and a tenant that share a separator with each other are still two: no job is taken from another's queue."""
+    await scheduler.submit([Job(1, "r", queue="q:1", tenant="t"), Job(2, "r", queue="q", tenant="1:t")])
+    assert [delivery.job.thread_key for delivery in await scheduler.claim("w", ["q"], 9)] == [2]
+    assert [delivery.job.thread_key for delivery in await scheduler.claim("w", ["q:1"], 9)] == [1]

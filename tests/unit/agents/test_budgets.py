@@ -1,0 +1,85 @@
+"""What a run or a thread may use (P2)."""
+
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent
+
+from runyard import Budget, serve
+from runyard.domain.states import RunStatus
+from runyard.errors import InvalidInputError
+from tests.support.model_lab import Lab, Script, call, status
+
+
+@pytest.fixture
+async def lab() -> Lab:
+    return await Lab.open()
+
+
+def spender(rounds: int, **limits: Any) -> tuple[Script, Any]:
+    """An agent that makes ``rounds`` model requests under a budget."""
+    script = Script([*([call("spend", f"s{n}")] for n in range(rounds - 1)), "done"])
+    agent: Agent[Any, Any] = Agent(script.model)
+    agent.tool_plain(lambda: "spent", name="spend")
+    return script, serve(agent, budget=Budget(**limits))
+
+
+async def test_a_run_within_its_budget_completes(lab: Lab) -> None:
+    script, agent = spender(3, steps=3, tokens=100_000, seconds=600, cost=1)
+    assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    assert len(script.requests) == 3
+
+
+@pytest.mark.parametrize(("limits", "requests"), [({"steps": 2}, 2), ({"tokens": 1}, 1), ({"seconds": 1e-9}, 1)])
+async def test_a_budget_that_is_used_up_fails_the_run_before_the_next_request(lab: Lab, limits: Any, requests: int) -> None:
+    script, agent = spender(5, **limits)
+    ended = await lab.attempt(agent)
+    assert ended is not None and ended.status is RunStatus.FAILED
+    assert ended.error is not None and ended.error.code == "budget_exceeded"
+    assert ended.error.details["budget"] == next(iter(limits))
+    assert len(script.requests) == requests
+
+
+async def test_budget_counts_the_usage_of_earlier_attempts(lab: Lab) -> None:
+    script, agent = spender(5, steps=3)
+    await lab.crash(agent, appends=3)
+    assert len(script.requests) == 2
+    assert status(await lab.attempt(agent)) is RunStatus.FAILED
+    assert len(script.requests) == 3
+
+
+async def test_a_threads_budget_is_for_all_its_runs(lab: Lab) -> None:
+    script, agent = spender(1, steps=2, per="thread")
+    for run_id in ("one", "two"):
+        assert status(await lab.attempt(agent, run_id)) is RunStatus.COMPLETED
+        script.before += 1
+    ended = await lab.attempt(agent, "three")
+    assert ended is not None and ended.error is not None
+    assert (ended.status, ended.error.details["per"]) == (RunStatus.FAILED, "thread")
+    assert len(script.requests) == 2
+
+
+async def test_a_human_may_grant_the_same_amount_again(lab: Lab) -> None:
+    """Each grant is asked for once, in whatever attempt it is needed."""
+    script, agent = spender(6, steps=2, on_exceeded="ask")
+    assert status(await lab.attempt(agent)) is RunStatus.SUSPENDED
+    assert len(script.requests) == 2
+    await lab.respond(True)
+    await lab.crash(agent, appends=1)
+    assert status(await lab.attempt(agent)) is RunStatus.SUSPENDED
+    assert len(script.requests) == 4
+    [request] = await lab.pending()
+    assert request.payload["budget"] == {"per": "run", "name": "steps", "limit": 4, "used": 4}
+    await lab.respond(False)
+    ended = await lab.attempt(agent)
+    assert ended is not None and ended.error is not None
+    assert (ended.status, ended.error.code) == (RunStatus.FAILED, "budget_exceeded")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"steps": 0}, {"tokens": 1, "cost": -1}, {"steps": 1, "per": "week"}, {"steps": 1, "on_exceeded": "pray"}],
+)
+def test_a_budget_has_positive_limits(fields: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        Budget(**fields)

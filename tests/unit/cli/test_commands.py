@@ -1,0 +1,501 @@
+"""The command line on the memory store: what it prints, and with which code it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from runyard import Client, Message, errors, new_id
+from runyard.domain.states import RunStatus
+from runyard.models import HitlRequest
+from runyard.ports.commands import Write
+from runyard.ports.queries import RunFilter
+from runyard.ports.refs import RunRef
+from runyard.ports.stores import Backend
+from runyard.ports.workers import WorkerInfo
+from runyard.support.settings import Settings
+from runyard_api.cli import exit_codes
+from runyard_api.cli.main import app, main
+from runyard_api.cli.view import graph
+from runyard_api.http.settings import ApiSettings
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def url() -> str:
+    return f"memory://{new_id()}"
+
+
+@pytest.fixture
+def world(url: str) -> Iterator[Backend]:
+    """The database that the commands of one test share: it lives as long as somebody holds it."""
+
+    async def connect() -> Client:
+        return await Client.connect(url)
+
+    yield asyncio.run(connect()).backend
+
+
+@pytest.fixture
+def runyard(
+    world: Backend, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str
+) -> Command:
+    """Run a command; returns its exit code, standard output and standard error."""
+    for name in [name for name in os.environ if name.startswith("RUNYARD_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RUNYARD_POSTGRES_URL", url)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(list(arguments))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def serve(world: Backend, thread_id: str, text: str = "hi", *, ask: str | None = None) -> None:
+    """Play a worker for the next run of a thread: answer with ``text``, or ask."""
+
+    async def work() -> None:
+        await world.workers.register(WorkerInfo(worker_id="hand", queues=["default"]))
+        key = await world.threads.thread_key(thread_id)
+        assert key is not None
+        queued = await world.runs.runs(RunFilter(thread_id=thread_id, status=RunStatus.QUEUED))
+        for run in reversed(queued.items):
+            [claim] = await world.runs.claim("hand", [RunRef(key, run.run_id)])
+            if claim.attempt is None:
+                continue
+            if ask:
+                request = HitlRequest(payload={"question": ask}, thread_id=thread_id, run_id=run.run_id)
+                await world.runs.suspend(Write(attempt=claim.attempt, first_event=3), [request])
+            else:
+                await world.runs.complete([Write(attempt=claim.attempt, messages=[Message.assistant(text)], first_event=3)])
+
+    asyncio.run(work())
+
+
+class TestExitCodes:
+    def test_every_error_has_one(self) -> None:
+        for cls in errors.BY_CODE.values():
+            expected = exit_codes.Exit.INTERNAL if cls.http_status == 500 else None
+            code = exit_codes.of_error(cls("x"))
+            assert code is expected if expected else code not in (exit_codes.Exit.OK, exit_codes.Exit.INTERNAL), cls
+
+    def test_every_code_has_a_meaning(self) -> None:
+        assert set(exit_codes.MEANING) == set(exit_codes.Exit)
+
+    @pytest.mark.parametrize(
+        ("arguments", "code"),
+        [
+            (["prompt"], exit_codes.Exit.USAGE),
+            (["nonsense"], exit_codes.Exit.USAGE),
+            (["prompt", "t", "hello", "--priority", "urgent"], exit_codes.Exit.USAGE),
+            (["prompt", "t", "hello", "--run-at", "tomorrow"], exit_codes.Exit.USAGE),
+            (["prompt", "t", "hello", "--delay", "x"], exit_codes.Exit.USAGE),
+            (["--url", "nothing://here", "prompt", "t", "hello"], exit_codes.Exit.USAGE),
+            (["--url", "postgresql://localhost/x", "requests"], exit_codes.Exit.USAGE),
+            (["respond", "t"], exit_codes.Exit.USAGE),
+            (["respond", "t", "yes", "--approve"], exit_codes.Exit.USAGE),
+            (["respond", "t", "[" * 100_000 + "]" * 100_000], exit_codes.Exit.USAGE),
+            (["runs", "list", "--status", "lost"], exit_codes.Exit.USAGE),
+            (["fork", "t", "--tag", "no-equals"], exit_codes.Exit.USAGE),
+            (["migrate"], exit_codes.Exit.USAGE),
+            (["threads", "show", "nowhere"], exit_codes.Exit.NOT_FOUND),
+            (["threads", "tree", "nowhere"], exit_codes.Exit.NOT_FOUND),
+            (["runs", "list", "--thread", "nowhere"], exit_codes.Exit.NOT_FOUND),
+            (["requests", "--thread", "nowhere"], exit_codes.Exit.NOT_FOUND),
+            (["runs", "show", "t", "r"], exit_codes.Exit.NOT_FOUND),
+            (["runs", "watch", "t", "r"], exit_codes.Exit.NOT_FOUND),
+            (["cancel", "t", "r"], exit_codes.Exit.NOT_FOUND),
+            (["respond", "nowhere", "yes"], exit_codes.Exit.NOT_FOUND),
+            (["fork", "nowhere"], exit_codes.Exit.NOT_FOUND),
+            (["runs", "attempts", "t", "r"], exit_codes.Exit.NOT_FOUND),
+            (["workers", "drain", "nobody"], exit_codes.Exit.NOT_FOUND),
+            (["workers", "stacks", "nobody"], exit_codes.Exit.NOT_FOUND),
+            (["webhooks", "redeliver", "nothing"], exit_codes.Exit.NOT_FOUND),
+            (["webhooks", "remove", "nothing"], exit_codes.Exit.NOT_FOUND),
+            (["keys", "revoke", "its-name"], exit_codes.Exit.NOT_FOUND),
+            (["queues", "pause", ""], exit_codes.Exit.USAGE),
+        ],
+    )
+    def test_a_failure_is_one_line_on_stderr(self, runyard: Command, arguments: list[str], code: int) -> None:
+        ended, out, err = runyard(*arguments)
+        assert ended == code
+        assert out == ""
+        assert err.startswith("runyard: ")
+        assert err.count("\n") == 1
+        assert "Traceback" not in err
+
+    def test_conflict(self, runyard: Command) -> None:
+        assert runyard("prompt", "t", "one", "--run-id", "r")[0] == exit_codes.Exit.OK
+        assert runyard("prompt", "t", "two", "--run-id", "r")[0] == exit_codes.Exit.CONFLICT
+
+    def test_timeout_leaves_the_run(self, runyard: Command) -> None:
+        code, _, err = runyard("prompt", "t", "one", "--wait", "--wait-timeout", "0.05")
+        assert code == exit_codes.Exit.TIMEOUT
+        assert "goes on" in err
+
+    def test_an_unexpected_error_is_one_line_too(self, runyard: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def broken(*_: object, **__: object) -> None:
+            raise ZeroDivisionError("oops")
+
+        monkeypatch.setattr("runyard.support.backend_registry.connect", broken)
+        assert runyard("requests")[0::2] == (exit_codes.Exit.INTERNAL, "runyard: ZeroDivisionError: oops\n")
+
+    @pytest.mark.parametrize("arguments", [["keys", "list", "--json"], ["keys", "list"], ["keys", "--help"]])
+    def test_a_reader_of_a_pipe_may_leave_early(
+        self, runyard: Command, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+    ) -> None:
+        runyard("keys", "create", "k")
+        reader, writer = os.pipe()
+        os.close(reader)
+        with monkeypatch.context() as patch, contextlib.suppress(BrokenPipeError), os.fdopen(writer, "w", 1) as pipe:
+            patch.setattr("sys.stdout", pipe)
+            assert main(arguments) == exit_codes.Exit.OK
+
+    def test_without_a_command_nothing_but_the_help_is_said(self, runyard: Command) -> None:
+        code, out, err = runyard()
+        assert (code, err) == (exit_codes.Exit.USAGE, "") and "Usage" in out
+        assert runyard("runs")[::2] == (exit_codes.Exit.USAGE, "")
+
+    def test_no_deployment_names_the_way_out(self, runyard: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("RUNYARD_POSTGRES_URL")
+        code, _, err = runyard("requests")
+        assert code == exit_codes.Exit.USAGE
+        assert "runyard dev" in err
+        assert "RUNYARD_POSTGRES_URL" in err
+
+
+class TestPrompt:
+    def test_prints_the_id_only_so_that_it_can_be_piped(self, runyard: Command) -> None:
+        assert runyard("prompt", "t", "hello", "--run-id", "mine")[1] == "mine\n"
+        assert json.loads(runyard("prompt", "t", "hello", "--run-id", "mine", "--json")[1])["created"] is False
+
+    def test_wait_prints_the_answer(self, runyard: Command, world: Backend) -> None:
+        runyard("prompt", "t", "hello", "--run-id", "r")
+        serve(world, "t", "hi [there]")
+        code, out, _ = runyard("prompt", "t", "hello", "--run-id", "r", "--wait")
+        assert (code, out) == (exit_codes.Exit.OK, "hi [there]\n")
+        assert runyard("prompt", "t", "hello", "--run-id", "r", "--stream")[1] == "hi [there]\n"
+        assert json.loads(runyard("prompt", "t", "hello", "--run-id", "r", "--wait", "--json")[1])["text"] == "hi [there]"
+
+    def test_a_suspended_run_says_what_it_asks(self, runyard: Command, world: Backend) -> None:
+        """H10: and the inbox which agent asks."""
+        prompt = ("prompt", "t", "hello", "--run-id", "r", "--agent", "planner")
+        runyard(*prompt)
+        serve(world, "t", ask="really?")
+        code, out, err = runyard(*prompt, "--wait")
+        assert (code, out) == (exit_codes.Exit.SUSPENDED, "")
+        assert "really?" in err
+        assert "runyard respond t" in err
+        [request] = json.loads(runyard("requests", "--json")[1])["items"]
+        assert request["payload"] == {"question": "really?"}
+        listed = runyard("requests")[1]
+        assert "planner" in listed and "really?" in listed
+        assert runyard("respond", "t", "yes", "--request", request["request_id"])[0] == exit_codes.Exit.OK
+        assert runyard("respond", "t", "no", "--request", request["request_id"])[0] == exit_codes.Exit.CONFLICT
+
+    def test_h8_abort_gives_up_what_waits(self, runyard: Command, world: Backend) -> None:
+        runyard("prompt", "t", "hello", "--run-id", "r")
+        assert runyard("abort", "t", "too late")[:2] == (exit_codes.Exit.OK, "nothing waits\n")
+        serve(world, "t", ask="really?")
+        assert runyard("abort", "t", "too late")[:2] == (exit_codes.Exit.OK, "aborted r\n")
+        assert json.loads(runyard("abort", "t", "too late", "--json")[1]) is None
+
+    def test_a_cancelled_run_is_a_failed_one(self, runyard: Command) -> None:
+        runyard("prompt", "t", "hello", "--run-id", "r")
+        assert runyard("cancel", "t", "r")[1] == "cancelled\n"
+        assert runyard("prompt", "t", "hello", "--run-id", "r", "--wait")[0] == exit_codes.Exit.FAILED_RUN
+
+    def test_the_environment_gives_settings_and_no_options_of_one_call(
+        self, runyard: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RUNYARD_RUN_ID", "from-env")
+        monkeypatch.setenv("RUNYARD_TENANT", "b")
+        assert runyard("prompt", "t", "hello", "--run-id", "r")[1] == "r\n"
+        assert runyard("prompt", "u", "hello")[1] != "from-env\n"
+        monkeypatch.delenv("RUNYARD_TENANT")
+        assert runyard("runs", "show", "t", "r")[0] == exit_codes.Exit.NOT_FOUND
+
+
+class TestReads:
+    def test_every_read_speaks_json(self, runyard: Command, world: Backend) -> None:
+        runyard("prompt", "t", "hello", "--run-id", "r")
+        serve(world, "t")
+        runyard("fork", "t", "f", "--title", "a fork", "--tag", "k=v")
+        for arguments, found in (
+            (("threads", "list"), lambda data: {item["thread_id"] for item in data["items"]} == {"t", "f"}),
+            (("threads", "list", "--parent", "t"), lambda data: data["items"][0]["tags"]["k"] == "v"),
+            (("threads", "show", "f"), lambda data: [one["role"] for one in data["messages"]] == ["user", "assistant"]),
+            (("threads", "tree", "f"), lambda data: len(data["turns"]) == 1 and len(data["threads"]) == 2),
+            (("runs", "list"), lambda data: data["items"][0]["run_id"] == "r"),
+            (("runs", "show", "t", "r"), lambda data: data["status"] == "completed"),
+            (("runs", "explain", "t", "r"), lambda data: isinstance(data["explanation"], str)),
+            (("requests",), lambda data: data["items"] == []),
+            (("runs", "attempts", "t", "r"), lambda data: [one["outcome"] for one in data["items"]] == ["completed"]),
+            (("runs", "dead"), lambda data: data["items"] == []),
+            (("workers", "list"), lambda data: data["items"][0]["state"] == "live"),
+            (("queues", "list"), lambda data: data["items"][0]["workers"] == 1),
+            (
+                ("doctor",),
+                lambda data: data["ok"] and {one["source"] for one in data["settings"]} >= {"environment", "default"},
+            ),
+        ):
+            code, out, err = runyard(*arguments, "--json")
+            assert (code, err) == (exit_codes.Exit.OK, ""), arguments
+            assert found(json.loads(out)), arguments
+
+    def test_watch_as_json_is_a_line_per_event(self, runyard: Command, world: Backend) -> None:
+        runyard("prompt", "t", "hello", "--run-id", "r")
+        serve(world, "t")
+        code, out, _ = runyard("runs", "watch", "t", "r", "--json")
+        assert code == exit_codes.Exit.OK
+        assert [json.loads(line)["type"] for line in out.splitlines()][-1] == "run.completed"
+
+    def test_lists_say_when_they_are_empty(self, runyard: Command) -> None:
+        assert runyard("threads", "list")[2] == "no threads\n"
+        assert runyard("requests")[2] == "no requests wait for a human\n"
+
+    def test_list_continues_after_its_cursor(self, runyard: Command) -> None:
+        for n in range(3):
+            runyard("prompt", f"t{n}", "hello")
+        first = json.loads(runyard("threads", "list", "--limit", "2", "--json")[1])
+        rest = json.loads(runyard("threads", "list", "--limit", "2", "--cursor", first["next"], "--json")[1])
+        assert len(first["items"]) == 2
+        assert len(rest["items"]) == 1
+
+    def test_tree_draws_forks_and_branches(self, runyard: Command, world: Backend) -> None:
+        for n, text in enumerate(("one", "two", "three")):
+            runyard("prompt", "t", text, "--run-id", f"r{n}")
+            serve(world, "t", text.upper())
+        runyard("fork", "t", "f", "--after", "r0")
+        runyard("prompt", "f", "else")
+        serve(world, "f", "ELSE")
+        lines = [re.sub(r"\s+", " ", line).strip() for line in runyard("threads", "tree", "f")[1].splitlines()]
+        assert lines == [
+            "● one → ONE",
+            "├─╮",
+            "● │ two → TWO",
+            "● │ ‹t› three → THREE",
+            "● ‹f› else → ELSE",
+        ]
+
+
+class TestOperations:
+    def test_pause_explain_resume(self, runyard: Command, world: Backend) -> None:
+        """R12."""
+        assert runyard("queues", "pause", "default")[1].startswith("paused since ")
+        runyard("prompt", "t", "hello", "--run-id", "r")
+        serve(world, "t")
+        assert "queue default is paused since" in runyard("runs", "explain", "t", "r")[1]
+        assert "paused since" in runyard("queues", "list")[1]
+        assert runyard("queues", "resume", "default")[1] == "resumed\n"
+        assert runyard("queues", "resume", "default")[1] == "the queue was not paused\n"
+        serve(world, "t")
+        assert json.loads(runyard("runs", "show", "t", "r", "--json")[1])["status"] == "completed"
+
+    def test_drain_by_part_of_an_id(self, runyard: Command, world: Backend) -> None:
+        for worker in ("host-1-aa", "host-2-bb"):
+            asyncio.run(world.workers.register(WorkerInfo(worker_id=worker, queues=["default"], slots=5)))
+        assert runyard("workers", "drain", "host")[0] == exit_codes.Exit.USAGE
+        assert runyard("workers", "drain", "bb")[1] == "host-2-bb\n"
+        states = {one["worker_id"]: one["state"] for one in json.loads(runyard("workers", "list", "--json")[1])["items"]}
+        assert states == {"host-1-aa": "live", "host-2-bb": "draining"}
+        assert "0/5" in runyard("workers", "list")[1]
+
+    def test_a_worker_without_a_port_says_how_to_get_its_stacks(self, runyard: Command, world: Backend) -> None:
+        asyncio.run(world.workers.register(WorkerInfo(worker_id="host-1-aa", queues=["default"])))
+        code, _, err = runyard("workers", "stacks", "aa")
+        assert code == exit_codes.Exit.UNAVAILABLE
+        assert "RUNYARD_METRICS_PORT" in err and "SIGUSR1" in err
+
+    def test_the_history_of_a_run(self, runyard: Command, world: Backend) -> None:
+        runyard("prompt", "t", "hello", "--run-id", "r")
+        assert runyard("runs", "attempts", "t", "r")[2] == "no worker has taken it yet\n"
+        serve(world, "t")
+        head, line = runyard("runs", "attempts", "t", "r")[1].splitlines()
+        assert head.split() == ["FENCE", "OUTCOME", "STARTED", "LASTED", "WORKER", "ERROR"]
+        assert "completed" in line and "hand" in line
+
+    def test_the_doctor_fails_without_workers(self, runyard: Command) -> None:
+        code, out, _ = runyard("doctor")
+        assert code == exit_codes.Exit.FAILED_RUN
+        assert "✗ workers" in out and "runyard worker MODULE:APP" in out
+
+    def test_the_doctor_names_a_setting_that_is_wrong(self, runyard: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RUNYARD_SLOTS", "many")
+        code, out, _ = runyard("doctor")
+        assert code == exit_codes.Exit.FAILED_RUN
+        assert "✗ settings" in out and "RUNYARD_SLOTS" in out
+
+
+class TestGraph:
+    @staticmethod
+    def turn(key: str, parent: str | None = None, thread: str = "t", status: str = "completed") -> graph.Turn:
+        made = datetime(2030, 1, 1, tzinfo=UTC) + timedelta(seconds=int(key))
+        return graph.Turn(key=key, thread_id=thread, created_at=made, parent=parent, status=status)
+
+    def lanes(self, *turns: graph.Turn, full: bool = True) -> list[str]:
+        return [row.lanes for row in graph.draw(turns, full=full)]
+
+    def test_graph_of_one_conversation_has_one_lane(self) -> None:
+        assert self.lanes(self.turn("1"), self.turn("2", "1")) == ["●", "●"]
+
+    def test_three_heirs_and_a_crossing(self) -> None:
+        turns = [
+            self.turn("1"),
+            self.turn("2", "1"),
+            self.turn("3", "1", "f"),
+            self.turn("4", "1", "g"),
+            self.turn("5", "2"),
+            self.turn("6", "2", "h"),
+            self.turn("7", "3", "f"),
+            self.turn("8", "4", "g"),
+        ]
+        assert self.lanes(*turns) == [
+            "●",
+            "├─┬─╮",
+            "● │ │",
+            "├─┼─┼─╮",
+            "│ ● │ │",
+            "│ │ ● │",
+            "● │ │ │",
+            "  │ │ ●",
+            "  ● │",
+            "    ●",
+        ]
+
+    def test_a_lane_that_ended_is_used_again(self) -> None:
+        turns = [self.turn("1"), self.turn("2", "1", "f"), self.turn("3", "1"), self.turn("4", "3"), self.turn("5", "3", "g")]
+        assert self.lanes(*turns) == ["●", "├─╮", "│ ●", "●", "├─╮", "● │", "  ●"]
+
+    def test_a_failed_turn_is_a_side_leaf(self) -> None:
+        turns = [self.turn("1"), self.turn("2", "1", status="failed"), self.turn("3", "1")]
+        assert self.lanes(*turns) == ["●", "├─╮", "│ ✗", "●"]
+
+    def test_long_stretches_are_shortened(self) -> None:
+        turns = [self.turn("0"), *(self.turn(str(n), str(n - 1)) for n in range(1, 30))]
+        rows = graph.draw(turns)
+        assert sum(row.hidden for row in rows) + sum(row.turn is not None for row in rows) == 30
+        assert len(rows) == 8
+        assert len(graph.draw(turns, full=True)) == 30
+
+    def test_a_turn_whose_parent_is_unknown_starts_a_line(self) -> None:
+        assert self.lanes(self.turn("5", "gone")) == ["●"]
+
+
+class TestInit:
+    def test_makes_a_project_that_loads(self, runyard: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert runyard("init", "shop")[0] == exit_codes.Exit.OK
+        assert {path.name for path in (tmp_path / "shop").iterdir()} == {"app.py", "README.md", ".gitignore"}
+        assert "{project}" not in (tmp_path / "shop" / "app.py").read_text() + (tmp_path / "shop" / "README.md").read_text()
+        from runyard.app import App
+
+        space: dict[str, object] = {"__name__": "starter"}
+        exec(compile((tmp_path / "shop" / "app.py").read_text(), "app.py", "exec"), space)
+        assert isinstance(space["app"], App)
+
+    def test_overwrites_nothing(self, runyard: Command, tmp_path: Path) -> None:
+        (tmp_path / "app.py").write_text("mine")
+        assert runyard("init", ".")[0] == exit_codes.Exit.USAGE
+        assert (tmp_path / "app.py").read_text() == "mine"
+        (tmp_path / "file").write_text("")
+        assert runyard("init", "file")[0] == exit_codes.Exit.USAGE
+
+
+class TestHelp:
+    COMMANDS = (
+        "init dev demo worker workers queues doctor migrate prompt respond cancel fork fork-once requests threads runs",
+        "list show tree",
+        "list show watch explain attempts dead redrive delete",
+        "list drain stacks",
+        "list pause resume",
+    )
+
+    def test_lists_every_command(self, runyard: Command) -> None:
+        for group, names in zip(((), ("threads",), ("runs",), ("workers",), ("queues",)), self.COMMANDS, strict=True):
+            out = runyard(*group, "--help")[1]
+            assert all(name in out for name in names.split())
+
+    def test_version_is_printed(self, runyard: Command) -> None:
+        assert re.fullmatch(r"runyard \d+\.\d+.*\n", runyard("--version")[1])
+
+    def test_only_settings_have_an_environment_variable(self) -> None:
+        commands = dict(_commands(typer.main.get_command(app)))
+        variables = {str(option.envvar) for command in commands.values() for option in command.params if option.envvar}
+        worker = {
+            "RUNYARD_POSTGRES_URL",
+            "RUNYARD_REDIS_URL",
+            "RUNYARD_TENANT",
+            "RUNYARD_SLOTS",
+            "RUNYARD_QUEUES",
+            "RUNYARD_GRACE",
+        }
+        api = {"RUNYARD_API_HOST", "RUNYARD_API_PORT", "RUNYARD_API_AUTH"}
+        assert variables == {"RUNYARD_APP"} | worker | api
+        assert {name.removeprefix("RUNYARD_").lower() for name in worker} <= Settings.model_fields.keys()
+        assert {name.removeprefix("RUNYARD_API_").lower() for name in api} <= ApiSettings.model_fields.keys()
+
+
+def _commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _commands(inner, f"{path} {name}")
+
+
+class TestOperate:
+    def test_limits_are_set_listed_and_cleared(self, runyard: Command) -> None:
+        assert runyard("limits", "set", "queued-per-tenant", "5")[0] == exit_codes.Exit.OK
+        assert runyard("limits", "set", "queued_per_tenant", "7", "--for", "acme")[0] == exit_codes.Exit.OK
+        _, out, _ = runyard("limits", "list", "--json")
+        assert [(found["subject"], found["most"]) for found in json.loads(out)] == [(None, 5), ("acme", 7)]
+        assert '"acme"' in runyard("limits", "list")[1]
+        assert runyard("limits", "clear", "queued_per_tenant", "--for", "acme")[2] == ""
+        assert "not set" in runyard("limits", "clear", "queued_per_tenant", "--for", "acme")[2]
+        for wrong in (("queues", "5"), ("queued", "5", "--for", "acme")):
+            code, _, err = runyard("limits", "set", *wrong)
+            assert code == exit_codes.Exit.USAGE and "running_per_agent" in err
+
+    def test_a_full_queue_is_worth_another_try(self, runyard: Command) -> None:
+        runyard("limits", "set", "queued", "0")
+        code, _, err = runyard("prompt", "t", "hi")
+        assert code == exit_codes.Exit.UNAVAILABLE and "queued" in err
+
+    def test_feed_is_printed_and_continued(self, runyard: Command, world: Backend) -> None:
+        for thread in ("one", "two"):
+            runyard("prompt", thread, "hi")
+            serve(world, thread)
+        code, out, err = runyard("feed", "--limit", "1")
+        assert code == exit_codes.Exit.OK and "run.completed" in out and "--cursor" in err
+        lines = [json.loads(line) for line in runyard("feed", "--json")[1].splitlines()]
+        assert [(line["type"], line["thread_id"]) for line in lines] == [("run.completed", "one"), ("run.completed", "two")]
+        [last] = runyard("feed", "--json", "--cursor", lines[0]["cursor"])[1].splitlines()
+        assert json.loads(last) == lines[1]
+        assert runyard("feed", "--cursor", "x")[0] == exit_codes.Exit.USAGE
+
+    def test_usage_is_printed_by_day(self, runyard: Command, world: Backend) -> None:
+        day = datetime.now(UTC).date()
+        assert "no run ended" in runyard("usage")[2]
+        runyard("prompt", "one", "hi")
+        serve(world, "one")
+        code, out, err = runyard("usage", "--since", str(day - timedelta(days=1)))
+        assert code == exit_codes.Exit.OK and "complete until" in err
+        head, *days, total = out.splitlines()
+        assert head.startswith("DAY") and len(days) == 1 and total.split()[:2] == ["total", "1"]
+        found = json.loads(runyard("usage", "--json")[1])
+        assert (found["total"]["runs"], len(found["days"])) == (1, 30)
+        assert json.loads(runyard("usage", "--agent", "nobody", "--json")[1])["total"]["runs"] == 0
+        for wrong in (["--since", "yesterday"], ["--since", "2024-01-01", "--until", "2025-01-01"]):
+            assert runyard("usage", *wrong)[0] == exit_codes.Exit.USAGE

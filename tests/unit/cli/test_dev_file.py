@@ -1,0 +1,170 @@
+"""What a command follows to the servers of a ``runyard dev``, and what ``dev --reset`` removes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runyard.errors import InvalidInputError
+from runyard_api.cli.commands import dev
+from runyard_api.cli.dev import dev_file
+from runyard_backends.embedded import postgres
+
+HERE = dev_file.Deployment(os.getpid(), "postgresql://x", "redis://x", "app:app")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with a deployment, and one below it."""
+    folder = tmp_path / dev_file.FOLDER
+    folder.mkdir(mode=0o700)
+    dev_file.write(folder, HERE)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.fixture
+def stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks is another user than the one who made the files."""
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+
+
+def test_is_for_its_owner_only_and_found_from_below(project: Path) -> None:
+    assert stat.S_IMODE((project / dev_file.FOLDER / dev_file.FILE).stat().st_mode) == 0o600
+    assert dev_file.find(project / "a" / "b") == HERE
+    dev_file.remove(project / dev_file.FOLDER)
+    assert dev_file.find(project / "a" / "b") is None
+
+
+def test_a_dead_owner_is_no_deployment(tmp_path: Path) -> None:
+    dev_file.write(tmp_path, dev_file.Deployment(2**22 + 1, "postgresql://x", "redis://x", "app:app"))
+    assert dev_file.read(tmp_path) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": 1}', '{"pid": "1", "postgres_url": 1, "redis_url": 2, "app": 3}'])
+def test_a_broken_file_is_no_deployment(tmp_path: Path, text: str) -> None:
+    file = tmp_path / dev_file.FILE
+    file.write_text(text)
+    file.chmod(0o600)
+    assert dev_file.read(tmp_path) is None
+
+
+def test_dev_file_of_another_user_is_not_followed(project: Path, stranger: None) -> None:
+    """Prompts would go to the stranger's server. The message says what to do."""
+    with pytest.raises(InvalidInputError, match=r"belongs to another user.*RUNYARD_POSTGRES_URL"):
+        dev_file.find(project / "a" / "b")
+
+
+@pytest.mark.parametrize("name", [".", dev_file.FILE])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_dev_file_that_others_may_write_is_not_followed(project: Path, name: str, mode: int) -> None:
+    path = project / dev_file.FOLDER / name
+    path.chmod(stat.S_IMODE(path.stat().st_mode) | mode)
+    with pytest.raises(InvalidInputError, match=r"can be changed by others.*chmod"):
+        dev_file.find(project)
+
+
+def test_a_link_is_not_followed(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Neither to a folder nor to a file: what it leads to may be anything of the caller's."""
+    other = tmp_path_factory.mktemp("other")
+    (other / dev_file.FOLDER).symlink_to(project / dev_file.FOLDER)
+    with pytest.raises(InvalidInputError, match="link"):
+        dev_file.find(other)
+    (other / dev_file.FOLDER).unlink()
+    (other / dev_file.FOLDER).mkdir(mode=0o700)
+    (other / dev_file.FOLDER / dev_file.FILE).symlink_to(project / dev_file.FOLDER / dev_file.FILE)
+    with pytest.raises(InvalidInputError, match="link"):
+        dev_file.find(other)
+
+
+def test_dev_file_above_the_home_folder_is_not_followed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: project / "a")
+    assert dev_file.find(project / "a" / "b") is None
+    assert dev_file.find(project) == HERE
+    monkeypatch.setattr(Path, "home", lambda: project)
+    assert dev_file.find(project / "a" / "b") == HERE
+
+
+def test_dev_file_on_another_file_system_is_not_followed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount may be somebody else's."""
+    monkeypatch.setattr(dev_file, "_device", lambda folder: len(folder.parts) > len(project.parts))
+    assert dev_file.find(project / "a" / "b") is None
+    assert dev_file.find(project) == HERE
+
+
+def test_dev_makes_nothing_in_a_folder_of_another_user(project: Path, stranger: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    for reset in (False, True):
+        with pytest.raises(InvalidInputError, match="belongs to another user"):
+            dev.dev(None, reset=reset)  # type: ignore[arg-type]
+    assert (project / dev_file.FOLDER / dev_file.FILE).exists()
+
+
+class TestReset:
+    @pytest.fixture
+    def area(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+        """A cluster elsewhere, as for a server that runs under another user id."""
+        places = tmp_path / "var"
+        places.mkdir()
+        monkeypatch.setattr(postgres, "PLACES", (str(places),))
+        made = places / "runyard-x1"
+        (made / "data").mkdir(parents=True)
+        (made / "data" / "words").write_text("of people")
+        yield made
+
+    @pytest.fixture
+    def home(self, tmp_path: Path) -> Path:
+        home = tmp_path / "postgres"
+        home.mkdir()
+        return home
+
+    def test_the_link_is_followed(self, area: Path, home: Path) -> None:
+        (home / "cluster").symlink_to(area)
+        postgres.forget_cluster(home)
+        assert not area.exists() and not (home / "cluster").is_symlink()
+
+    def test_forgetting_a_cluster_that_is_not_there_does_nothing(self, home: Path) -> None:
+        postgres.forget_cluster(home)
+        (home / "cluster").mkdir()
+        postgres.forget_cluster(home)
+        (home / "cluster").rmdir()
+        (home / "cluster").symlink_to(home / "gone")
+        postgres.forget_cluster(home)
+
+    def test_a_link_to_something_else_is_not(self, area: Path, home: Path, tmp_path: Path) -> None:
+        """A link of another user's making, or one to what is no area of ours: nothing of it is removed."""
+        precious = tmp_path / "precious"
+        (precious / "data").mkdir(parents=True)
+        (area.parent / "other").mkdir()
+        (area.parent / "runyard-y2").symlink_to(precious)
+        for target in (
+            precious,
+            area.parent,
+            area / "data",
+            area / ".." / "..",
+            area.parent / "other",
+            area.parent / "runyard-y2",
+        ):
+            (home / "cluster").symlink_to(target)
+            postgres.forget_cluster(home)
+            assert (precious / "data").exists() and (area / "data" / "words").exists() and (area.parent / "other").exists()
+            (home / "cluster").unlink(missing_ok=True)
+
+    def test_nor_one_to_what_belongs_to_somebody_else(
+        self, area: Path, home: Path, monkeypatch: pytest.MonkeyPatch, stranger: None
+    ) -> None:
+        (home / "cluster").symlink_to(area)
+        postgres.forget_cluster(home)
+        assert (area / "data" / "words").exists()
+
+    def test_links_inside_the_data_folder_are_not_followed(self, area: Path, home: Path, tmp_path: Path) -> None:
+        """The server's user may have put them there."""
+        (tmp_path / "kept").mkdir()
+        (area / "data" / "out").symlink_to(tmp_path / "kept")
+        (home / "cluster").symlink_to(area)
+        postgres.forget_cluster(home)
+        assert (tmp_path / "kept").exists() and not area.exists()

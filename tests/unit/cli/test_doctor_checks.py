@@ -1,0 +1,96 @@
+"""What the doctor makes of what it sees: each thing that can be wrong is found, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from runyard.ports.workers import QueueInfo, WorkerInfo
+from runyard_api.cli.commands import doctor_checks
+from runyard_api.cli.commands.doctor import without_password
+from runyard_api.cli.commands.doctor_checks import Finding
+from runyard_backends.postgres.health import PostgresFacts
+from runyard_backends.redis.health import RedisFacts
+
+POSTGRES = PostgresFacts(
+    version="17.2",
+    in_recovery=False,
+    fsync="on",
+    synchronous_commit="on",
+    max_connections=97,
+    connections=9,
+    clock_ahead=0.001,
+    round_trip=0.0004,
+    schema=10,
+    schema_trouble=None,
+    leader="w",
+)
+REDIS = RedisFacts("Valkey 8.1", "master", 0, "noeviction", True, -0.002, 0.0002)
+WORKER = WorkerInfo(worker_id="w", queues=["default"], app_version="1", slots=9, silent_for=0.4)
+NOW = datetime.now(UTC)
+
+
+def levels(found: Finding | Iterable[Finding]) -> dict[str, str]:
+    return {one.about: one.level for one in ([found] if isinstance(found, Finding) else found)}
+
+
+def test_healthy_deployment_has_no_findings() -> None:
+    found = [
+        *doctor_checks.of_postgres(POSTGRES),
+        *doctor_checks.of_redis(REDIS),
+        doctor_checks.of_clocks(POSTGRES, REDIS),
+        doctor_checks.of_connections(POSTGRES, [WORKER], 10),
+        *doctor_checks.of_workers([WORKER], "w"),
+        *doctor_checks.of_queues([QueueInfo(queue="default", queued=3, oldest=2.0, workers=1)]),
+    ]
+    assert set(levels(found).values()) == {"ok"}
+    assert not any(finding.do for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("found", "about", "level"),
+    [
+        (doctor_checks.of_postgres(replace(POSTGRES, in_recovery=True)), "postgres", "fail"),
+        (doctor_checks.of_postgres(replace(POSTGRES, schema=9, schema_trouble="too old")), "schema", "fail"),
+        (doctor_checks.of_postgres(replace(POSTGRES, fsync="off")), "durability", "warn"),
+        (doctor_checks.of_postgres(replace(POSTGRES, synchronous_commit="off")), "durability", "warn"),
+        (doctor_checks.of_connections(POSTGRES, [WORKER] * 7, 10), "connections", "warn"),
+        (doctor_checks.of_connections(POSTGRES, [WORKER] * 8, 10), "connections", "fail"),
+        (doctor_checks.of_redis(replace(REDIS, role="slave")), "redis", "fail"),
+        (doctor_checks.of_redis(replace(REDIS, eviction="allkeys-lru", maxmemory=2**30)), "eviction", "warn"),
+        (doctor_checks.of_clocks(replace(POSTGRES, clock_ahead=-3.0), REDIS), "clocks", "warn"),
+        (doctor_checks.of_clocks(POSTGRES, replace(REDIS, clock_ahead=3.0)), "clocks", "warn"),
+        (doctor_checks.of_workers([], None), "workers", "fail"),
+        (doctor_checks.of_workers([replace(WORKER, dead_at=NOW)], None), "workers", "fail"),
+        (doctor_checks.of_workers([WORKER], None), "leader", "fail"),
+        (doctor_checks.of_workers([replace(WORKER, silent_for=9.0)], "w"), "workers", "warn"),
+        (doctor_checks.of_workers([WORKER, replace(WORKER, app_version="2")], "w"), "versions", "warn"),
+        (doctor_checks.of_queues([QueueInfo(queue="gpu", queued=1, oldest=1.0)]), "queues", "fail"),
+        (doctor_checks.of_queues([QueueInfo(queue="gpu", queued=1, oldest=1.0, paused_at=NOW)]), "queues", "warn"),
+        (doctor_checks.of_queues([QueueInfo(queue="a", queued=1, oldest=61.0, workers=1)]), "oldest run", "warn"),
+    ],
+)
+def test_each_problem_is_found_with_its_remedy(found: Finding | Iterable[Finding], about: str, level: str) -> None:
+    listed = [found] if isinstance(found, Finding) else list(found)
+    [trouble] = [one for one in listed if one.about == about and one.level != "ok"]
+    assert trouble.level == level and trouble.do
+
+
+@pytest.mark.parametrize(("queued", "says"), [(1, "1 run waits"), (2, "2 runs wait")])
+@pytest.mark.parametrize("paused_at", [None, NOW])
+def test_a_count_agrees_with_its_noun(queued: int, says: str, paused_at: datetime | None) -> None:
+    [finding, _] = doctor_checks.of_queues([QueueInfo(queue="gpu", queued=queued, oldest=1.0, paused_at=paused_at)])
+    assert says in finding.says
+
+
+def test_dead_workers_hold_no_connections() -> None:
+    assert levels(doctor_checks.of_connections(POSTGRES, [replace(WORKER, dead_at=NOW)] * 99, 10)) == {"connections": "ok"}
+
+
+def test_passwords_are_not_shown() -> None:
+    assert without_password("postgresql://me:secret@host:5432/db?x=1") == "postgresql://me:***@host:5432/db?x=1"
+    assert without_password("redis://:secret@host/0") == "redis://:***@host/0"
+    assert without_password("redis://host/0") == "redis://host/0"

@@ -1,0 +1,53 @@
+"""House rules for SQL: where a function stands, how long it may be, and that files and statements say what they are for."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import runyard_backends.postgres
+from runyard_backends.postgres.database import statements
+
+PACKAGE = Path(runyard_backends.postgres.__file__).parent
+FILES = sorted((PACKAGE / "functions").glob("*.sql"))
+MIGRATIONS = sorted((PACKAGE / "migrations").glob("*.sql"))
+FUNCTION = re.compile(
+    r"^CREATE OR REPLACE FUNCTION runyard\.(\w+)\(.*?(?:^END \$\$;|^\$\$;|RETURN \d+;)$", re.DOTALL | re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("path", [*FILES, *MIGRATIONS], ids=lambda path: path.stem)
+def test_a_file_says_what_it_is_for_and_is_short(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert re.match(r"-- [A-Z]", text)
+    assert text.count("\n") < 250
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_of_functions_can_be_applied_again(path: Path) -> None:
+    """It holds functions and their triggers, and replaces them."""
+    text = re.sub(r"^--[^\n]*\n", "", FUNCTION.sub("", path.read_text("utf-8")), flags=re.MULTILINE)
+    rest = [statement for statement in text.split(";") if statement.strip()]
+    assert [statement for statement in rest if not statement.strip().startswith("CREATE OR REPLACE TRIGGER ")] == []
+
+
+def test_a_function_stands_in_one_file_and_fits_a_screen() -> None:
+    found = [match for path in FILES for match in FUNCTION.finditer(path.read_text("utf-8"))]
+    assert len(found) > 150
+    assert [name for name, count in Counter(match[1] for match in found).items() if count > 1] == []
+    assert {match[1]: match[0].count("\n") + 1 for match in found if match[0].count("\n") >= 80} == {}
+
+
+def test_migrations_make_no_function_but_those_that_a_table_needs() -> None:
+    """A constraint's function belongs to its table: another text would say something else of rows that are there."""
+    made = [name for path in MIGRATIONS for name in re.findall(r"FUNCTION runyard\.(\w+)\(", path.read_text("utf-8"))]
+    assert sorted(set(made)) == ["run_is_sound"]
+
+
+def test_a_statement_says_what_it_answers() -> None:
+    parts = re.split(r"^-- name: (\w+)\n", (PACKAGE / "queries.sql").read_text("utf-8"), flags=re.MULTILINE)
+    assert [name for name, part in zip(parts[1::2], parts[2::2], strict=True) if not re.match(r"-- [A-Z].*\n", part)] == []
+    assert not [name for name, statement in statements().items() if "--" in statement]

@@ -1,0 +1,54 @@
+"""Loading threads does not keep Python from finding garbage."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from runyard.support.garbage_collector import FULL_COLLECTION_MESSAGES, MIN_MESSAGES, held_back, settle
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture(params=["a program", "a process that serves"])
+def process(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = gc.get_threshold()
+    if request.param == "a process that serves":
+        settle()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("process")
+@pytest.mark.parametrize(("messages", "loads"), [(3, 40_000), (MIN_MESSAGES, 3 * FULL_COLLECTION_MESSAGES // MIN_MESSAGES)])
+def test_garbage_between_two_loads_is_found(messages: int, loads: int) -> None:
+    """Whether threads are short or long: cycles of a worker that only loads are gone without anybody's asking."""
+    left = []
+    for _ in range(loads):
+        with held_back(messages):
+            made = [Cycle() for _ in range(messages)]
+        left += [weakref.ref(one) for one in made[:1]]
+        del made
+    assert sum(one() is not None for one in left) < loads / 2
+
+
+def test_the_collector_is_as_it_was() -> None:
+    """Also after an error; and where the host has turned it off."""
+    with pytest.raises(ZeroDivisionError), held_back(MIN_MESSAGES):
+        assert not gc.isenabled()
+        raise ZeroDivisionError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with held_back(MIN_MESSAGES):
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

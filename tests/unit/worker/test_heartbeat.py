@@ -1,0 +1,39 @@
+"""What keeps a worker's claims alive, and what stops it from doing so (W3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from runyard.worker import heartbeat
+from runyard.worker.heartbeat import CUT_OFF_SECONDS, HeartbeatState
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now[0])
+    return now
+
+
+def pulse_of(watchdog: float = 30.0) -> HeartbeatState:
+    def nothing(_: object) -> None: ...
+
+    return HeartbeatState(lambda worker_id: [], on_dead=nothing, on_reply=nothing, watchdog=watchdog)
+
+
+def test_a_main_loop_that_is_silent_beyond_the_watchdog_is_as_good_as_stopped(clock: list[float]) -> None:
+    """W3: user code may block the loop up to the watchdog's limit; then it counts as SIGSTOP."""
+    heartbeat_state = pulse_of(watchdog=5)
+    clock[0] += 4.9
+    assert not heartbeat_state.silent
+    clock[0] += 0.2
+    assert heartbeat_state.silent
+    heartbeat_state.turn()
+    assert not heartbeat_state.silent
+
+
+def test_without_a_heartbeat_locks_are_left_to_run_out(clock: list[float]) -> None:
+    """A run that was taken over must not stay locked by the worker that had it."""
+    heartbeat_state = pulse_of()
+    clock[0] += CUT_OFF_SECONDS + 0.1
+    assert heartbeat_state.cut_off
