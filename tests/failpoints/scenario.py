@@ -29,8 +29,8 @@ T = TypeVar("T")
 THREAD: Final = "t"
 UNHEARD: Final = "unheard"
 GIVEN_UP: Final = "given-up"
-WAIT: Final = 40.0
-"""Seconds that a run may take, with all that befalls it."""
+WAIT: Final = 150.0
+"""Seconds that a run may take: two crashes and their discovery take up to 18, and four times that beside other tests."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from tests.failpoints.wires import Thief, of_postgres, of_redis
 from tests.support.agents.sweep import EFFECTS, MENDED
 from tests.support.process_nursery import Child, Nursery
 
-pytestmark = pytest.mark.xdist_group("failpoints")
+pytestmark = [pytest.mark.xdist_group("failpoints"), pytest.mark.timeout(600)]
 
 Role: TypeAlias = Literal["worker", "driver"]
 
@@ -36,6 +36,9 @@ ROLES: Final[tuple[Role, ...]] = ("worker", "driver")
 
 AT_ONCE: Final = 15
 """Cases that are under way together, each with a database of Postgres and one of Redis."""
+
+CASE_SECONDS: Final = 300.0
+"""Seconds that one case may take on a loaded machine."""
 
 LATE: Final = ("workers.drain", "workers.leave")
 """What a worker says when it stops."""
@@ -131,6 +134,12 @@ class Place:
         self.directory.mkdir()
         self.fired, self.effects = self.directory / "fired", self.directory / "effects"
 
+    def log(self, role: Role) -> Path:
+        return self.directory / f"{role}.log"
+
+    def end_of_log(self, role: Role) -> str:
+        return self.log(role).read_text()[-2000:]
+
     def env(self, role: Role, rule: str | None) -> dict[str, str]:
         return {
             "RUNYARD_POSTGRES_URL": self.postgres,
@@ -192,7 +201,7 @@ class Lab:
     async def play(self, case: Case) -> None:
         async with (
             self.place(case) as place,
-            asyncio.timeout(80),
+            asyncio.timeout(CASE_SECONDS),
             Client.connect(place.postgres, redis=place.redis) as client,
         ):
             # Somebody who is silent, so that the leader has one to declare dead.
@@ -211,7 +220,7 @@ class Lab:
 
         async def start(role: Role) -> Child:
             rule = rules[role].pop(0) if rules[role] else None
-            return await self.nursery.fork(role, place.env(role, rule), place.directory / f"{role}.log")
+            return await self.nursery.fork(role, place.env(role, rule), place.log(role))
 
         children: dict[Role, Child] = {"driver": await start("driver"), "worker": await start("worker")}
         try:
@@ -219,7 +228,7 @@ class Lab:
                 await asyncio.wait([child.ended for child in children.values()], return_when=asyncio.FIRST_COMPLETED)
                 for role, child in children.items():
                     if child.code is not None and not (role == "driver" and child.code == 0):
-                        assert child.code == -signal.SIGKILL, f"the {role} ended by itself: see {place.directory}"
+                        assert child.code == -signal.SIGKILL, f"the {role} ended by itself: {place.end_of_log(role)}"
                         deaths += role == "worker"
                         children[role] = await start(role)
             children["worker"].signal(signal.SIGTERM)
@@ -227,7 +236,7 @@ class Lab:
                 children["worker"] = await start("worker")
                 await until(lambda: _registered(client, children["worker"]), 20)
                 children["worker"].signal(signal.SIGTERM)
-            assert children["worker"].code in (0, -signal.SIGKILL), f"not drained: see {place.directory}"
+            assert children["worker"].code in (0, -signal.SIGKILL), f"not drained: {place.end_of_log('worker')}"
         finally:
             for child in children.values():
                 child.signal(signal.SIGKILL)
