@@ -20,7 +20,7 @@ from runyard.execution.executor import Execution
 from runyard.ports.results import Ended
 from runyard.ports.scheduling import Job
 from runyard.ports.stores import Backend, WebhookSender
-from runyard.ports.workers import Retention
+from runyard.ports.workers import DEFAULT_GRACE_SECONDS, DEFAULT_SLOTS, DEFAULT_WATCHDOG_SECONDS, Retention
 from runyard.worker.claim_loop import KINDS
 from runyard.worker.heartbeat import Connect
 from runyard.worker.isolation import Isolation
@@ -55,9 +55,9 @@ class ArqWorker(arq.worker.Worker):
         backend: Backend,
         *,
         queues: Sequence[str] | None = None,
-        slots: int = 1000,
-        grace: float = 20.0,
-        watchdog: float = 30.0,
+        slots: int = DEFAULT_SLOTS,
+        grace: float = DEFAULT_GRACE_SECONDS,
+        watchdog: float = DEFAULT_WATCHDOG_SECONDS,
         connect: Connect | None = None,
         retention: Retention | None = None,
         address: str | None = None,

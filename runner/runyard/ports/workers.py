@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Final
 
 from ..domain.runs import VersionPolicy
 from .scheduling import Job
+
+DEFAULT_SLOTS: Final = 1000
+"""Runs that a worker executes at once."""
+DEFAULT_GRACE_SECONDS: Final = 20.0
+"""Seconds in which a stopping worker lets its runs finish."""
+DEFAULT_WATCHDOG_SECONDS: Final = 30.0
+"""Seconds for which user code may block a worker's main loop."""
 
 
 @dataclass(frozen=True, slots=True)

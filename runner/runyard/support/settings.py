@@ -6,14 +6,17 @@ import base64
 import binascii
 from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ..domain.webhooks import WebhookPolicy
 from ..ports.results import PAGE_BYTES
-from ..ports.workers import Retention
+from ..ports.workers import DEFAULT_GRACE_SECONDS, DEFAULT_SLOTS, DEFAULT_WATCHDOG_SECONDS, Retention
+
+RETENTION: Final = Retention()
+WEBHOOKS: Final = WebhookPolicy()
 
 
 class FetchSettings(BaseSettings):
@@ -66,11 +69,11 @@ class Settings(FetchSettings):
     listen_url: str | None = None
     tenant: str = ""
     queues: Annotated[list[str] | None, NoDecode] = None
-    slots: int = Field(1000, ge=1)
-    grace: float = Field(20.0, ge=0)
-    watchdog: float = Field(30.0, gt=0)
-    feed_retention: float = Field(7 * 86400.0, gt=0)
-    result_retention: float = Field(7 * 86400.0, gt=0)
+    slots: int = Field(DEFAULT_SLOTS, ge=1)
+    grace: float = Field(DEFAULT_GRACE_SECONDS, ge=0)
+    watchdog: float = Field(DEFAULT_WATCHDOG_SECONDS, gt=0)
+    feed_retention: float = Field(RETENTION.feed.total_seconds(), gt=0)
+    result_retention: float = Field(RETENTION.results.total_seconds(), gt=0)
     min_pool_size: int = Field(1, ge=0)
     max_pool_size: int = Field(10, ge=1)
     page_bytes: int = Field(PAGE_BYTES, ge=1)
@@ -80,9 +83,9 @@ class Settings(FetchSettings):
     metrics_host: str = "0.0.0.0"
     remote_stacks: bool = False
     webhook_secret: SecretStr | None = None
-    webhook_tries: int = Field(12, ge=1)
-    webhook_timeout: float = Field(10.0, gt=0, le=60)
-    webhook_backoff: float = Field(5.0, gt=0)
+    webhook_tries: int = Field(WEBHOOKS.tries, ge=1)
+    webhook_timeout: float = Field(WEBHOOKS.timeout, gt=0, le=60)
+    webhook_backoff: float = Field(WEBHOOKS.backoff, gt=0)
     webhook_allow_private: Annotated[list[IPv4Network | IPv6Network], NoDecode] = Field(default_factory=list)
 
     @property

@@ -15,6 +15,7 @@ from ..ports.results import Ended
 from ..ports.scheduling import Delivery, Job
 from ..ports.stores import Backend
 from ..ports.workers import WorkerInfo
+from ..worker.cancels import follow_cancel_hints
 from ..worker.claim_loop import ClaimLoop
 from ..worker.effects_sender import EffectsSender
 from ..worker.slots import Slots
@@ -175,9 +176,7 @@ class HarnessWorker:
         await self._backend.scheduler.rouse(self.worker_id)
 
     async def _follow_cancel_hints(self) -> None:
-        async for ref in self._backend.scheduler.cancel_hints():
-            if (execution := self._slots.execution(ref)) is not None:
-                execution.stop(Stop.CANCEL)
+        await follow_cancel_hints(self._backend.scheduler, lambda ref: self._slots.execution(ref))
 
     async def _follow_notifications(self) -> None:
         async for effects in self._backend.notifications():

@@ -15,18 +15,26 @@ import structlog
 
 from ..app import App
 from ..domain.webhooks import WebhookPolicy
-from ..errors import BackendUnavailableError, RunyardError, WorkerDeadError
+from ..errors import BackendUnavailableError, WorkerDeadError
 from ..events.writer import EventWriter
 from ..execution.executor import CLEANUP_SECONDS, Stop, WorkerServices
-from ..ports.refs import AttemptToken
 from ..ports.stores import Backend, WebhookSender
-from ..ports.workers import HeartbeatReply, Retention, WorkerInfo
+from ..ports.workers import (
+    DEFAULT_GRACE_SECONDS,
+    DEFAULT_SLOTS,
+    DEFAULT_WATCHDOG_SECONDS,
+    HeartbeatReply,
+    Retention,
+    WorkerInfo,
+)
 from ..support import metrics
 from ..support.store_retries import jittered
 from ..worker.effects_sender import EffectsSender
+from .cancels import follow_cancel_hints, stop_cancelled
 from .claim_loop import KINDS, ClaimLoop, Dispatch, execute
 from .heartbeat import Connect, HeartbeatState, HeartbeatThread, keep_alive
 from .isolation import Isolation
+from .lost_tasks import LostTaskDetector
 from .queue_metrics import QueueMetrics
 from .reconciler import Reconciler
 from .slots import Slots
@@ -70,9 +78,9 @@ class Worker:
         backend: Backend,
         *,
         queues: Sequence[str] | None = None,
-        slots: int = 1000,
-        grace: float = 20.0,
-        watchdog: float = 30.0,
+        slots: int = DEFAULT_SLOTS,
+        grace: float = DEFAULT_GRACE_SECONDS,
+        watchdog: float = DEFAULT_WATCHDOG_SECONDS,
         connect: Connect | None = None,
         address: str | None = None,
         dispatch: Dispatch = execute,
@@ -98,7 +106,6 @@ class Worker:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._registrations: set[asyncio.Task[None]] = set()
-        self._suspects: set[AttemptToken] = set()
         self._heartbeat_state = HeartbeatState(
             self.slots.held,
             on_dead=lambda worker_id: self.loop.call_soon_threadsafe(self._on_dead, worker_id),
@@ -116,6 +123,7 @@ class Worker:
             kinds=kinds,
             isolation=isolation,
         )
+        self._lost_tasks = LostTaskDetector(backend, self.slots, self.claim_loop, self.effects_sender)
         self.reconciler = Reconciler(backend, lambda: self.worker_id, self.effects_sender.carry_out, retention or Retention())
         self.queue_metrics = QueueMetrics(backend.queues, lambda: self.reconciler.leading)
         self._loops: list[Callable[[], Awaitable[None]]] = [self.reconciler.run, self.queue_metrics.run]
@@ -264,9 +272,7 @@ class Worker:
             await asyncio.sleep(TURN_SECONDS)
 
     async def _follow_cancel_hints(self) -> None:
-        async for ref in self.backend.scheduler.cancel_hints():
-            if (execution := self.slots.execution(ref)) is not None:
-                execution.stop(Stop.CANCEL)
+        await follow_cancel_hints(self.backend.scheduler, self.slots.execution)
 
     async def _follow_notifications(self) -> None:
         """Admit runs that hosts accepted in transactions of their own, when these commit."""
@@ -279,31 +285,8 @@ class Worker:
         while True:
             await asyncio.sleep(INSPECT_SECONDS)
             worker_id = self.worker_id
-            suspects = {attempt for attempt in await self.backend.workers.running(worker_id) if self._vanished(attempt)}
-            for attempt in suspects & self._suspects:
-                await self._release_lost(attempt)
-            self._suspects = suspects - self._suspects
-            for ref in await self.backend.workers.cancelling(worker_id):
-                if (execution := self.slots.execution(ref)) is not None:
-                    execution.stop(Stop.CANCEL)
-
-    def _vanished(self, attempt: AttemptToken) -> bool:
-        execution = self.slots.execution(attempt.ref)
-        if attempt.ref in self.claim_loop.claiming:
-            return False
-        return execution is None or execution.attempt.fence != attempt.fence
-
-    async def _release_lost(self, attempt: AttemptToken) -> None:
-        log.error("task_lost", run_id=attempt.run_id, fence=attempt.fence)
-        metrics.LOST_TASKS.inc()
-        try:
-            ended = await self.backend.runs.release(attempt, first_event=None)
-        except BackendUnavailableError:
-            raise
-        except RunyardError as error:
-            log.info("attempt_superseded", run_id=attempt.run_id, error=str(error))
-        else:
-            self.effects_sender.carry_out(ended.effects)
+            await self._lost_tasks.check(worker_id)
+            await stop_cancelled(self.backend.workers, worker_id, self.slots.execution)
 
     async def _drain(self, taking: asyncio.Task[None]) -> None:
         """Let runs finish, then release them. ``taking`` ends at a stop, except for a claim whose server does not answer."""

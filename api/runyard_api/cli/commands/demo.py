@@ -81,9 +81,9 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="runyard-demo-") as folder, private_servers(None) as (postgres_url, redis_url):
         migrate.run(postgres_url)
         log = Path(folder) / "workers.log"
-        with WorkerProcesses(APP, WORKERS, postgres_url, redis_url, log=log) as crew:
+        with WorkerProcesses(APP, WORKERS, postgres_url, redis_url, log=log) as pool:
             try:
-                asyncio.run(_play(stage, crew, postgres_url, redis_url))
+                asyncio.run(_play(stage, pool, postgres_url, redis_url))
             except BaseException:
                 stage.console.print(f"[red]end of the workers' log:[/]\n{escape(_tail(log))}")
                 raise
@@ -98,10 +98,10 @@ def demo(
     )
 
 
-async def _play(stage: Stage, crew: WorkerProcesses, postgres_url: str, redis_url: str) -> None:
+async def _play(stage: Stage, pool: WorkerProcesses, postgres_url: str, redis_url: str) -> None:
     tenant = f"demo-{secrets.token_hex(4)}"  # a configured database may have other tenants
     async with Client.connect(postgres_url, redis=redis_url, tenant=tenant) as client:
-        await ready(client, crew)
+        await ready(client, pool)
         stage.say(f"Postgres, Redis and {WORKERS} worker processes are up.")
         stage.say(f"[bright_black]{escape(CAST)}[/]")
         await tour.prompt(stage, client)
@@ -110,7 +110,7 @@ async def _play(stage: Stage, crew: WorkerProcesses, postgres_url: str, redis_ur
         await tour.approval(stage, client)
         await tour.probe(stage, client)
         await tour.measure(stage, client)
-        await tour.crash(stage, client, crew)
+        await tour.crash(stage, client, pool)
         stage.chapter("The family", "runyard threads tree trip")
         for line in threads.tree_lines(await thread_tree.collect(client, tour.THREAD)):
             stage.console.print(f"   {line}", no_wrap=True, overflow="ellipsis")

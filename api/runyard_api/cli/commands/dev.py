@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,9 +20,9 @@ from runyard.errors import BackendUnavailableError, InvalidInputError
 from .. import deployment
 from ..dev import dev_file
 from ..dev.api_process import ApiProcess
-from ..dev.processes import OwnedProcess
 from ..dev.servers import forget, private_servers
 from ..dev.user_program import user_program
+from ..dev.watch import watch
 from ..dev.worker_processes import WorkerProcesses, ready
 from ..view import output
 from ..view.output import escape
@@ -71,74 +70,34 @@ def dev(
         migrate.run(postgres_url)
         dev_file.write(folder, dev_file.Deployment(os.getpid(), postgres_url, redis_url, app))
         stack.callback(dev_file.remove, folder)
-        crew = stack.enter_context(WorkerProcesses(app, workers, postgres_url, redis_url))
+        pool = stack.enter_context(WorkerProcesses(app, workers, postgres_url, redis_url))
         api = stack.enter_context(ApiProcess(postgres_url, redis_url, port))
-        _wait_for(crew, console, postgres_url, redis_url)
-        crowd = output.count(workers, "worker", "workers")
-        console.print(f"[green]●[/] serving [bold]{escape(app)}[/] with {crowd}; Ctrl-C stops")
+        _wait_for(pool, console, postgres_url, redis_url)
+        count = output.count(workers, "worker", "workers")
+        console.print(f"[green]●[/] serving [bold]{escape(app)}[/] with {count}; Ctrl-C stops")
         if not command:
             console.print('[bright_black]  in a second terminal, in this folder: runyard prompt t1 "hello" --wait[/]')
         console.print(f"[bright_black]  HTTP API, for programs of this machine: {api.url}[/]")
         program = stack.enter_context(user_program(command or (), postgres_url, redis_url))
         code = 0
         try:
-            code = _watch(crew, api, program, console, reload=reload)
+            code = watch(pool, api, program, console, reload=reload)
         except KeyboardInterrupt:
             console.print("\n[bright_black]stopping; the data stays in .runyard/[/]")
     raise typer.Exit(code)
 
 
-def _wait_for(crew: WorkerProcesses, console: Console, postgres_url: str, redis_url: str) -> None:
+def _wait_for(pool: WorkerProcesses, console: Console, postgres_url: str, redis_url: str) -> None:
     """Wait until the workers report. Print a line if they do not: the watch starts them again once the app is mended."""
 
     async def go() -> None:
         async with Client.connect(postgres_url, redis=redis_url) as client:
-            await ready(client, crew)
+            await ready(client, pool)
 
     try:
         deployment.wait(go())
     except BackendUnavailableError as error:
         console.print(f"[red]●[/] {escape(error.message)}")
-
-
-def _watch(crew: WorkerProcesses, api: ApiProcess, program: OwnedProcess | None, console: Console, *, reload: bool) -> int:
-    """Replace processes that died, and all workers when a file changed, until Ctrl-C or the end of ``program``.
-
-    Returns the exit code of ``program``.
-    """
-    pause = 0.0
-    for changed in _changes(reload):
-        if program is not None and (code := program.exit_code) is not None:
-            return code if code >= 0 else 128 - code
-        if changed:
-            console.print(f"[yellow]↻[/] {escape(', '.join(changed))} changed; restarting the workers")
-            crew.replace()
-            pause = 0.0
-            continue
-        if (ended := api.revive()) is not None:
-            console.print(f"[red]●[/] the HTTP API ended with code {ended}; started again")
-        if codes := crew.dead():
-            pause = min(pause * 2 or 0.5, 10.0)
-            again = "when a file changes" if reload else f"in {pause:g} s"
-            console.print(f"[red]●[/] a worker ended with code {codes[0]}; starting it again {again}")
-        if not reload and len(crew.processes) < crew.count:
-            time.sleep(pause)
-            crew.start()
-    raise AssertionError("the iterator over changes ended")
-
-
-def _changes(reload: bool) -> Iterator[list[str]]:
-    """Yield the names of changed files as they change, and an empty list about twice a second."""
-    if not reload:
-        while True:
-            time.sleep(0.5)
-            yield []
-    from watchfiles import PythonFilter, watch
-
-    here = Path.cwd()
-    ignore = PythonFilter(ignore_paths=[here / dev_file.FOLDER])
-    for changes in watch(here, watch_filter=ignore, rust_timeout=500, yield_on_timeout=True, raise_interrupt=True):
-        yield sorted({os.path.relpath(path, here) for _, path in changes})
 
 
 def _check_free(folder: Path) -> None:

@@ -105,7 +105,7 @@ async def probe(stage: Stage, client: Client) -> None:
     stage.check(await _texts(client, THREAD) == before, "the probe wrote to no thread")
 
 
-async def crash(stage: Stage, client: Client, crew: WorkerProcesses) -> None:
+async def crash(stage: Stage, client: Client, pool: WorkerProcesses) -> None:
     stage.chapter("A crash", "kill -9 of the worker in mid-run")
     handle = await client.enqueue(THREAD, "Settle the bill", "bill")
     await _until(handle, "message.completed", role="tool")
@@ -122,7 +122,7 @@ async def crash(stage: Stage, client: Client, crew: WorkerProcesses) -> None:
     stage.check(result.ok and moved and result.run.attempt == 2, "the run finished on the other worker")
     calls = sum(len(message.tool_calls) for message in result.messages)
     stage.check((calls, len(_results(result))) == (1, 1), "its tool was called once, and every message is stored once")
-    crew.dead()
+    pool.dead()
 
 
 async def measure(stage: Stage, client: Client) -> None:

@@ -62,12 +62,12 @@ class WorkerProcesses:
         return [code for code in codes.values() if code is not None]
 
 
-async def ready(client: Client, crew: WorkerProcesses) -> None:
-    """Wait until every worker of ``crew`` beats. Raises BackendUnavailableError if one ended or none came in time."""
+async def ready(client: Client, pool: WorkerProcesses) -> None:
+    """Wait until every worker of ``pool`` beats. Raises BackendUnavailableError if one ended or none came in time."""
     deadline = time.monotonic() + START_SECONDS
-    awaited = {str(process.pid) for process in crew.processes}
+    awaited = {str(process.pid) for process in pool.processes}
     while not awaited <= {pid_of(worker.worker_id) for worker in await client.backend.workers.workers()}:
-        if codes := crew.dead():
+        if codes := pool.dead():
             raise BackendUnavailableError(f"a worker ended with code {codes[0]} while it started; see its log")
         if time.monotonic() > deadline:
             raise BackendUnavailableError(f"the workers did not start within {START_SECONDS:g} s; see their log")

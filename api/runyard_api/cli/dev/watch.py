@@ -1,0 +1,57 @@
+"""Watch over the processes of ``runyard dev``: restart those that ended, and the workers when a Python file changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from ..view.output import escape
+from . import dev_file
+from .api_process import ApiProcess
+from .processes import OwnedProcess
+from .worker_processes import WorkerProcesses
+
+
+def watch(pool: WorkerProcesses, api: ApiProcess, program: OwnedProcess | None, console: Console, *, reload: bool) -> int:
+    """Replace processes that died, and all workers when a file changed, until Ctrl-C or the end of ``program``.
+
+    Returns the exit code of ``program``.
+    """
+    pause = 0.0
+    for changed in _changes(reload):
+        if program is not None and (code := program.exit_code) is not None:
+            return code if code >= 0 else 128 - code
+        if changed:
+            console.print(f"[yellow]↻[/] {escape(', '.join(changed))} changed; restarting the workers")
+            pool.replace()
+            pause = 0.0
+            continue
+        if (ended := api.revive()) is not None:
+            console.print(f"[red]●[/] the HTTP API ended with code {ended}; started again")
+        if codes := pool.dead():
+            pause = min(pause * 2 or 0.5, 10.0)
+            again = "when a file changes" if reload else f"in {pause:g} s"
+            console.print(f"[red]●[/] a worker ended with code {codes[0]}; starting it again {again}")
+        if not reload and len(pool.processes) < pool.count:
+            time.sleep(pause)
+            pool.start()
+    raise AssertionError("the iterator over changes ended")
+
+
+def _changes(reload: bool) -> Iterator[list[str]]:
+    """Yield the names of changed files as they change, and an empty list about twice a second."""
+    if not reload:
+        while True:
+            time.sleep(0.5)
+            yield []
+    from watchfiles import PythonFilter
+    from watchfiles import watch as watch_files
+
+    here = Path.cwd()
+    ignore = PythonFilter(ignore_paths=[here / dev_file.FOLDER])
+    for changes in watch_files(here, watch_filter=ignore, rust_timeout=500, yield_on_timeout=True, raise_interrupt=True):
+        yield sorted({os.path.relpath(path, here) for _, path in changes})

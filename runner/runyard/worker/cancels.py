@@ -1,0 +1,34 @@
+"""Cancels of the attempts that this worker executes (R10).
+
+A hint stops an attempt at once. The store has every cancel, also one whose hint was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from ..execution.executor import Execution, Stop
+from ..ports.refs import RunRef
+from ..ports.scheduling import Scheduler
+from ..ports.stores import WorkerStore
+
+FindExecution: TypeAlias = Callable[[RunRef], Execution | None]
+"""Return the execution of a run in this worker, or None."""
+
+
+async def follow_cancel_hints(scheduler: Scheduler, find: FindExecution) -> None:
+    """Stop the execution of each run for which a hint arrives, for ever."""
+    async for ref in scheduler.cancel_hints():
+        _cancel(find(ref))
+
+
+async def stop_cancelled(workers: WorkerStore, worker_id: str, find: FindExecution) -> None:
+    """Stop the executions of all runs of the worker that are being cancelled in the store."""
+    for ref in await workers.cancelling(worker_id):
+        _cancel(find(ref))
+
+
+def _cancel(execution: Execution | None) -> None:
+    if execution is not None:
+        execution.stop(Stop.CANCEL)

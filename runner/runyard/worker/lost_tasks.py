@@ -1,0 +1,48 @@
+"""Detection of lost tasks: runs that are this worker's in the store but have no task in its process (W4)."""
+
+from __future__ import annotations
+
+import structlog
+
+from ..errors import BackendUnavailableError, RunyardError
+from ..ports.refs import AttemptToken
+from ..ports.stores import Backend
+from ..support import metrics
+from .claim_loop import ClaimLoop
+from .effects_sender import EffectsSender
+from .slots import Slots
+
+log = structlog.get_logger("runyard.worker")
+
+
+class LostTaskDetector:
+    """Releases an attempt that two successive calls of :meth:`check` found without a task."""
+
+    def __init__(self, backend: Backend, slots: Slots, claim_loop: ClaimLoop, effects_sender: EffectsSender) -> None:
+        self._backend, self._slots, self._claim_loop, self._effects_sender = backend, slots, claim_loop, effects_sender
+        self._suspects: set[AttemptToken] = set()
+
+    async def check(self, worker_id: str) -> None:
+        """Compare the worker's attempts in the store with its tasks."""
+        suspects = {attempt for attempt in await self._backend.workers.running(worker_id) if not self._has_task(attempt)}
+        for attempt in suspects & self._suspects:
+            await self._release(attempt)
+        self._suspects = suspects - self._suspects
+
+    def _has_task(self, attempt: AttemptToken) -> bool:
+        if attempt.ref in self._claim_loop.claiming:
+            return True
+        execution = self._slots.execution(attempt.ref)
+        return execution is not None and execution.attempt.fence == attempt.fence
+
+    async def _release(self, attempt: AttemptToken) -> None:
+        log.error("task_lost", run_id=attempt.run_id, fence=attempt.fence)
+        metrics.LOST_TASKS.inc()
+        try:
+            ended = await self._backend.runs.release(attempt, first_event=None)
+        except BackendUnavailableError:
+            raise
+        except RunyardError as error:
+            log.info("attempt_superseded", run_id=attempt.run_id, error=str(error))
+        else:
+            self._effects_sender.carry_out(ended.effects)
