@@ -1,6 +1,6 @@
 """Run the scenarios, print tables and write JSON: ``python -m benchmarks [--only NAME]… [--quick]``.
 
-The servers are private ones of this run, unless RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL name others.
+Servers at RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL are used if these are set. Otherwise the program starts private servers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCENARIOS = (
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="runyard and its peers, side by side")
     parser.add_argument("--only", action="append", choices=SCENARIOS, metavar="NAME", help=", ".join(SCENARIOS))
-    parser.add_argument("--quick", action="store_true", help="one short round each, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="one short round of each scenario, to test that it runs")
     return parser.parse_args()
 
 

@@ -1,8 +1,8 @@
 """Time stamps shared by the benchmark and a worker process.
 
-A job's body must report its start without disturbing the measurement, so it neither logs nor answers through Redis. Instead
-both processes map one file of 64-bit slots, and the body of job ``n`` writes ``time.monotonic_ns()`` to slot ``n``.
-CLOCK_MONOTONIC has one origin for all processes of a machine, so the benchmark can subtract its own readings.
+The body of a job must report its start without a log line or a call of Redis, which would disturb the measurement. Both
+processes map one file of 64-bit slots, and the body of job ``n`` writes ``time.monotonic_ns()`` to slot ``n``. CLOCK_MONOTONIC
+has one origin for all processes of a machine, so the benchmark can subtract times that it read itself.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 
 ENVIRONMENT = "RUNYARD_BENCH_BOARD"
 READY = 0
-"""The slot that a worker stamps when it has started."""
+"""Number of the slot that a worker stamps when the worker has started."""
 POLL = 0.001
 """Seconds between two reads of the board by the benchmark."""
 
 
 class Board:
-    """``slots`` time stamps in ``path``, all zero until they are written."""
+    """A file at ``path`` with ``slots`` time stamps in nanoseconds. Each is 0 until it is written."""
 
     def __init__(self, path: Path, slots: int) -> None:
         self.path = path
@@ -33,19 +33,19 @@ class Board:
         return self._slots[slot]
 
     async def wait(self, slots: range) -> None:
-        """Return when all of ``slots`` are stamped; the caller limits the time."""
+        """Return when all of ``slots`` are stamped. There is no timeout here: the caller limits the time."""
         for slot in slots:
             while not self._slots[slot]:  # noqa: ASYNC110 -- the stamp comes from another process
                 await asyncio.sleep(POLL)
 
 
 def stamp(slot: int) -> None:
-    """Record, in a worker, that the body of job ``slot`` runs now."""
+    """Write the current time to ``slot``. For workers."""
     _worker_slots()[slot] = time.monotonic_ns()
 
 
 def stamped(slot: int) -> int:
-    """Return, in a worker, the time stamp in ``slot``, or 0 if there is none yet."""
+    """Return the time stamp in ``slot`` in nanoseconds, or 0 if there is none yet. For workers."""
     return _worker_slots()[slot]
 
 

@@ -17,7 +17,7 @@ PACKAGES = ("runyard", "arq", "saq", "dbos", "cubeloop", "redis", "asyncpg", "ps
 
 
 async def describe(lab: Lab) -> dict[str, str]:
-    """Return name → value, printed above the results and stored with them."""
+    """Return the conditions as name → value. They are printed above the results and stored with them."""
     return {
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()} {platform.release()}",
         "load average": " ".join(f"{load:.2f}" for load in os.getloadavg()),

@@ -1,4 +1,4 @@
-"""The conversation with which every store is filled: short prompts, and answers of one paragraph."""
+"""The conversation with which every store is filled. Prompts are short, and answers have one paragraph."""
 
 from __future__ import annotations
 

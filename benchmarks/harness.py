@@ -1,4 +1,4 @@
-"""Run a scenario: contestants take turns, round by round, within a time limit."""
+"""Run a scenario: in each round every contestant takes a turn. The rounds have a time limit."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ TURN_LIMIT = 60.0
 
 @dataclass(frozen=True)
 class Sample:
-    """The result of one turn: values in the scenario's unit, and further figures."""
+    """The result of one turn. ``values``: in the scenario's unit. ``facts``: further figures."""
 
     values: Sequence[float]
     facts: Facts = field(default_factory=dict)
 
 
 Measure = Callable[[str], Awaitable[Sample | None]]
-"""A function for one turn: it takes the name of a case and returns its sample, or None if the case does not apply."""
+"""A function that takes one turn in the case of this name. It returns None if the case does not apply to the contestant."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """One column of a scenario. ``open`` prepares, untimed, the resources that all its turns share."""
+    """A contestant of a scenario. ``open`` prepares the resources of all its turns, and yields the measure. It is not timed."""
 
     name: str
     open: Callable[[Lab], AbstractAsyncContextManager[Measure]]
@@ -40,7 +40,11 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One question, measured for every contestant. ``seconds`` limits the time once every contestant has had a turn."""
+    """A quantity that is measured for every contestant.
+
+    ``unit``: of the values. ``rounds``: most rounds. ``seconds``: seconds after the start after which no round but the first
+    begins. ``quick_cases``: the cases of a quick run; all if empty.
+    """
 
     name: str
     title: str
@@ -55,7 +59,7 @@ class Scenario:
 
 @dataclass
 class Record:
-    """All turns of one contestant in one case."""
+    """All turns of one contestant in one case. ``rounds``: the values of each turn. ``error``: the failure that ended them."""
 
     rounds: list[list[float]] = field(default_factory=list)
     facts: dict[str, float] = field(default_factory=dict)
@@ -72,7 +76,7 @@ class Record:
             self.facts[name] = before + value if name.endswith("_total") else max(before, value)
 
     def fail(self, error: BaseException) -> None:
-        """Store the failure, so that one contestant cannot end the run of the others."""
+        """Store and print the failure, so that the other contestants continue."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         self.error = f"{type(error).__name__}: {error}"
@@ -86,8 +90,8 @@ Outcome = Mapping[str, Mapping[str, Record]]
 async def run(scenario: Scenario, lab: Lab) -> Outcome:
     """Open every contestant, then let them take turns: A B C, A B C, …
 
-    The turns of a round are close together in time, so that drift of the machine affects all contestants equally. No round
-    begins after ``scenario.seconds``.
+    The turns of a round are close together in time, so a change of the machine's speed affects all contestants equally. After
+    ``scenario.seconds`` no further round begins.
     """
     cases = scenario.quick_cases or scenario.cases if lab.quick else scenario.cases
     records = {case: {one.name: Record() for one in scenario.contestants} for case in cases}

@@ -1,7 +1,8 @@
-"""Cheap clients of the HTTP API. They share a small machine with the API, so CPU time that they used would be missing there.
+"""Clients of the HTTP API that need little CPU time, because they share a small machine with the API.
 
 ``python -m benchmarks.http_clients read|prompt HOST PORT KEY ORDER`` is one process with one event loop and a parser in C.
-``ORDER`` holds the arguments of :func:`read` or :func:`prompt` as JSON. The last line of the output is the result as JSON.
+``ORDER`` is a JSON object with the arguments of :func:`read` or :func:`prompt`. The last line of the output is the result as
+JSON.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from benchmarks.board import stamp, stamped
 from benchmarks.http_side import PAUSE
 
 AT_ONCE = 64
-"""Streams that are opened at the same time, and at the end read once more at the same time."""
+"""Number of streams that are opened at the same time, and of streams that are read again at the end at the same time."""
 AGAIN = (429, 503)
 """Statuses of the API after which the same request is sent again."""
 
 
 class Connection(asyncio.Protocol):
-    """A connection that sends one request after the other. ``on_body`` gets each piece of an answer's body as it arrives."""
+    """A connection that sends one request after the other. ``on_body`` is called with each piece of an answer's body."""
 
     def __init__(self, on_body: Callable[[bytes], object]) -> None:
         self.on_body = on_body
@@ -43,8 +44,10 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     async def ask(self, request: bytes) -> int:
-        """Send a request and return the status once the whole answer has arrived. Raises ConnectionError if the connection ends
-        before."""
+        """Send a request and return the status of the answer once the whole answer has arrived.
+
+        Raises ConnectionError if the connection ends before that.
+        """
         if self._transport.is_closing():
             raise ConnectionResetError("the API closed the connection")
         self._parser = httptools.HttpResponseParser(self)
@@ -54,7 +57,7 @@ class Connection(asyncio.Protocol):
         return await self._answer
 
     def cut(self) -> None:
-        """Drop the connection without closing it in order; data in flight is lost."""
+        """Abort the connection. Data in flight is lost."""
         self.on_body = len
         self._transport.abort()
 
@@ -87,7 +90,7 @@ class Api:
         return connection
 
     def request(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> bytes:
-        """Encode a request."""
+        """Return the bytes of a request with the API key."""
         every = {"Host": self.host, "Authorization": f"Bearer {self.key}", **headers}
         lines = "".join(f"{name}: {value}\r\n" for name, value in every.items())
         return f"{method} {quote(path)} HTTP/1.1\r\n{lines}\r\n".encode() + body
@@ -95,8 +98,12 @@ class Api:
 
 @dataclass
 class Reader:
-    """A reader of the stream of a thread's run, with the events that it has received. ``tokens``: the time when each token was
-    made, and when it arrived."""
+    """A reader of the stream of the run of ``thread``.
+
+    ``ids``: the event ids that the reader has received, as (fence, number). ``text``: the received text, in pieces. ``tokens``:
+    one (time when made, time of arrival) per token, in nanoseconds of the monotonic clock. ``gaps``: number of gap events.
+    ``returns``: number of reconnections. ``ended``: whether the run has completed. ``begun``: set by the first event.
+    """
 
     api: Api
     thread: str
@@ -122,7 +129,7 @@ class Reader:
             self.returns += not self.ended
 
     def leave(self) -> None:
-        """Cut the connection; :meth:`read` reconnects."""
+        """Cut the connection. :meth:`read` then reconnects."""
         if self.connection is not None:
             self.connection.cut()
 
@@ -154,10 +161,14 @@ class Reader:
 
 
 async def read(api: Api, *, prefix: str, count: int, tokens: int, quiet: float, cuts: int, start: int) -> dict[str, Any]:
-    """Open the streams of all runs and print ``open``. After a line of input, stamp the slot ``start``, read to the end, and
-    print ``over``. After another line, read all streams once more from the beginning to check the received events.
+    """Read the streams of ``count`` runs, and return the latencies of their tokens and the counts of the check.
 
-    ``quiet``: seconds after which readers are cut off, each of them ``cuts`` times until the runs end.
+    First open all streams and print ``open``. After a line of input, stamp the slot ``start``, read to the end, and print
+    ``over``. After another line, read all streams once more from the beginning to check the received events.
+
+    ``prefix``: prefix of the thread ids. ``tokens``: number of tokens of each run. ``quiet``: seconds from the stamp until the
+    first reader is cut off. ``cuts``: how often each reader is cut off between then and the end of the runs. ``start``: number
+    of a slot of the board.
     """
     chance, loop = random.Random(1), asyncio.get_running_loop()
     readers = [Reader(api, f"{prefix}-{n}") for n in range(count)]
@@ -213,7 +224,11 @@ async def _told(word: str) -> None:
 
 @dataclass
 class Prompter:
-    """Send prompts, each on its own thread, until they are accepted. ``answered``: the number of answers by status."""
+    """A sender of prompts, each on a thread of its own.
+
+    ``accepted``: the thread ids of the accepted prompts. ``answered``: status → number of answers; 0 is a broken connection.
+    ``idle``: connections that no request uses.
+    """
 
     api: Api
     accepted: list[str] = field(default_factory=list)
@@ -221,7 +236,7 @@ class Prompter:
     idle: deque[Connection] = field(default_factory=deque)
 
     async def prompt(self, thread: str, text: str) -> None:
-        """Send a prompt until it is accepted or refused under its id. After a broken connection it is sent again."""
+        """Send a prompt until the API accepts or refuses it. Send it again after a broken connection and a status of AGAIN."""
         body = json.dumps({"message": text, "run_id": "run", "agent": "answers"}).encode()
         headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
         request = self.api.request("POST", f"/v1/threads/{thread}/runs", headers, body)
@@ -243,8 +258,11 @@ class Prompter:
 
 
 async def prompt(api: Api, *, prefix: str, count: int, text: str, rate: float | None, clients: int) -> dict[str, Any]:
-    """Send one prompt per thread. With a rate, send ``rate`` per second regardless of earlier ones, and time each from when it
-    was due. Without a rate, use ``clients`` clients, each of which sends its next prompt when the last one was accepted."""
+    """Send ``count`` prompts, each on a thread of its own, and return the milliseconds of each.
+
+    With a rate, send ``rate`` prompts per second without waiting for earlier ones; the time of a prompt begins when it is due.
+    Without a rate, use ``clients`` clients. Each of them sends its next prompt when its last one was accepted.
+    """
     prompter, ms, threads = Prompter(api), [], [f"{prefix}-{n}" for n in range(count)]
     begin = time.monotonic() + 0.1
 

@@ -1,4 +1,4 @@
-"""Run a worker whose runs stream tokens at a steady rate: ``python -m benchmarks.http_side POSTGRES REDIS SLOTS``."""
+"""A worker whose runs stream tokens at a steady rate: ``python -m benchmarks.http_side POSTGRES REDIS SLOTS``."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ app = App(version="bench")
 async def speaks(ctx: RunContext) -> None:
     """Stream a number of tokens, each with the time at which it was made.
 
-    Input: the slot of the board that is stamped when the runs may begin, the seconds to wait after that, and the number of
-    tokens.
+    The prompt has three numbers: the slot of the board that is stamped when the runs may begin, the seconds to wait after that
+    time, and the number of tokens.
     """
     assert ctx.input is not None
     start, late, tokens = ctx.input.text.split()
@@ -44,7 +44,7 @@ async def answers(ctx: RunContext) -> None:
 
 @functools.cache
 def _stamped(slot: int) -> asyncio.Task[int]:
-    """Watch the board in one task for all runs."""
+    """Return the task that waits for the stamp of ``slot``. All runs share one task."""
 
     async def look() -> int:
         while not (at := stamped(slot)):  # noqa: ASYNC110 -- the stamp comes from another process

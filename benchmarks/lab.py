@@ -1,4 +1,4 @@
-"""The servers of a benchmark, and the databases that it creates on them and drops at the end."""
+"""The servers of a benchmark. A benchmark creates databases on them and drops these databases at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N = TypeVar("N", int, float)
 
 @dataclass
 class Lab:
-    """Private servers, a scratch directory, and the duration of measurements."""
+    """Servers and a directory for files. ``quick``: whether measurements are short. ``token``: part of the database names."""
 
     postgres_url: str
     redis_url: str
@@ -30,7 +30,7 @@ class Lab:
     _databases: dict[str, str] = field(default_factory=dict)
 
     async def database(self, name: str) -> str:
-        """Return the URL of the database ``name``, which is created on first use."""
+        """Return the URL of the database ``name``. Creates the database on first use."""
         if name not in self._databases:
             database = f"bench_{self.token}_{name}"
             connection = await asyncpg.connect(self.postgres_url)
@@ -61,7 +61,7 @@ class Lab:
 
 @asynccontextmanager
 async def open_lab(postgres_url: str, redis_url: str, *, quick: bool) -> AsyncIterator[Lab]:
-    """Open a lab on these servers. Its databases and files are deleted afterwards."""
+    """Open a lab on these servers. Delete its databases and files when the block ends."""
     with tempfile.TemporaryDirectory(prefix="runyard-bench-") as scratch:
         lab = Lab(postgres_url, redis_url, Path(scratch), quick=quick)
         try:

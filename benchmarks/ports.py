@@ -1,6 +1,6 @@
 """The interface between contestants and scenarios.
 
-A scenario uses only these protocols, so every contestant does the same work under the same clock.
+A scenario uses only these protocols, so it measures the same calls of every contestant.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from benchmarks.board import Board
 from benchmarks.lab import Lab
 
 Facts = Mapping[str, float]
-"""Figures reported with the samples. Over rounds, names that end in ``_total`` are added up; of others the largest is kept."""
+"""Figures that are reported with the samples, by name. Over the rounds, figures whose name ends in ``_total`` are added up; of
+every other figure the largest is kept."""
 
 
 class Queue(Protocol):
     """A queue served by one worker process, whose job bodies stamp the board."""
 
     async def enqueue(self, slot: int, key: str) -> None:
-        """Enqueue a job whose body calls ``board.stamp(slot)``; return when it is accepted.
+        """Enqueue a job whose body calls ``board.stamp(slot)``. Return when the job is accepted.
 
-        Jobs of one ``key`` run one after another if the contestant supports that.
+        Jobs of one ``key`` run one after another if the contestant supports an order per key.
         """
         ...
 
     async def settle(self, keys: Mapping[str, int]) -> Facts:
-        """Return when the jobs of all ``keys`` (key → number of jobs) are finished for good.
+        """Return when the jobs of all ``keys`` (key → number of jobs) are finished.
 
-        Called once all bodies have begun. A durable contestant waits until its store confirms the end.
+        The scenario calls it once all bodies have begun. A durable contestant waits until its store confirms the end.
         """
         ...
 
@@ -38,10 +39,10 @@ class Store(Protocol):
     """A store of threads, messages and runs, without a queue."""
 
     async def build(self, thread_id: str, messages: int, *, depth: int = 0) -> str:
-        """Make a thread with ``messages`` messages in completed runs of two; return the last run's id.
+        """Make a thread with ``messages`` messages in completed runs of two messages. Return the id of the last run.
 
-        The content comes from ``benchmarks.fixtures``. ``depth`` is the number of ancestor threads over which the messages are
-        spread. Not timed.
+        The content comes from ``benchmarks.fixtures``. ``depth``: the number of ancestor threads. The messages are spread over
+        the thread and its ancestors. The call is not timed.
         """
         ...
 
@@ -50,11 +51,11 @@ class Store(Protocol):
         ...
 
     async def load(self, thread_id: str) -> int:
-        """Load the whole thread as typed messages; return their number."""
+        """Load the whole thread as typed messages. Return their number."""
         ...
 
     async def run(self, thread_id: str, run_id: str) -> None:
-        """Claim, load, append a user message, append an assistant message, complete."""
+        """Execute a run: claim, load, append a user message, append an assistant message, complete."""
         ...
 
     async def row_bytes(self, thread_id: str) -> int:
@@ -66,7 +67,7 @@ class RunyardQueue(Queue, Protocol):
     """The operations that only runyard has."""
 
     async def ask(self, slot: int, key: str) -> None:
-        """Enqueue a run that stamps ``slot``, asks for an approval, and stamps ``slot + 1`` once it is answered.
+        """Enqueue a run that stamps ``slot``, asks for an approval, and stamps ``slot + 1`` after the answer.
 
         Returns when the run is suspended.
         """
@@ -77,7 +78,7 @@ class RunyardQueue(Queue, Protocol):
         ...
 
     async def enqueue_in_transaction(self, slot: int, key: str) -> int:
-        """Enqueue inside an open transaction; return ``time.monotonic_ns()`` read just before COMMIT."""
+        """Enqueue inside an open transaction and commit. Return ``time.monotonic_ns()`` just before COMMIT."""
         ...
 
 
@@ -85,12 +86,12 @@ class RunyardSide(Protocol):
     """The module ``benchmarks.runyard_side``."""
 
     MAIN_CONNECTION: str
-    """The Redis client name of a worker's main connection, which its job loop uses."""
+    """The Redis client name of a worker's main connection, which the worker's main loop uses."""
 
     def queue(self, lab: Lab, board: Board, *, slots: int) -> AbstractAsyncContextManager[RunyardQueue]:
         """Migrate a database, start one worker process with ``slots`` slots, and connect a client."""
         ...
 
     def store(self, lab: Lab) -> AbstractAsyncContextManager[Store]:
-        """Migrate a database and connect."""
+        """Migrate a database and connect a store."""
         ...

@@ -24,8 +24,8 @@ class WorkerExited(RuntimeError):
 async def worker_process(command: list[str], board: Board, *, environment: dict[str, str] | None = None) -> AsyncIterator[None]:
     """Run ``python -m *command`` until the block ends.
 
-    The worker finds the board through its environment. If it exits early, the block is cancelled, and WorkerExited is raised
-    with the end of the worker's output.
+    An environment variable contains the path of the board. ``environment``: further variables of the process. If the process
+    exits early, the block is cancelled. WorkerExited is then raised with the end of the process's output.
     """
     log = board.path.with_suffix(".log")
     with log.open("wb") as output:
@@ -69,7 +69,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 def exit_with_parent() -> None:
-    """End this worker when the benchmark is gone, even after a kill -9."""
+    """End this process when the benchmark has ended, even after a kill -9."""
 
     def watch() -> None:
         # The benchmark holds the other end of this pipe and never writes to it.

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def as_json(scenario: Scenario, outcome: Outcome) -> Json:
-    """Return a scenario's results: per case and contestant the summary, the ratio to runyard, and every sample."""
+    """Return a scenario's results: per case and contestant the summary, the ratio of runyard to it, and all samples."""
     return {
         "name": scenario.name,
         "title": scenario.title,
@@ -64,7 +64,7 @@ def print_environment(console: Console, environment: Mapping[str, str]) -> None:
 
 
 def print_scenario(console: Console, result: Json) -> None:
-    """Print one table; ``runyard/this`` is the median over rounds of the ratio of medians."""
+    """Print one table. The column ``runyard/this`` is the median over the rounds of the ratio of medians."""
     table = Table(title=f"{result['title']} ({result['unit']}, {result['better']} is better)", title_justify="left")
     table.add_column("case")
     table.add_column("contestant")

@@ -1,6 +1,6 @@
 """Load runyard's contestants from ``benchmarks.runyard_side``, if that module exists.
 
-A checkout with the peers alone still runs. An error in ``runyard_side`` is raised.
+Without the module, only the peers are measured. An error inside ``runyard_side`` is raised.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SIDE = "benchmarks.runyard_side"
 
 
 def side() -> RunyardSide | None:
-    """Return the module that drives runyard through its public client, or None if it does not exist."""
+    """Return the module ``benchmarks.runyard_side``, or None if it does not exist."""
     if importlib.util.find_spec(SIDE) is None:
         return None
     return cast(RunyardSide, importlib.import_module(SIDE))
 
 
 def queues() -> list[QueueContestant]:
-    """Return runyard as a queue contestant, in a list of one or none."""
+    """Return a list with runyard as a queue contestant, or an empty list if runyard is not available."""
     module = side()
     if module is None:
         return []

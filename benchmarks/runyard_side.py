@@ -1,4 +1,4 @@
-"""runyard through its public client, with one worker process that runs a trivial agent."""
+"""runyard's contestants: a queue (the public client and one worker process) and a store (the Postgres checkpointer)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def asks(ctx: RunContext) -> None:
 
 
 class RunyardQueue:
-    """runyard as a queue. Threads have a prefix, so that a turn never uses the runs of another."""
+    """runyard as a queue. The ids of threads have a prefix, so that a turn never uses the runs of another turn."""
 
     def __init__(self, client: Client, database: asyncpg.Pool, prefix: str, metrics: str) -> None:
         self._client, self._database, self._prefix, self._metrics = client, database, prefix, metrics
@@ -154,7 +154,10 @@ async def queue(lab: Lab, board: Board, *, slots: int) -> AsyncIterator[RunyardQ
 
 
 class RunyardStore:
-    """The checkpointer's calls; only the untimed fixture accesses the tables directly."""
+    """runyard as a store, through its checkpointer.
+
+    Only :meth:`build` and :meth:`row_bytes`, which are not timed, access the tables directly.
+    """
 
     def __init__(self, backend: Backend, url: str) -> None:
         self._backend, self._url = backend, url

@@ -1,4 +1,4 @@
-"""Order statistics of samples, and a ratio of two contestants that is independent of drift of the machine."""
+"""Order statistics of samples, and a ratio of two contestants that is independent of changes of the machine's speed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True)
 class Summary:
-    """The printed summary of a contestant's samples, in the scenario's unit."""
+    """The printed summary of a contestant's samples. ``count``: their number. The other values are in the scenario's unit."""
 
     count: int
     p50: float

@@ -1,7 +1,8 @@
-"""A model that streams at the speed of a provider, driven in three ways: by runyard, by pydantic-ai, and directly.
+"""A model that streams at the speed of a provider. It is called in three ways: by runyard, by pydantic-ai, and directly.
 
-``python -m benchmarks.streaming_side alone|model RUNS`` drives it in this process and prints the seconds per run and of CPU as
-JSON. ``… worker POSTGRES REDIS SLOTS PORT`` starts a worker of runyard.
+``python -m benchmarks.streaming_side alone RUNS`` executes the agent with pydantic-ai in this process. ``… model RUNS`` calls
+the model directly. Both print JSON: the seconds of each run, and the seconds of CPU time. ``… worker POSTGRES REDIS SLOTS
+PORT`` starts a worker of runyard.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PER_SECOND = 20
 
 
 async def answer(messages: Any = None, info: Any = None) -> AsyncIterator[str]:
-    """Stream an answer at a fixed rate; late tokens follow at once, as from a provider."""
+    """Stream an answer at a fixed rate. Late tokens follow at once, as from a provider."""
     begin = time.monotonic()
     for n in range(TOKENS):
         await asyncio.sleep(begin + (n + 1) / PER_SECOND - time.monotonic())
@@ -32,7 +33,7 @@ agent: Agent[None, str] = Agent(FunctionModel(stream_function=answer))
 
 
 async def by_pydantic_ai() -> None:
-    """Drive the agent like a program that shows its stream."""
+    """Execute the agent and read its stream, like a program that displays the stream."""
     async with agent.iter("go") as run:
         async for node in run:
             if Agent.is_model_request_node(node):
@@ -47,7 +48,10 @@ async def by_nobody() -> None:
 
 
 async def drive(once: Callable[[], Awaitable[None]], runs: int) -> dict[str, Any]:
-    """Drive ``runs`` runs at once. A first one, which loads modules, is not counted."""
+    """Call ``once`` ``runs`` times at once, and return the seconds of each call and the CPU time.
+
+    A first call, which loads modules, is not counted.
+    """
 
     async def timed() -> float:
         begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""Page cursors: opaque text that names the last returned item."""
+"""Cursors of pages. A cursor is opaque text that names the last returned item."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def encode(value: Any) -> str:
 
 
 def decode(cursor: str) -> Any:
-    """Decode a cursor of :func:`encode`. Raises InvalidCursorError."""
+    """Decode a cursor that :func:`encode` made. Raises InvalidCursorError if it is not one."""
     try:
         return json.loads(base64.urlsafe_b64decode(cursor.encode()))
     except (ValueError, RecursionError):
@@ -27,7 +27,7 @@ def decode(cursor: str) -> Any:
 
 
 def number(cursor: str) -> int:
-    """Decode a cursor that is a number from 0 to below 2**63. Raises InvalidCursorError."""
+    """Decode a cursor that is a number from 0 to 2**63 - 1. Raises InvalidCursorError."""
     found = decode(cursor)
     if type(found) is int and 0 <= found < 2**63:
         return found
@@ -54,7 +54,7 @@ def message(cursor: str) -> tuple[datetime, UUID]:
 
 
 def numbers(cursor: str, count: int, *, below: int) -> list[int]:
-    """Decode a cursor that consists of ``count`` numbers from 0 to ``below``. Raises InvalidCursorError."""
+    """Decode a cursor that consists of ``count`` numbers from 0 to ``below`` - 1. Raises InvalidCursorError."""
     found = decode(cursor)
     if isinstance(found, list) and len(found) == count and all(type(n) is int and 0 <= n < below for n in found):
         return found

@@ -11,16 +11,16 @@ from benchmarks.lab import Lab
 from benchmarks.ports import Queue, Store
 
 SLOTS = 100
-"""Jobs that a worker process may run at once, the same for every contestant."""
+"""Number of jobs that a worker process may run at once, the same for every contestant."""
 
 
 @dataclass(frozen=True)
 class QueueContestant:
-    """A queue with the settings it competes with.
+    """A queue with its settings.
 
-    ``poll`` (seconds) spreads the pick-up samples over all phases of the polling; ``jobs`` is the size
-    of the batch that a throughput turn enqueues; ``ordered`` says that jobs of a key run one by one;
-    ``main_connection`` is the Redis client name of a worker's main connection, where it has one.
+    ``poll``: seconds over which the pick-up samples are spread, which covers all phases of the polling. ``jobs``: number of
+    jobs that a throughput turn enqueues. ``ordered``: whether jobs of a key run one by one. ``main_connection``: the Redis
+    client name of a worker's main connection, or None if it has no name.
     """
 
     name: str
@@ -64,7 +64,7 @@ def _dbos(
 
 
 def cubeloop_store(lab: Lab) -> AbstractAsyncContextManager[Store]:
-    """Start cubeloop's Postgres checkpointer."""
+    """Open cubeloop's Postgres checkpointer."""
     from benchmarks.peers import cubeloop_peer
 
     return cubeloop_peer.connect(lab)

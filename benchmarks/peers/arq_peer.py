@@ -1,6 +1,6 @@
 """arq with its stock worker: a no-op job without durable data.
 
-Settings are arq's defaults except ``poll_delay`` and ``max_jobs``; results are kept, as by default.
+Settings are arq's defaults except ``poll_delay`` and ``max_jobs``. By default arq also stores results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""cubeloop's Postgres checkpointer on its own schema: no queue, one pool of ten connections."""
+"""cubeloop's Postgres checkpointer on its own schema, without a queue, with one pool of ten connections."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SELECT (SELECT coalesce(sum(pg_column_size(m.*)), 0) FROM cubepi_messages m WHER
 
 
 class CubeloopStore:
-    """The checkpointer's own calls; only the untimed fixture accesses its tables directly."""
+    """cubeloop as a store. Only :meth:`build` and :meth:`row_bytes`, which are not timed, access the tables directly."""
 
     def __init__(self, checkpointer: PostgresCheckpointer, url: str) -> None:
         self._checkpointer = checkpointer
@@ -83,7 +83,7 @@ class CubeloopStore:
 
 @asynccontextmanager
 async def connect(lab: Lab) -> AsyncIterator[CubeloopStore]:
-    """Open a store on its own database, made by the DDL that a host's migration would run."""
+    """Open a store on a database of its own. The schema is made by the DDL that a host's migration would execute."""
     url = await lab.database("cubeloop")
     connection = await asyncpg.connect(url)
     try:

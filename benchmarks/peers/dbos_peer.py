@@ -1,10 +1,10 @@
 """DBOS queued workflows on Postgres.
 
-``noop`` has no steps and is durable at enqueue and at its end. ``turn`` also stores a user and an assistant message, each as
-the recorded result of a step.
+The workflow ``noop`` has no steps. DBOS stores its enqueue and its end. The workflow ``turn`` also stores a user and an
+assistant message, each as the recorded result of a step.
 
-The executor listens to one queue. ``ordered`` makes the queue partitioned, with one workflow per partition at a time; DBOS then
-dequeues in batches over the partitions.
+The executor listens to one queue. With ``ordered`` the queue is partitioned, and one workflow per partition runs at a time. In
+that case DBOS dequeues in batches over the partitions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SAQ combined with Postgres by hand: the minimum that makes a run durable, without order, forks, takeover or retries.
 
-It commits once before the job is enqueued (the run and the user's message), once before the job's body (the claim), and once
-after it (the assistant's message and the end).
+It commits three times per run: before the job is enqueued (the run and the user's message), before the job's body (the claim),
+and after the body (the assistant's message and the end of the run).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SAQ on Redis: a no-op job without durable data. Settings are SAQ's defaults except ``concurrency``."""
+"""SAQ on Redis with a no-op job without durable data. Settings are SAQ's defaults except ``concurrency``."""
 
 from __future__ import annotations
 

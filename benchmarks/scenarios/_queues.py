@@ -1,4 +1,4 @@
-"""The common part of the queue scenarios: the contestants, and the start of a queue with its first jobs."""
+"""The common part of the queue scenarios: the contestants, and the start and warm-up of a queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.lab import Lab
 from benchmarks.ports import Queue, RunyardQueue
 
 WARM_UP = range(1, 4)
-"""The jobs that run untimed before a turn, to warm up connections, prepared statements and caches."""
+"""The slots of the jobs that run before a turn, to warm up connections, prepared statements and caches. They are not timed."""
 FIRST = WARM_UP.stop
 """The first slot of a turn's own jobs."""
 START_LIMIT = 40.0
@@ -22,7 +22,7 @@ START_LIMIT = 40.0
 
 
 class Started(NamedTuple):
-    """A queue that has executed its first jobs."""
+    """A queue that has executed the jobs of the warm-up, and its board."""
 
     queue: Queue
     board: Board
@@ -44,9 +44,9 @@ async def started(lab: Lab, contestant: peers.QueueContestant, slots: int) -> As
 
 
 def contestants(turn: Turn, queues: Sequence[peers.QueueContestant]) -> list[Contestant]:
-    """Make ``turn`` the measure of every given queue, and of runyard if it is available.
+    """Return the contestants for ``queues``, and runyard if it is available, with ``turn`` as their measure.
 
-    A worker lives for one turn, so no contestant is measured beside the idle worker of another.
+    A worker runs for one turn, so no contestant is measured beside the idle worker of another.
     """
 
     def contestant(queue: peers.QueueContestant) -> Contestant:
@@ -59,8 +59,7 @@ def contestants(turn: Turn, queues: Sequence[peers.QueueContestant]) -> list[Con
 
 
 def runyard_alone(turn: RunyardTurn, slots: int) -> list[Contestant]:
-    """Make ``turn`` the measure of runyard, with a board for ``slots`` jobs; return no contestant if runyard is not
-    available."""
+    """Return runyard with ``turn`` as its measure and a board for ``slots`` jobs, or an empty list if it is not available."""
     side = runyard.side()
     if side is None:
         return []

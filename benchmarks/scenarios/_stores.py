@@ -13,11 +13,11 @@ from benchmarks.ports import Store
 
 OpenStore = Callable[[Lab], AbstractAsyncContextManager[Store]]
 Measured = Callable[[Lab, Store], Measure]
-"""A function that takes a store and returns the measure of one turn; closures may keep fixtures between turns."""
+"""A function that takes a store and returns the measure of one turn. The measure may keep fixtures between turns."""
 
 
 def contestants(measured: Measured) -> list[Contestant]:
-    """Return cubeloop's checkpointer, and runyard if it is available."""
+    """Return the contestants: runyard if it is available, and cubeloop's checkpointer."""
     side = runyard.side()
     ours = [contestant(runyard.NAME, side.store, measured)] if side else []
     return [*ours, contestant("cubeloop", peers.cubeloop_store, measured)]

@@ -1,7 +1,7 @@
-"""Forking a thread after its last run, at four lengths.
+"""Forks of a thread after its last run, at four lengths.
 
-Measured: the store's fork call, each into a new thread, one at a time. The source has completed runs of two messages. The first
-fork of a source is not counted. Also reported: the bytes of the rows that the new thread needs.
+Measured: the time of the store's fork call. Each call makes a new thread, and calls do not overlap. The source has completed
+runs of two messages. The first fork of a source is not counted. Also reported: the bytes of the rows of the new thread.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from benchmarks.scenarios._stores import contestants, milliseconds
 
 CASES = {"100 messages": 100, "1,000 messages": 1_000, "10,000 messages": 10_000, "100,000 messages": 100_000}
 SAMPLES = 60
-"""Maximal number of forks per turn."""
+"""Maximum number of forks per turn."""
 SECONDS = 2.0
-"""Seconds after which a turn ends; it has at least one sample."""
+"""Seconds after which a turn ends. A turn has at least one sample."""
 
 
 def measured(lab: Lab, store: Store) -> Measure:

@@ -1,21 +1,23 @@
-"""The HTTP API under load: one process of ``runyard api``, one worker, and clients in their own process.
+"""The HTTP API under load: one process of ``runyard api``, one worker, and clients in a process of their own.
 
-``tokens``: 1,000 readers of 1,000 runs, each of which streams two tokens a second. Measured for 6 s: the time from the making
-of a token in the worker to its arrival at the reader. Then, for 26 s, each reader is cut off three times, at random, and
-reconnects with ``Last-Event-ID``. ``p50_returning`` and ``p99_returning`` are percentiles over all tokens of these 26 s,
-including tokens that were made while their reader was disconnected.
+Case ``tokens``: 1,000 readers read the streams of 1,000 runs. Each run streams two tokens a second. Measured for 6 s: the time
+from the moment when the worker makes a token to its arrival at the reader. In the next 26 s, each reader is cut off three
+times at random, and reconnects with ``Last-Event-ID``. ``p50_returning`` and ``p99_returning`` are percentiles of the same time
+over all tokens of these 26 s, including tokens that were made while their reader was disconnected.
 
-At the end each stream is read once more from its beginning. ``missed_total``: events that the reader has not received.
-``repeated_total``: events that it received twice or out of order. ``garbled_total``: readers whose text differs.
-``kb_per_idle_stream``: growth of the API process while the streams were opened and no run streamed. ``cpu_us_per_event``: CPU
-time of the API process from then on, including reconnections.
+At the end each stream is read once more from its beginning. ``missed_total``: events that a reader has not received, and gaps.
+``repeated_total``: events that a reader received twice or out of order. ``garbled_total``: readers that received another text.
+``kb_per_idle_stream``: kilobytes per stream by which the API process grew while the streams were opened and no run streamed.
+``cpu_us_per_event``: microseconds of CPU time of the API process per event after that, including reconnections.
 
-``accept``: 100 prompts a second, each on a new thread. Measured: the time from when a prompt is due to the end of its answer.
+Case ``accept``: 100 prompts a second, each on a new thread. Measured: the time from the moment when a prompt is due to the end
+of the API's answer.
 
-``accept, 64 clients``: each client sends its next prompt when the last one was accepted. ``lost_total``: accepted prompts whose
-runs do not complete. ``again_total``: prompts that were sent again after a 429, a 503, or a broken connection.
+Case ``accept, 64 clients``: each client sends its next prompt when its last one was accepted. Measured: the time from the
+request to the end of the API's answer. ``lost_total``: accepted prompts whose runs do not complete. ``again_total``: requests
+that were repeated after a 429, a 503, or a broken connection.
 
-The clients share a key, and the number of its requests per second is not limited.
+All clients use one key. The number of its requests per second is not limited.
 """
 
 from __future__ import annotations
@@ -51,21 +53,24 @@ READERS = 1000
 QUIET, UNREST = 6.0, 26.0
 """Seconds for which the runs stream: first without interruption, then while readers are cut off."""
 CUTS = 3
+"""How often each reader is cut off."""
 WARM_UP = 20
 """Number of streams that are read, and of prompts that are sent, before the measurement."""
 RATE, PROMPTS = 100.0, 600
+"""Prompts per second of the case ``accept``, and their number."""
 SENDERS, SENT = 64, 5000
+"""Number of clients of the last case, and number of their prompts."""
 UNLIMITED = {"RUNYARD_API_REQUESTS_PER_SECOND": "1e6", "RUNYARD_API_BURST": "1000000", "RUNYARD_API_TOKEN_SECRET": "b" * 32}
 COMPLETED = "SELECT thread_id FROM runyard.runs WHERE starts_with(thread_id, $1) AND run_id = 'run' AND status = 'completed'"
 LOOK = 0.1
-"""Seconds between two checks in Postgres whether the runs are completed, and of the API whether it is ready."""
+"""Seconds between two checks whether the runs are completed, and between two checks whether the API is ready."""
 PATIENCE = 20.0
 """Seconds within which accepted runs must complete."""
 
 
 @dataclass
 class Deployment:
-    """An API process, a worker, and access to their figures."""
+    """An API process and a worker. ``port`` and ``key``: of the API. ``database``: for reads of the runs."""
 
     client: Client
     database: asyncpg.Pool
@@ -75,7 +80,10 @@ class Deployment:
 
     @asynccontextmanager
     async def ordered(self, what: str, **order: Any) -> AsyncIterator[asyncio.subprocess.Process]:
-        """Start a process of clients."""
+        """Start a process of clients that executes ``what`` (``read`` or ``prompt``) with the arguments ``order``.
+
+        Kill it if it has not ended with the block.
+        """
         arguments = ("-m", CLIENTS, what, "127.0.0.1", str(self.port), self.key, json.dumps(order))
         pipe = asyncio.subprocess.PIPE
         environment = {**os.environ, ENVIRONMENT: str(self.board.path)}
@@ -91,7 +99,7 @@ class Deployment:
                 await process.wait()
 
     async def figures(self) -> dict[str, float]:
-        """Read the metrics of the API process."""
+        """Return the metrics of the API process without labels: name → value."""
         return await asyncio.to_thread(self._figures)
 
     def _figures(self) -> dict[str, float]:
@@ -110,7 +118,8 @@ class Deployment:
                 await asyncio.sleep(LOOK)
 
     async def completed(self, prefix: str, wanted: set[str]) -> int:
-        """Count the threads of ``wanted`` that have a completed run, after waiting some time for the others."""
+        """Wait up to PATIENCE seconds until all threads of ``wanted`` have a completed run. Return the number of those that
+        have one. ``prefix``: common prefix of the thread ids."""
         for _ in range(round(PATIENCE / LOOK)):
             found = {row["thread_id"] for row in await self.database.fetch(COMPLETED, prefix)}
             if wanted <= found:
@@ -120,11 +129,11 @@ class Deployment:
 
 
 async def said(process: asyncio.subprocess.Process) -> Any:
-    """Return the next line that the clients print, decoded."""
+    """Return the next line that the clients print. Raises RuntimeError if their process has ended."""
     assert process.stdout is not None
     line = await process.stdout.readline()
     if not line.endswith(b"\n"):
-        raise RuntimeError(f"the clients ended with status {await process.wait()}; standard error says why")
+        raise RuntimeError(f"the clients ended with status {await process.wait()}; the reason is on standard error")
     return line.decode().strip()
 
 

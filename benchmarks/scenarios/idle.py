@@ -1,8 +1,8 @@
 """Commands that an idle worker sends to Redis.
 
-Measured with MONITOR: commands per second from all connections to the benchmark's Redis database while one worker waits for
-jobs and none is enqueued. For runyard also those of the worker's main connection, which its heartbeat thread does not use.
-Commands inside a script do not count.
+Measured with MONITOR: commands per second from all connections to the benchmark's Redis database, while one worker waits for
+jobs and no job is enqueued. For runyard, a second case counts only the commands of the worker's main connection, which the
+worker's heartbeat thread does not use. Commands inside a script do not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.scenarios._queues import contestants, started
 
 ALL, MAIN = "all connections", "main connection"
 SETTLING = 2.0
-"""Seconds between the last job and the first counted command."""
+"""Seconds between the warm-up and the first counted command."""
 SECONDS = 8.0
 
 

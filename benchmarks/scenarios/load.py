@@ -1,7 +1,7 @@
 """The load of a thread of 10,000 messages as typed objects.
 
-Measured: the store's load call, from the query to the last message object. runyard takes part twice: with a flat thread, and
-with a thread at the end of 50 forks over which the messages are spread.
+Measured: the time of the store's load call, from the query to the last message object. runyard takes part twice: with a flat
+thread, and with a thread at the end of 50 forks. In the second case the messages are spread over the thread and its ancestors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.scenarios._stores import contestant, contestants, milliseconds
 MESSAGES = 10_000
 DEPTH = 50
 LOADS = 8
-"""Loads per turn; the very first one is not counted."""
+"""Loads per turn. One more load before the first turn is not counted."""
 
 
 def measured(lab: Lab, store: Store, *, depth: int = 0) -> Measure:

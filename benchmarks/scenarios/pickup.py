@@ -1,7 +1,8 @@
 """Pick-up latency on an idle queue.
 
 Measured: the time from the call that enqueues to the first statement of the job's body in the worker process. The next job is
-enqueued after the last one has run and a random pause, which spreads the samples evenly over the phases of a poller.
+enqueued after the body of the last one has begun and a random pause has passed. The pause spreads the samples evenly over the
+phases of a poller.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from benchmarks.lab import Lab
 from benchmarks.scenarios._queues import FIRST, contestants, started
 
 SAMPLES = 300
-"""Maximal number of samples per turn."""
+"""Maximum number of samples per turn."""
 SECONDS = 8.0
 """Seconds after which a turn ends."""
 

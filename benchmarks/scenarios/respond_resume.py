@@ -1,4 +1,4 @@
-"""From the human's answer to the resumed run; only runyard has this operation.
+"""The time from the human's answer to the resumed run. Only runyard has this operation.
 
 Measured: the time from the call that responds to the first statement after the answered question, in the worker process. The
 run is suspended and holds no worker when the answer is given.

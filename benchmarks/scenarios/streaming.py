@@ -1,9 +1,12 @@
-"""The cost of streaming an agent's answers durably: one run, and a hundred at once, of 20 tokens a second each.
+"""The cost of streaming an agent's answers durably, with one run and with a hundred runs at once, of 20 tokens a second each.
 
-Measured: the time from the start of a run to its end, for an answer that takes its model 5 s. runyard runs the agents in one
-worker process. pydantic-ai drives the same agent in one process without storing anything. The model alone is only iterated.
-``cpu_us_per_token`` is the CPU time of that process per token: runyard adds the difference of the first and the second figure,
-pydantic-ai that of the second and the third.
+Measured: the time from the start of a run to its end, for an answer that takes its model 5 s. ``runyard`` executes the agent in
+one worker process. ``pydantic-ai`` executes the same agent in one process and stores nothing. ``the model alone`` only reads
+the tokens of the model in one process.
+
+``cpu_us_per_token`` is the CPU time of that process per token, in microseconds. The CPU time of runyard's own code is the
+difference between the figures of ``runyard`` and ``pydantic-ai``. The CPU time of pydantic-ai's own code is the difference
+between the figures of ``pydantic-ai`` and ``the model alone``.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ async def by_runyard(lab: Lab) -> AsyncIterator[Measure]:
 
 
 def elsewhere(what: str) -> Any:
-    """Run the agent, or its model, in a separate process."""
+    """Return the ``open`` of a contestant that executes the agent (``alone``) or its model (``model``) in another process."""
 
     @asynccontextmanager
     async def opened(_lab: Lab) -> AsyncIterator[Measure]:

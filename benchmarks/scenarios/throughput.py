@@ -1,15 +1,15 @@
 """Jobs per second through one worker process.
 
-Measured: the time for a batch that one producer process enqueues as fast as it can (16 calls in flight), from the first call to
-the moment when the last job is finished for good. It includes the producer's and the worker's work. Also reported: the rate of
-the producer.
+Measured: jobs per second of a batch that one producer process enqueues as fast as possible (16 calls in flight). The time is
+from the first call to the end of the last job, and includes the work of the producer and of the worker. Also reported: the rate
+of the producer.
 
-runyard accepts, claims, stores a user and an assistant message, and completes. DBOS runs a durable workflow without steps, and
-another one that stores the two messages as steps. arq and SAQ run a no-op that stores nothing durable. SAQ glued to Postgres
-stores both messages and the run's states by hand.
+runyard accepts, claims, stores a user and an assistant message, and completes. DBOS executes a durable workflow without steps,
+and another workflow that stores the two messages as steps. arq and SAQ execute a no-op that stores nothing durable. SAQ glued
+to Postgres stores both messages and the run's states by hand.
 
-The keys are threads in runyard and partitions in DBOS: 200 of them, then 5, on which nearly all runs queue behind one another.
-Queues without an order per key take part in the first case only.
+The keys are threads in runyard and partitions in DBOS. The first case has 200 keys. The second case has 5 keys, so nearly all
+runs wait for an earlier run of their key. Queues without an order per key take part in the first case only.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def turn(lab: Lab, contestant: peers.QueueContestant, case: str) -> Sample
 
 
 async def _enqueue_all(queue: Queue, keys: dict[int, str]) -> None:
-    """Enqueue every slot under its key, IN_FLIGHT calls at a time, in order."""
+    """Enqueue a job for each slot of ``keys`` (slot → key), in order, with IN_FLIGHT calls at a time."""
     remaining = iter(keys.items())
 
     async def produce(items: Iterator[tuple[int, str]]) -> None:

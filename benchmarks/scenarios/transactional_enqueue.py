@@ -1,4 +1,4 @@
-"""From the commit of a host's transaction to the start of the run; only runyard has this operation.
+"""The time from the commit of a host's transaction to the start of the run. Only runyard has this operation.
 
 Measured: the time from just before COMMIT is sent to the first statement of the run in the worker process. The enqueue itself
 happens earlier in the transaction and is not counted.

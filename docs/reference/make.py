@@ -1,4 +1,4 @@
-"""Write the generated parts of this folder. With ``--check``, fail if one is out of date instead."""
+"""Write the generated tables of this folder. With ``--check``, write nothing and exit with status 1 if one is out of date."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from runyard_backends.memory import MemoryBackend, MemoryWorld
 
 HERE = Path(__file__).parent
 RULE = re.compile(r"\b[A-Z]\d{1,2}\b")
-"""A rule of rules.md, as an error's docstring cites it."""
+"""The citation of a rule of rules.md in an error's docstring."""
 
 EVENTS = {
-    "run.queued": "the run was accepted or redriven, and waits for a worker; `attempt`",
+    "run.queued": "the run was accepted or redriven; `attempt`",
     "run.started": "the first attempt began; `attempt`",
     "run.suspended": "the run waits for a human; `status`, `request_ids`",
     "run.resumed": "an attempt began after an answer; `attempt`, `message_id`",
-    "run.completed": "the run completed, and its messages are now part of the conversation; `status`",
+    "run.completed": "the run completed and its messages became part of the conversation; `status`",
     "run.failed": "the run failed; `status`, `error`",
     "run.cancelled": "the run was cancelled; `status`",
     "run.dead": "the run crashed its workers too often; `status`, `error`",
     "run.rewound": (
-        "an attempt began after a crash or an error: drop uncompleted text; "
-        "`attempt`, `message_id` (last stored), `takeover` (true: the worker of the attempt before died)"
+        "an attempt began after a crash or an error, so discard the text of messages that are not completed; "
+        "`attempt`, `message_id` (of the last stored message), `takeover` (true if the worker of the previous attempt died)"
     ),
     "message.started": "a message has begun; `message_id`, `role`",
     "message.delta": "part of a message; `message_id` and `text`, `thinking`, or `arguments` of a `tool_call` (`id`, `name`)",
@@ -53,11 +53,11 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
 
 
 def parts() -> dict[str, tuple[str, str]]:
-    """Map each file to its marker and the generated text."""
+    """Return file name → (marker, generated table). The marker is the text of the comment before the table."""
     codes = table(
         ("code", "name", "meaning"), ((int(code), code.name.lower(), what) for code, what in exit_codes.MEANING.items())
     )
-    types = table(("type", "meaning and `data`"), ((f"`{name}`", EVENTS[name]) for name in EVENT_TYPES))
+    types = table(("type", "meaning; fields of `data`"), ((f"`{name}`", EVENTS[name]) for name in EVENT_TYPES))
     tree = table(
         ("code", "class", "HTTP", "exit", "meaning"),
         (
@@ -92,7 +92,7 @@ def parts() -> dict[str, tuple[str, str]]:
 
 
 def routes() -> str:
-    """List every route of the HTTP API, from its OpenAPI document."""
+    """Return the table of the routes of the HTTP API, from its OpenAPI document."""
     made = asgi_app(MemoryBackend(MemoryWorld(), ""), auth="off").openapi()
     usual = {cls.code for cls in EVERYWHERE}
     rows = []
@@ -107,7 +107,7 @@ def routes() -> str:
 
 
 def refusals(made: dict[str, Any], described: dict[str, Any]) -> Iterator[str]:
-    """Yield the error codes of an operation."""
+    """Yield the error codes of the operation ``described`` in the OpenAPI document ``made``."""
     for answer in described["responses"].values():
         if name := answer.get("$ref", "").rpartition("/")[2]:
             answer = made["components"]["responses"][name]
@@ -115,12 +115,15 @@ def refusals(made: dict[str, Any], described: dict[str, Any]) -> Iterator[str]:
 
 
 def linked(text: str) -> str:
-    """Return ``text`` with each rule that it cites as a link to that rule."""
+    """Return ``text`` with each citation of a rule as a link to that rule."""
     return RULE.sub(lambda found: f"[{found.group()}](rules.md#{found.group().lower()})", text)
 
 
 def render(name: str, marker: str, text: str) -> str:
-    """Return the file with the table after its marker replaced, and one empty line between the table and the text after it."""
+    """Return the content of the file ``name`` with ``text`` in place of the table after the marker.
+
+    One empty line separates the table from the text after it.
+    """
     before, found, after = (HERE / name).read_text(encoding="utf-8").partition(f"<!-- {marker} -->\n")
     rest = re.sub(r"\A\n*(\|.*\n)*\n*", "", after)
     return f"{before}{found}\n{text}\n" + (f"\n{rest}" if rest else "")

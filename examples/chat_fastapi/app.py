@@ -17,7 +17,7 @@ STORIES = [
 
 
 def script(request: ModelRequested):
-    """Play the model as long as no provider's key is set."""
+    """Return the reply of the scripted model, which is used if no provider's key is set."""
     if "roll" in request.results:
         return f"It is a {request.results['roll']}. Shall the story go on with that?"
     if "roll" in request.prompt.lower() or "dice" in request.prompt.lower():

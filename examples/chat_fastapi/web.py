@@ -1,5 +1,4 @@
-"""A chat: prompts are enqueued in the backend's own transaction, answers stream to the browser, and each answer can be
-branched.
+"""A chat backend. It enqueues prompts in its own transaction, streams answers to the browser, and forks a chat after an answer.
 
 runyard dev app:app -- uvicorn web:web --port 8080
 """
@@ -37,7 +36,7 @@ web = FastAPI(lifespan=lifespan)
 
 
 class Prompt(BaseModel):
-    """A prompt. ``run_id`` comes from the browser, so that a request which it repeats after a timeout is the same run."""
+    """A prompt. The browser generates ``run_id``, so that a request that it repeats after a timeout finds the same run."""
 
     text: str = Field(min_length=1, max_length=4000)
     run_id: str = Field(default_factory=new_id)
@@ -54,15 +53,15 @@ async def prompt(chat: str, prompt: Prompt) -> dict[str, str]:
 
 @web.get("/chats/{chat}/runs/{run}/events", response_class=EventSourceResponse)
 async def events(chat: str, run: str, last_event_id: Annotated[str | None, Header()] = None) -> AsyncIterator[ServerSentEvent]:
-    """Stream the events until the run stops. A browser that reconnects sends the last id that it received, and misses
-    nothing."""
+    """Stream the events until the run stops. A browser that reconnects sends the last id that it received and continues
+    there."""
     async for event in web.state.client.stream(chat, run, last_event_id):
         yield ServerSentEvent(event=event.type, id=event.id, data=event.data)
 
 
 @web.post("/chats/{chat}/runs/{run}/branch", status_code=202)
 async def branch(chat: str, run: str, prompt: Prompt) -> dict[str, str]:
-    """Continue from an answer in a separate chat. No message is copied, however long the conversation is."""
+    """Fork the chat after the run of an answer, and prompt the fork. No message is copied."""
     new = f"branch-{prompt.run_id}"
     await web.state.client.fork(chat, new, after_run_id=run, message=prompt.text, run_id=prompt.run_id)
     await web.state.pool.execute(
@@ -78,7 +77,7 @@ async def chats() -> list[dict[str, str | None]]:
 
 @web.get("/chats/{chat}")
 async def chat(chat: str) -> dict[str, object]:
-    """Return the conversation, and the current run if there is one."""
+    """Return the messages of a chat, and the id of its run that has not ended, or null."""
     messages = (await web.state.client.messages(chat)).items
     newest = (await web.state.client.runs(chat, limit=1)).items
     shown = [

@@ -73,7 +73,7 @@ def place(request: HttpRequest) -> JsonResponse:
 
 @require_GET
 def order(request: HttpRequest, pk: int) -> JsonResponse:
-    """Return the order, with the text that the agent has written so far."""
+    """Wait up to five seconds for the run. Return the order, the run's status and, if the run has stopped, the agent's text."""
     order = get_object_or_404(Order, pk=pk)
     handle = client().handle(f"order-{pk}", f"confirm-{pk}")
     try:

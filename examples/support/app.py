@@ -1,4 +1,4 @@
-"""A support agent that refunds orders: a human approves each refund, and the payment service sees it once.
+"""A support agent that refunds orders. A human approves each refund, and the payment service executes each refund once.
 
 runyard dev app:app
 runyard prompt t1 "Order A-7 arrived broken. Please refund it." --stream
@@ -19,7 +19,7 @@ payments = httpx.AsyncClient(base_url=PAYMENTS_URL) if PAYMENTS_URL else None
 
 
 def script(request: ModelRequested):
-    """Play the model as long as no provider's key is set."""
+    """Return the reply of the scripted model, which is used if no provider's key is set."""
     order = next((name for name in ORDERS if name in request.prompt), None)
     if order is None:
         return "Which order is it about? Please give me its number."
@@ -47,7 +47,7 @@ def look_up(order: str) -> dict[str, str | int]:
 @agent.tool_plain(requires_approval=True)
 async def refund(order: str, cents: int) -> str:
     """Pay money back for an order."""
-    key = current_step().idempotency_key  # the same in every attempt of this call: a crash does not pay twice
+    key = current_step().idempotency_key  # the same in every attempt, so a crash does not pay twice
     if payments is not None:
         reply = await payments.post("/refunds", json={"order": order, "cents": cents}, headers={"Idempotency-Key": key})
         reply.raise_for_status()

@@ -1,4 +1,4 @@
-"""An agent that plans, and a critic that picks the best of several plans: the agents of ask.py."""
+"""The agents of ask.py: a planner, and a judge that selects the cheapest of several plans."""
 
 import re
 
@@ -16,7 +16,7 @@ PLANS = {
 
 
 def script(request: ModelRequested) -> str:
-    """Play the model as long as no provider's key is set."""
+    """Return the reply of the scripted model, which is used if no provider's key is set."""
     return next((plan for words, plan in PLANS.items() if words in request.prompt), "Tell me more about it.")
 
 
@@ -29,7 +29,7 @@ app = App(agents={"planner": planner}, version="1")
 
 @app.agent
 async def cheapest(ctx: RunContext) -> None:
-    """Judge the candidates that succeeded: return the number of the cheapest one."""
+    """Judge the candidates that succeeded: set the number of the cheapest one as the result."""
     ctx.result = min(ctx.input.metadata["candidates"], key=lambda candidate: price(candidate["text"]))["number"]
 
 

@@ -27,7 +27,7 @@ async def main() -> None:
             print(f"{'→' if n == probes.winner else ' '} {probe.messages[0].text}\n    {probe.text}")
 
         question = probes.results[probes.winner or 0].messages[0].text
-        chosen = await client.fork(thread, f"{thread}-chosen", "plan", message=question, run_id="chosen")  # to stay
+        chosen = await client.fork(thread, f"{thread}-chosen", "plan", message=question, run_id="chosen")  # kept
         await client.handle(chosen.thread_id, "chosen").result(60)
         for name in (thread, chosen.thread_id):
             print(f"\n{name} has {len((await client.messages(name)).items)} messages")

@@ -1,7 +1,7 @@
 """runyard: agent conversations as durable, distributed jobs.
 
-This module is the public surface. Names are imported when they are first used, so that ``import runyard`` costs next to nothing
-in a program that only enqueues.
+This module is the public API. Each name is imported at its first use, so that ``import runyard`` is fast in a program that only
+enqueues.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _HOMES = {
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [  # made by __getattr__
+__all__ = [  # __getattr__ imports these names
     "Agent",
     "AgentState",
     "App",

@@ -1,4 +1,4 @@
-"""App: the registry of the agents that a worker serves, with the version of the code that serves them."""
+"""App, the registry of the agents that a worker serves, with the version of their code."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ DEFAULT_AGENT = "default"
 class AgentSpec:
     """One agent as registered.
 
-    ``timeout`` (seconds for one attempt), ``max_attempts`` and ``retry`` apply to a run that leaves its own at the default.
-    ``hitl``: the agent may ask a human.
+    ``timeout`` (seconds for one attempt), ``max_attempts`` and ``retry`` apply to a run whose own options have the default
+    value. ``hitl``: the agent may ask a human.
     """
 
     name: str
@@ -45,13 +45,12 @@ class AgentSpec:
 class App:
     """The registry of the agents of one program.
 
-    ``agents`` maps names to async functions of a :class:`~runyard.RunContext`, to objects that are called like one, or to
-    pydantic-ai agents. :func:`~runyard.agents.engine.serve` gives a pydantic-ai agent dependencies and budgets.
-    ``version`` names the code. A run records the version that accepted it, then the version that ran it.
-    ``on_version_mismatch`` decides about a run that another version began and that continues after a suspension or a crash:
-    ``run`` runs it here, ``wait`` leaves it to a worker of that version, ``fail`` fails it with VersionMismatchError.
-    A redriven run starts on any version.
-    ``default_queue`` is the queue of agents that name none.
+    ``agents``: a map from names to async functions of a :class:`~runyard.RunContext`, to objects that can be called like such a
+    function, or to pydantic-ai agents. :func:`~runyard.agents.engine.serve` gives a pydantic-ai agent dependencies and budgets.
+    ``version``: the name of the code. A run records the version that accepted it and the version that executed it.
+    ``on_version_mismatch``: the treatment of a run that another version began, after a suspension or a crash. ``run`` executes
+    the run here. ``wait`` leaves the run to a worker of the other version. ``fail`` fails the run with VersionMismatchError. A
+    redriven run starts on any version. ``default_queue``: the queue of agents without a queue of their own.
 
     Raises InvalidInputError for an invalid version, queue, agent name, agent or ``on_version_mismatch``.
     """
@@ -113,8 +112,8 @@ class App:
         """Register the decorated function as an agent, by default under the function's name.
 
         ``queue``: the queue in which its runs wait. ``timeout``: seconds for one attempt. ``max_attempts``: how many attempts
-        may end in an error. ``retry``: the backoff between attempts. ``hitl``: the agent may ask a human, so a probe of it is
-        refused at once (F9). A call registers a pydantic-ai agent: ``app.agent("support", timeout=60)(agent)``.
+        may end in an error. ``retry``: the backoff between attempts. ``hitl``: the agent may ask a human. A probe of
+        such an agent is refused at once (F9). Register a pydantic-ai agent by ``app.agent("support", timeout=60)(agent)``.
 
         Raises InvalidInputError if the name is taken or invalid.
         """
@@ -157,7 +156,7 @@ class App:
 
     @property
     def queues(self) -> list[str]:
-        """The queues of the agents, in order of registration, then the default queue, in which fork jobs wait."""
+        """The queues of the agents, in order of registration, then the default queue. Fork jobs wait in the default queue."""
         return list(dict.fromkeys([*(spec.queue for spec in self.agents.values()), self.default_queue]))
 
     @property
@@ -167,7 +166,7 @@ class App:
 
 
 def as_function(agent: AgentFunction | AbstractAgent[Any, Any]) -> AgentFunction:
-    """Return ``agent`` as a function of a RunContext; wrap a pydantic-ai agent. Raise InvalidInputError for anything else."""
+    """Return ``agent`` as a function of a RunContext. Wrap a pydantic-ai agent. Raise InvalidInputError for anything else."""
     if "pydantic_ai" in sys.modules:  # an agent of pydantic-ai exists only after that import
         from pydantic_ai.agent import AbstractAgent
 
@@ -183,12 +182,12 @@ def as_function(agent: AgentFunction | AbstractAgent[Any, Any]) -> AgentFunction
 
 
 def may_ask(function: AgentFunction) -> bool:
-    """Return whether an agent declares that it asks humans; a probe of it is then refused at once (F9)."""
+    """Return whether an agent declares that it asks humans. A probe of such an agent is refused at once (F9)."""
     return bool(getattr(function, "asks_humans", False))
 
 
 def name_of(app: App) -> str | None:
-    """Return the ``module:attribute`` by which :func:`load_app` finds ``app``, or None if only the main module has it."""
+    """Return the ``module:attribute`` by which :func:`load_app` finds ``app``, or None if only the main module has ``app``."""
     for module_name, module in list(sys.modules.items()):
         if module_name not in ("__main__", "__mp_main__"):
             for attribute, value in list(getattr(module, "__dict__", {}).items()):

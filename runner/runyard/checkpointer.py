@@ -1,4 +1,4 @@
-"""Checkpointers by name: each opens the backend that is installed for it (R13 to R15).
+"""Checkpointers, each of which connects to one backend (R13 to R15).
 
 ::
 
@@ -30,7 +30,7 @@ __all__ = ["CheckpointData", "Checkpointer", "MemoryCheckpointer", "PostgresChec
 
 
 class _Connected:
-    """A checkpointer that connects to its backend on entering, or on first use if it needs no closing."""
+    """Base class of checkpointers. ``async with`` connects to the backend and closes it."""
 
     def __init__(self, url: str, *, tenant: str = "", **options: Any) -> None:
         self._url, self._tenant, self._options = url, tenant, options
@@ -59,25 +59,25 @@ class _Connected:
         return cast("RequestStore", await self._open())
 
     async def load(self, thread_id: str) -> CheckpointData | None:
-        """Return the thread's messages, extra and parent thread; None for an unknown thread (R1)."""
+        """Return the thread's messages, extra and parent thread, or None for an unknown thread (R1)."""
         return await (await self._open()).load(thread_id)
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store messages, each under its own run id; store all or none.
+        """Store all messages or none, each under its own run id.
 
         Raises RunAlreadyCompletedError, RunAlreadyClaimedError.
         """
         await (await self._open()).append(thread_id, messages)
 
     async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
-        """Merge ``extra`` into the thread's extra at the top level; other keys stay.
+        """Merge ``extra`` into the thread's extra at the top level. Other keys stay.
 
-        Raises InvalidInputError if ``extra`` holds too much (:mod:`runyard.domain.json_bounds`).
+        Raises InvalidInputError if ``extra`` exceeds the bounds of :mod:`runyard.domain.json_bounds`.
         """
         await (await self._open()).save_extra(thread_id, extra)
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
-        """Store the thread's pending request with its run id, both read by :meth:`load_pending`; None clears both."""
+        """Store the thread's pending request and its run id. None clears both. :meth:`load_pending` returns both."""
         await (await self._open()).save_pending_request(thread_id, request, run_id=run_id)
 
     async def load_pending_request(self, thread_id: str) -> HitlRequest | None:
@@ -89,7 +89,7 @@ class _Connected:
         return await (await self._open()).load_pending_run_id(thread_id)
 
     async def load_pending(self, thread_id: str) -> tuple[HitlRequest, str | None] | None:
-        """Return the pending request and its run id, read together; None without a pending request."""
+        """Return the pending request and its run id, read together, or None without a pending request."""
         return await (await self._open()).load_pending(thread_id)
 
     async def claim_run(self, thread_id: str, run_id: str) -> None:
@@ -97,11 +97,11 @@ class _Connected:
         await (await self._open()).claim_run(thread_id, run_id)
 
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
-        """Complete a run; do nothing if it is complete. Raises RunNotClaimedError, RunAlreadyClaimedError (R13)."""
+        """Complete a run. Do nothing if it has completed. Raises RunNotClaimedError, RunAlreadyClaimedError (R13)."""
         await (await self._open()).mark_run_complete(thread_id, run_id)
 
     async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
-        """Return the messages of a fork after the run. Raises ThreadNotFoundError, RunNotCompletedError."""
+        """Return the messages that a fork after the run would have. Raises ThreadNotFoundError, RunNotCompletedError."""
         return await (await self._open()).snapshot(thread_id, after_run_id=after_run_id)
 
     async def fork(
@@ -114,11 +114,11 @@ class _Connected:
         await (await self._open()).fork(src_thread_id, new_thread_id, after_run_id=after_run_id, metadata=metadata)
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
-        """Add the requests of a run; a request whose id is stored stays as it is."""
+        """Add the requests of a run. A request whose id is stored stays unchanged."""
         await (await self._requests()).save_requests(thread_id, requests, run_id=run_id)
 
     async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:
-        """Return the pending and the answered requests of the run, or without ``run_id`` of the thread, the oldest first."""
+        """Return the pending and the answered requests of the run, or of the thread without ``run_id``, the oldest first."""
         return await (await self._requests()).load_requests(thread_id, run_id=run_id)
 
     async def answer_request(
@@ -151,10 +151,10 @@ class MemoryCheckpointer(_Connected):
 
 
 class PostgresCheckpointer(_Connected):
-    """Threads in Postgres, in the schema that ``runyard migrate`` makes; workers and clients see the same threads.
+    """Threads in Postgres, in the schema that ``runyard migrate`` makes. Workers and clients read the same threads.
 
-    ``dsn``: ``postgresql://…``. ``min_pool_size``, ``max_pool_size``: bounds of the number of connections. Use it with ``async
-    with``; entering raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError.
+    ``dsn``: ``postgresql://…``. ``min_pool_size``, ``max_pool_size``: bounds of the number of connections. Use a checkpointer
+    with ``async with``, which raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError.
     """
 
     def __init__(self, dsn: str, *, min_pool_size: int = 1, max_pool_size: int = 10, tenant: str = "") -> None:

@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 DEFERRAL: Final = "runyard"
-"""Key in the metadata of a deferred call; its value is the request to make (see :mod:`runyard.agents.durable_tools`)."""
+"""Key of the request to make in the metadata of a deferred call (:mod:`runyard.agents.durable_tools`)."""
 TIMED_OUT: Final[JsonObject] = {"timed_out": True}
 
 
@@ -64,7 +64,7 @@ class Question(BaseModel):
     """One question to the user.
 
     Without ``options`` the answer is free text. ``multiple``: the user may choose several options. ``other``: the user may
-    answer with text of their own instead of an option.
+    answer with free text instead of an option.
     """
 
     question: Annotated[str, Field(min_length=1)]
@@ -74,7 +74,7 @@ class Question(BaseModel):
 
 
 class AskUserTool(Tool[Any]):
-    """The tool that :func:`ask_user_tool` makes. ``channel``: the channel that it was bound to."""
+    """The tool that :func:`ask_user_tool` makes. ``channel``: the channel of the tool, or None."""
 
     channel: Channel | None = None
 
@@ -84,12 +84,12 @@ def ask_user_tool(
 ) -> AskUserTool:
     """Return a tool with which the model asks the user one or more questions (H9).
 
-    ``channel``: holds the questions of an in-process Agent; a worker stores them with the run instead. ``timeout``: seconds
-    to wait for the user; by default the channel's. After it the model gets an error result.
+    ``channel``: holds the questions of an in-process Agent. A worker stores the questions with the run instead. ``timeout``:
+    seconds to wait for the user, by default the channel's. After the timeout the model gets an error result.
 
-    An answer is ``{"answers": ["…", …]}``, one per question in order (a list of labels if the question allows several), or
-    ``{"cancelled": true, "reason": "…"}``. The bare text also answers a single question. The model gets the result "User
-    answers", or an error result with the details if the user cancelled or did not answer in time.
+    An answer is ``{"answers": ["…", …]}`` with one entry per question, in order, or ``{"cancelled": true, "reason": "…"}``. The
+    entry of a question with ``multiple`` is a list. The entry alone also answers a single question. The model gets the result
+    "User answers", or an error result with the details if the user cancelled or did not answer in time.
     """
     seconds = timeout if timeout is not None or channel is None else channel.default_timeout
 
@@ -120,7 +120,7 @@ def ask_user_tool(
 
 
 def bound_channels(engine: Engine[Any, Any]) -> list[Channel | None]:
-    """Return the channels that the tools and the middleware of ``engine`` were made with."""
+    """Return the channels of the tools and the middleware of ``engine``, with None for one without a channel."""
     found: list[Channel | None] = []
 
     def visit(toolset: AbstractToolset[Any]) -> None:
@@ -163,7 +163,7 @@ def _value_schema(question: Question) -> JsonObject:
 
 
 def read_answers(questions: Sequence[Question], answer: JsonValue, timeout: float | None = None) -> str | ToolFailed:
-    """Return the tool's result for an answer that fits :func:`answer_schema`, or for a timeout (``timeout``: seconds)."""
+    """Return the tool's result for an ``answer`` that fits :func:`answer_schema`, or for a timeout of ``timeout`` seconds."""
     if answer == TIMED_OUT:
         return _failed("The user did not answer in time.", questions, timeout=timeout)
     if isinstance(answer, dict) and answer.get("cancelled"):
@@ -191,7 +191,7 @@ class Approve:
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """Refuse the tool call; the model gets an error result with the ``reason``."""
+    """Refuse the tool call. The model gets an error result with the ``reason``."""
 
     reason: str = "denied by policy"
 
@@ -200,8 +200,8 @@ class Deny:
 class AskUser:
     """Let a human approve the call, deny it, or edit its arguments.
 
-    ``prompt``: the question to show. ``timeout``: seconds until the call is denied; by default the channel's. ``details``: JSON
-    to show beside the call.
+    ``prompt``: the question to show. ``timeout``: seconds until the call is denied, by default the channel's. ``details``: a
+    JSON object to show beside the call.
     """
 
     prompt: str | None = None
@@ -216,8 +216,8 @@ ApprovalPolicy: TypeAlias = Callable[[ToolCallPart], Decision | Awaitable[Decisi
 class ApprovalPolicyMiddleware(AbstractCapability[Any]):
     """Decide about every tool call before the tool runs (H9).
 
-    ``policy``: a function of the tool call that returns Approve, Deny or AskUser, or an awaitable of one; without a policy a
-    human decides about each call. ``channel``: holds the questions of an in-process Agent.
+    ``policy``: a function of the tool call that returns Approve, Deny or AskUser, or an awaitable of one of them. Without a
+    policy a human decides about each call. ``channel``: holds the questions of an in-process Agent.
 
     An approval belongs to the call with its arguments (H5). Arguments that the human edited are validated like the model's
     arguments, and the policy may still deny them.
@@ -234,7 +234,7 @@ class ApprovalPolicyMiddleware(AbstractCapability[Any]):
     ) -> dict[str, Any]:
         """Return ``args`` to let the call pass. Raise ToolFailed to refuse it, ApprovalRequired to ask a human.
 
-        A tool that only asks a human always passes.
+        The call of a tool that only asks a human always passes.
         """
         if ((tool_def.metadata or {}).get(DEFERRAL) or {}).get("asks_humans"):
             return args

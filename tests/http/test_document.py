@@ -52,6 +52,10 @@ def test_every_operation_is_described(document: dict[str, Any]) -> None:
             assert body["content"].keys() == {"application/json"}, (method, path)
 
 
+def test_no_description_has_a_role_of_a_docstring(document: dict[str, Any]) -> None:
+    assert re.findall(r":[a-z]+:`[^`]*`", json.dumps(document)) == []
+
+
 def test_every_way_to_say_who_asks_is_described(document: dict[str, Any]) -> None:
     """A1: a key in two headers, and for streams a token in the query."""
     schemes = document["components"]["securitySchemes"]

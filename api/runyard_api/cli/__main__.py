@@ -1,4 +1,4 @@
-"""``python -m runyard_api.cli``: the command, for where its script is not on the path."""
+"""``python -m runyard_api.cli``: the ``runyard`` command, for environments where its script is not on the path."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The deployment that a command talks to, and how the command runs its coroutine."""
+"""The deployment that a command connects to, and the event loop of the command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Target:
     def resolve(self) -> tuple[str, str | None]:
         """Return the URLs of Postgres and Redis: from an option, the environment, or the ``runyard dev`` of this folder.
 
-        Raises InvalidInputError if no deployment is named, or Postgres without Redis.
+        Raises InvalidInputError if no deployment is named, or if Postgres is named without Redis.
         """
         if self.url is not None:
             if self.redis is None and self.url.startswith("postgres"):
@@ -38,7 +38,7 @@ class Target:
         found = dev_file.find()
         if found is None:
             raise InvalidInputError(
-                "no deployment to talk to: start `runyard dev` in this folder, "
+                "no deployment to connect to: start `runyard dev` in this folder, "
                 "or set RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL"
             )
         return found.postgres_url, self.redis or found.redis_url
@@ -63,9 +63,9 @@ def wait(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def gather(ask: Callable[[int, str | None], Awaitable[Page[T]]], limit: int, cursor: str | None = None) -> Page[T]:
-    """Return up to ``limit`` items as one page.
+    """Return up to ``limit`` items as one page. ``ask``: returns a page for a limit and a cursor.
 
-    Reads several pages if need be: a page before the last one may be short or empty.
+    Several pages are read if necessary: a page before the last one may be short or empty.
     """
     found: list[T] = []
     while True:

@@ -1,4 +1,4 @@
-"""The exit codes of the commands, by which a script can tell outcomes apart."""
+"""The exit codes of the commands. A script can distinguish outcomes by them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Exit(IntEnum):
 
 
 MEANING: dict[Exit, str] = {
-    Exit.OK: "done; a run that was waited for completed",
-    Exit.FAILED_RUN: "the run that was waited for failed, was cancelled or is dead; demo or doctor found something wrong",
+    Exit.OK: "done; the run of a command that waits has completed",
+    Exit.FAILED_RUN: "the run of a command that waits failed, was cancelled or is dead; or a check of demo or doctor failed",
     Exit.USAGE: "the command line or a value in it is not valid",
     Exit.NOT_FOUND: "no such thread, run, message, request, agent, worker, key or webhook, or a result that expired",
-    Exit.CONFLICT: "refused in the present state: busy thread, id taken, already answered, not a boundary for a fork",
+    Exit.CONFLICT: "refused in the present state: a busy thread, a taken id, an answered request, a cut that is no boundary",
     Exit.UNAVAILABLE: "Postgres, Redis, the schema or a free place in a queue is missing; the same command may work later",
-    Exit.SUSPENDED: "the run that was waited for asks a human; answer with `runyard respond`",
-    Exit.TIMEOUT: "the wait timed out; the run goes on",
+    Exit.SUSPENDED: "the run of a command that waits is suspended; answer with `runyard respond`",
+    Exit.TIMEOUT: "the wait timed out; the run continues",
     Exit.INTERNAL: "an unexpected error",
     Exit.INTERRUPTED: "Ctrl-C",
 }
@@ -59,7 +59,7 @@ _BY_HTTP_STATUS = {
 
 
 class MissingError(Exception):
-    """The object of a command does not exist, or cannot be changed by it."""
+    """The object of a command does not exist, or the command cannot change it."""
 
 
 def of_error(error: RunyardError) -> Exit:

@@ -34,7 +34,7 @@ from .commands import (  # fmt: skip
 from .exit_codes import Exit
 from .view import output
 
-# typer brings its own copy of click, or depends on click, by its version; either way this is the base of its usage errors.
+# Versions of typer either contain a copy of click or depend on click. This is the base of typer's usage errors in both cases.
 UsageError: Final[type[Exception]] = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
 app = typer.Typer(
@@ -105,17 +105,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(args=list(arguments) if arguments is not None else None, prog_name="runyard", standalone_mode=False)
     except UsageError as error:
-        words = _words(error)  # empty where a command is missing: typer has printed the help
+        words = _words(error)  # empty if a command is missing: typer has printed the help
         return _say(words.rstrip(".") + _help_of(error), Exit.USAGE) if words else Exit.USAGE
     except RunyardError as error:
         return _say(error.message, exit_codes.of_error(error))
     except exit_codes.MissingError as error:
         return _say(str(error), Exit.NOT_FOUND)
     except TimeoutError:
-        return _say("the wait timed out; the run goes on", Exit.TIMEOUT)
+        return _say("the wait timed out; the run continues", Exit.TIMEOUT)
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
-    except SystemExit as leaving:  # typer and rich exit like this if the reader of a pipe has gone, which is no failure
+    except SystemExit as leaving:  # typer and rich exit like this if the reader of a pipe has ended, which is no failure
         if not isinstance(leaving.__context__, BrokenPipeError):
             raise
         return Exit.OK

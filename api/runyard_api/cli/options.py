@@ -1,6 +1,6 @@
 """Arguments and options that several commands share.
 
-Only settings of a deployment or of a process have an environment variable; options of one call have none.
+Settings of a deployment or of a process have an environment variable. Options of one call have none.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from runyard.errors import InvalidInputError
 ThreadArg = Annotated[str, typer.Argument(help="Id of the thread.", show_default=False)]
 RunArg = Annotated[str, typer.Argument(help="Id of the run.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Limit = Annotated[int, typer.Option(min=1, max=1000, help="List at most this many.")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="Most entries to list.")]
 Cursor = Annotated[str | None, typer.Option(help="Continue the list after this cursor.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the run and print its answer.")]
 Stream = Annotated[bool, typer.Option("--stream", help="Print the answer while it is generated.")]
-WaitTimeout = Annotated[float | None, typer.Option(min=0, help="Wait at most this many seconds; the run goes on.")]
+WaitTimeout = Annotated[float | None, typer.Option(min=0, help="Most seconds to wait. The run continues after them.")]
 After = Annotated[str | None, typer.Option(help="Cut after this run. Default: the last completed run.")]
 Agent = Annotated[str | None, typer.Option(help="Name of the agent.")]
 

@@ -1,4 +1,4 @@
-"""Answers that are not simply one of :mod:`runyard.models`."""
+"""The models of responses that :mod:`runyard.models` does not have."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from runyard.ports.workers import WorkerInfo
 
 
 class StreamToken(BaseModel):
-    """Goes into the query of a stream's URL: ``?token=…``. Ends with the key that asked for it."""
+    """A token for the query of a stream's URL: ``?token=…``. It is valid at most as long as the key that created it."""
 
     token: str
     expires_at: datetime
 
 
 class StreamOf(BaseModel):
-    """Which streams a token opens: one run's, or with ``run_id`` null all of the thread."""
+    """The streams that a token opens: one run's stream, or with ``run_id`` null all streams of the thread."""
 
     thread_id: str
     run_id: str | None
 
 
 class WhoAmI(BaseModel):
-    """Who asks. ``id`` is what limits count by."""
+    """The caller. ``id``: the name by which requests and streams are counted."""
 
     tenant: str
     id: str
     name: str | None = None
-    key_id: str | None = Field(None, description="Of the API key, or of the key that asked for the token.")
+    key_id: str | None = Field(None, description="Id of the API key, or of the key that created the token.")
     scopes: list[Scope]
-    expires_at: datetime | None = Field(None, description="Of the key or the token.")
-    reads: StreamOf | None = Field(None, description="What a stream token opens; it opens nothing else.")
+    expires_at: datetime | None = Field(None, description="Expiry of the key or of the token.")
+    reads: StreamOf | None = Field(None, description="The streams that a stream token opens. It opens nothing else.")
 
 
 class ForkMade(BaseModel):
@@ -46,9 +46,10 @@ class ForkMade(BaseModel):
 
 
 class RunOutcome(BaseModel):
-    """Where a run stopped: ended, or suspended with its ``requests``. ``messages``: those that it wrote; ``text``: of its last
-    answer. ``omitted``: which of ``messages`` and ``requests`` are more than 8 MiB; then the last messages are here, and the
-    oldest requests. The other messages stand on the path to the ``parent_id`` of the first one here."""
+    """The outcome of a run that ended or was suspended. ``text``: the text of its last answer. ``messages``: the messages that
+    the run wrote. ``requests``: the requests for which it waits. ``omitted``: the names of lists that were larger than 8 MiB.
+    Such a list has only the last messages, or only the oldest requests. The other messages are on the path to the ``parent_id``
+    of the first message in the list."""
 
     run: Run
     text: str = ""
@@ -58,12 +59,12 @@ class RunOutcome(BaseModel):
 
     @classmethod
     def of(cls, result: RunResult) -> RunOutcome:
-        """The outcome that a handle gave."""
+        """Return the outcome for the result of a handle."""
         return cls.model_construct(text=result.text, **result.__dict__)
 
 
 class ProbeAnswer(BaseModel):
-    """What a probe answered: ``text`` of its last message, and only the messages that it added."""
+    """The answer of a probe. ``text``: the text of its last message. ``messages``: the messages that the probe added."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -73,14 +74,16 @@ class ProbeAnswer(BaseModel):
 
 
 class CandidateAnswer(ProbeAnswer):
-    """What became of one message of a fan-out. ``thread_id``: its thread, if it has one. ``error``: why it failed."""
+    """The outcome of one message of a fan-out. ``thread_id``: id of its thread, if it has one. ``error``: the error that it
+    failed with."""
 
     thread_id: str | None = None
     error: ErrorInfo | None = None
 
 
 class FanOutAnswer(BaseModel):
-    """``results`` in the order of the messages, ``winner`` as an index into them, and what the judge said."""
+    """The outcome of a fan-out. ``results``: in the order of the messages. ``winner``: index into ``results``. ``verdict``: the
+    answer of the judge."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -90,7 +93,7 @@ class FanOutAnswer(BaseModel):
 
 
 class Explanation(BaseModel):
-    """One sentence: why the run is not running, or what it does."""
+    """One sentence about a run: the reason why it waits, or its current activity."""
 
     explanation: str
 
@@ -130,7 +133,7 @@ class FeedPage(BaseModel):
 
 
 class AttemptPage(BaseModel):
-    """What workers made of a run, attempt by attempt."""
+    """The attempts of a run."""
 
     items: list[AttemptInfo]
     next: str | None = None
@@ -165,7 +168,7 @@ class Worker(BaseModel):
 
     @classmethod
     def of(cls, worker: WorkerInfo) -> Worker:
-        """What is shown of a worker."""
+        """Return the fields of a worker that the API shows."""
         return cls.model_validate({name: getattr(worker, name) for name in cls.model_fields})
 
 
@@ -176,7 +179,8 @@ class Workers(BaseModel):
 
 
 class Readiness(BaseModel):
-    """``reasons``: why the process does not serve. ``degraded``: what is slower meanwhile, such as Redis away."""
+    """The readiness to serve requests. ``reasons``: the errors that prevent it. ``degraded``: errors that only delay runs, for
+    example an unreachable Redis."""
 
     ready: bool
     reasons: list[str] = Field(default_factory=list)

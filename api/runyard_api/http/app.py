@@ -1,4 +1,4 @@
-"""The HTTP API as an ASGI application, which is served alone or mounted in a host's FastAPI."""
+"""The HTTP API as an ASGI application. It is served alone or mounted in a host's FastAPI."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ ASKED: Final = (
     *("X-Api-Key", "X-Request-Id", "traceparent"),
 )
 TOLD: Final = ("ETag", "Location", "RateLimit", "RateLimit-Policy", "Retry-After", "X-Request-Id")
-"""Headers of requests and responses that CORS permits to pages of other origins."""
+"""Headers that CORS permits to pages of other origins: ASKED in requests, TOLD in responses."""
 LICENSE: Final = {"name": "Apache License 2.0", "identifier": "Apache-2.0"}
 SERVERS: Final = [{"url": "/", "description": "The server of this document."}]
 DESCRIPTION: Final = """\
 Agent conversations as durable, distributed, forkable runs.
 
-A request that creates something may carry an id that you choose. The same request with the same id creates nothing more and
-returns the same, so you can repeat it after any failure. Errors are problem documents (RFC 9457) with a stable `code`. Lists
-come in pages: pass `next` as `cursor` to get the next page. The headers `RateLimit` and `RateLimit-Policy` say how many
-requests a key may make at once, and when it may make more.
+A request that creates something may carry an id that you choose. If you send the same request with the same id again, the API
+creates nothing more and returns the same object. You can repeat such a request after any failure. Errors are problem documents
+(RFC 9457) with a stable `code`. Lists come in pages: pass `next` as `cursor` to get the next page. The headers `RateLimit` and
+`RateLimit-Policy` have the number of requests that a key may make at once, and the seconds until it may make more.
 """
 
 
@@ -72,15 +72,18 @@ def asgi_app(
     settings: ApiSettings | None = None,
     **options: Any,
 ) -> FastAPI:
-    """Return the API as an application, over a backend or client of the caller, or over servers that it connects to itself.
+    """Return the API as an application. It uses a backend or client of the caller, or connects to servers itself.
 
     ``postgres`` and ``redis``: URLs, by default those of :class:`runyard.support.settings.Settings`; ``options`` are the
     backend's.
     ``tenant``: the tenant of callers without a key, if ``auth`` is off.
     ``auth``: ``"keys"`` (API keys), ``"off"`` (programs of this machine only), or a coroutine function that takes the request
-    and returns a :class:`~runyard_api.http.auth.Principal`, or None for 401. It connects with the first request, and so can be
-    mounted: ``host.mount("/agents", asgi_app(client, auth=…))``. A host ends the streams with ``app.state.service.close()``.
-    Raises InvalidInputError if ``settings`` have no secret for stream tokens, unless ``auth`` is off.
+    and returns a :class:`~runyard_api.http.auth.Principal`, or None for 401.
+
+    A host can mount the app: ``host.mount("/agents", asgi_app(client, auth=…))``. A mounted app connects at its first request.
+    The host ends the streams with ``app.state.service.close()``.
+
+    Raises InvalidInputError if ``auth`` is not off and ``settings`` have no secret for stream tokens.
     """
     found = settings or ApiSettings()
     backend = backend_or_client.backend if isinstance(backend_or_client, Client) else backend_or_client

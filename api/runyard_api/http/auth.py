@@ -34,8 +34,8 @@ ANYONE: Final = Principal("", frozenset(SCOPES), "anyone")
 class Gate:
     """Authenticates requests. ``tenant``: the tenant of callers without a key, if ``auth`` is off.
 
-    Raises InvalidInputError if ``settings`` have no secret for stream tokens, unless ``auth`` is off. A secret that one process
-    makes up would be unknown to the others.
+    Raises InvalidInputError if ``auth`` is not off and ``settings`` have no secret for stream tokens. A secret that one process
+    generates could not verify the tokens of another process.
     """
 
     def __init__(self, auth: Auth, settings: ApiSettings, *, tenant: str) -> None:
@@ -48,7 +48,7 @@ class Gate:
         found = settings.token_secrets()
         if not found and auth != "off":
             raise InvalidInputError(
-                "RUNYARD_API_TOKEN_SECRET is not set: it signs stream tokens, the same in every API process; "
+                "RUNYARD_API_TOKEN_SECRET is not set. It signs stream tokens and must be the same in every API process; "
                 "`openssl rand -hex 32` makes one",
                 field="token_secret",
             )
@@ -71,7 +71,7 @@ class Gate:
         return await self._own.admit(request)
 
     async def still_admits(self, principal: Principal, keys: KeyStore) -> bool:
-        """False once ``principal`` expired, or the API key by which it was admitted is revoked, expired or has lost a scope."""
+        """Return False if ``principal`` has expired, or if its API key is revoked, has expired or has lost a scope."""
         if principal.expires is not None and principal.expires <= time.time():
             return False
         if principal.key is None:
@@ -84,11 +84,11 @@ class Gate:
         )
 
     def forget(self) -> None:
-        """Forget every key, so that each is looked up again."""
+        """Forget every key. The next use of a key looks it up again."""
         self._keyring.forget()
 
     def _check_local(self, request: HTTPConnection) -> None:
-        """Refuse callers on other machines, and web pages of other sites, where no keys are used."""
+        """Refuse callers on other machines and web pages of other sites. Called if ``auth`` is off."""
         if request.client is None or not _is_loopback(request.client.host):
             raise UnauthenticatedError("this server uses no keys and answers only callers on its own machine")
         if not _is_loopback(_host(f"//{request.headers.get('host', '')}")):
@@ -98,9 +98,10 @@ class Gate:
             raise ForbiddenError("this server uses no keys and does not answer pages of other sites", origin=origin)
 
     def issue(self, principal: Principal, thread_id: str, run_id: str | None, lifetime: float) -> tuple[str, float]:
-        """Return a token that can read the streams of one run, or of one thread, for ``lifetime`` seconds, and its expiry.
+        """Return a stream token and its expiry in seconds of Unix time.
 
-        The expiry is in seconds of Unix time. Raises ForbiddenError, InvalidInputError.
+        The token can read the stream of the run, or all streams of the thread if ``run_id`` is None. ``lifetime``: most
+        seconds for which it is valid; fewer if ``principal`` expires before. Raises ForbiddenError, InvalidInputError.
         """
         principal.require("read")
         expires = time.time() + lifetime
@@ -137,7 +138,7 @@ class Gate:
         return replace(owner, scopes=READ, only=(claims.thread_id, claims.run_id), expires=claims.expires / 1000)
 
     async def _owner(self, claims: Claims, keys: KeyStore) -> Principal | None:
-        """Return the principal that created a token; None for a token of another scheme than this server's."""
+        """Return the principal that created a token; None if it is unknown, or the token is not of this server's scheme."""
         match claims:
             case ByKey() if self.auth == "keys":
                 return await self._keyring.find(claims.key_id, keys)

@@ -38,7 +38,7 @@ class Hold:
             del self._held[self._key]
 
     def until_answered(self, send: Send) -> Send:
-        """Return ``send``, which releases the bytes when the response begins: a stream may last long after that."""
+        """Return ``send`` with a release of the bytes when the response begins. A stream may last long after its beginning."""
 
         async def told(message: Message) -> None:
             self.release()
@@ -48,7 +48,7 @@ class Hold:
 
 
 class Bounds:
-    """Refuses requests that are too large or too slow, and hands bodies over whole."""
+    """Refuses requests that are too large or too slow. Passes each body on in one message."""
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self.app, self.settings = app, settings
@@ -82,8 +82,8 @@ class Bounds:
         headers = scope["headers"]
         size = sum(len(name) + len(value) for name, value in headers) + len(scope["query_string"])
         if len(headers) > self.settings.max_headers or size > self.settings.max_header_bytes:
-            most = f"{self.settings.max_headers} of {self.settings.max_header_bytes} bytes"
-            raise HeadersTooLargeError(f"{len(headers)} headers and a query of {size} bytes in all; at most {most}")
+            most = f"at most {self.settings.max_headers} headers and {self.settings.max_header_bytes} bytes are allowed"
+            raise HeadersTooLargeError(f"the request has {len(headers)} headers, of {size} bytes with the query; {most}")
         declared = dict(headers).get(b"content-length", b"0")
         if declared.isdigit() and int(declared[:20]) > self.settings.max_body:
             raise self._too_large()
@@ -91,7 +91,7 @@ class Bounds:
     async def _body(self, scope: Scope, receive: Receive, held: Hold) -> bytes | None:
         """Return the whole body; None if the client left. Does not wait if the request announces no body.
 
-        A body whose shape is out of bounds is not kept. ``scope`` then has the reason for the route that reads the JSON.
+        A body whose shape is out of bounds is not kept. The route that would read the JSON finds the reason in ``scope``.
         """
         named = {name for name, _ in scope["headers"]}
         if scope["method"] in ("GET", "HEAD", "OPTIONS") and not named & {b"content-length", b"transfer-encoding"}:

@@ -1,4 +1,4 @@
-"""Routes of the OpenAPI document and of a page that shows it with Swagger UI. The files of the page are served from here."""
+"""Routes of the OpenAPI document, of a page that shows it with Swagger UI, and of the files of that page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Scripts of this host only; Swagger UI sets styles on elements."""
+"""Content security policy of the page. It allows scripts of this host only, and inline styles, which Swagger UI uses."""
 PAGE: Final = """\
 <!doctype html>
 <html lang="en">
@@ -67,13 +67,13 @@ def _as_served(app: FastAPI, root: str) -> bytes:
 
 @router.get("/docs")
 async def docs() -> Response:
-    """Return the page."""
+    """Return the page with Swagger UI."""
     return Response(PAGE, media_type="text/html", headers={"Content-Security-Policy": POLICY})
 
 
 @router.get("/docs/start.js")
 async def start() -> Response:
-    """Return the script that starts the page. It is a file of its own, since the policy of the page forbids inline scripts."""
+    """Return the script that starts the page. The policy of the page forbids inline scripts."""
     return Response(START, media_type="text/javascript")
 
 

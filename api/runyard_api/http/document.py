@@ -1,8 +1,9 @@
-"""The OpenAPI document, with what the framework does not know: security schemes, problems and streams."""
+"""The OpenAPI document. This module adds the security schemes, problems and streams, which the framework does not describe."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
@@ -22,7 +23,7 @@ SECURITY: Final = {
         "type": "apiKey",
         "in": "query",
         "name": "token",
-        "description": "A token of `POST /v1/stream_tokens`, for a browser's EventSource, which cannot send headers.",
+        "description": "A token of `POST /v1/stream_tokens`. A browser's EventSource needs it, since it cannot send headers.",
     },
 }
 HEADERS: Final = {
@@ -36,10 +37,11 @@ HEADERS: Final = {
     },
 }
 """Headers of responses."""
+_ROLE: Final = re.compile(r":[a-z]+:`~?(?:[\w.]+\.)?(\w+)`")
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """Return the document of ``app``. It is made once."""
+    """Return the document of ``app``. The first call makes the document."""
     if app.openapi_schema is None:
         made = get_openapi(
             title=app.title,
@@ -65,6 +67,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             for answer in described["responses"].values():
                 answer.setdefault("headers", {})["X-Request-Id"] = problems.document_header("X-Request-Id")
         components["responses"] = _shared(made)
+        _drop_roles(made)
         app.openapi_schema = made
     return app.openapi_schema
 
@@ -76,6 +79,18 @@ def operations(made: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]
             yield method, path, described
 
 
+def _drop_roles(node: Any) -> None:
+    """Replace the roles of docstrings in all descriptions by the bare name: ``:class:`Run` `` by ```Run```."""
+    if isinstance(node, dict):
+        if isinstance(text := node.get("description"), str):
+            node["description"] = _ROLE.sub(r"`\1`", text)
+        for value in node.values():
+            _drop_roles(value)
+    elif isinstance(node, list):
+        for value in node:
+            _drop_roles(value)
+
+
 def _describe_streams(made: dict[str, Any]) -> None:
     for _, path, described in operations(made):
         if path.endswith("/stream"):
@@ -85,7 +100,7 @@ def _describe_streams(made: dict[str, Any]) -> None:
 
 
 def _shared(made: dict[str, Any]) -> dict[str, Any]:
-    """Replace responses that several operations share by references. Returns what the references name."""
+    """Replace responses that several operations share by references. Return the shared responses by name."""
     answers = [(described["responses"], status) for _, _, described in operations(made) for status in described["responses"]]
     seen = Counter(_key(responses[status]) for responses, status in answers)
     shared: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The schemas of events in the OpenAPI document: those of streams by type, and those of webhooks."""
+"""The schemas of events in the OpenAPI document, for streams and for webhooks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STREAM: Final = {
         "type": "object",
         "description": "One event of the stream.",
         "properties": {
-            "id": {"type": "string", "description": "What `Last-Event-ID` names to go on after this event; a gap has none."},
+            "id": {"type": "string", "description": "Value of `Last-Event-ID` to resume after this event. A gap has no id."},
             "event": {"type": "string", "enum": list(EVENT_TYPES)},
             "data": {
                 "type": "string",
@@ -36,16 +36,16 @@ WHEN: Final = {
     "run.completed": "A run completed.",
     "run.failed": "A run failed.",
     "run.cancelled": "A run was cancelled.",
-    "run.dead": "A run took down its workers too often.",
+    "run.dead": "A run crashed its workers too often.",
     "run.suspended": "A run waits for a human.",
     "message.stored": "A message without a run was stored.",
     "thread.forked": "A thread was forked from another one.",
     "thread.deleted": "A thread was deleted.",
 }
 SIGNED: Final = {
-    "webhook-id": "The event; the same in every repetition.",
-    "webhook-timestamp": "Seconds since 1970, of this try.",
-    "webhook-signature": "Of standard-webhooks: `v1,…`; several with spaces between them while a secret is replaced.",
+    "webhook-id": "Id of the event. Every try has the same id.",
+    "webhook-timestamp": "Time of this try, in seconds since 1970.",
+    "webhook-signature": "Signature of standard-webhooks, `v1,…`; several, separated by spaces, while a secret is replaced.",
 }
 """The headers of a webhook."""
 
@@ -92,9 +92,9 @@ def webhooks() -> dict[str, Any]:
         "parameters": headers,
         "requestBody": {"required": True, "content": body},
         "responses": {
-            "2XX": {"description": "It arrived."},
-            "410": {"description": "The receiver wants nothing more: the subscription is disabled."},
-            "default": {"description": "Tried again later, not before `Retry-After`."},
+            "2XX": {"description": "The receiver accepts the event."},
+            "410": {"description": "The receiver refuses all further events. The webhook is disabled."},
+            "default": {"description": "The delivery is tried again later, not before `Retry-After`."},
         },
     }
     return {
@@ -103,7 +103,7 @@ def webhooks() -> dict[str, Any]:
                 **told,
                 "operationId": f"told_{type_.replace('.', '_')}",
                 "summary": WHEN[type_],
-                "description": f"{WHEN[type_]} At least once, signed as standard-webhooks says.",
+                "description": f"{WHEN[type_]} Sent at least once, with a signature of standard-webhooks.",
             }
         }
         for type_ in FEED_TYPES

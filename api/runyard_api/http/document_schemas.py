@@ -9,9 +9,10 @@ PREFIX: Final = "#/components/schemas/"
 
 
 def require_what_is_sent(made: dict[str, Any]) -> None:
-    """Require every field of what only answers and webhooks hold; of what events hold too, those that are never left out.
+    """Set the required fields of all schemas that no request body uses.
 
-    Events and problems leave out what is null, wherever a missing field and null mean the same.
+    Schemas of responses and webhooks require every field. Schemas that events or problems use require the fields that are never
+    left out. Events and problems leave out null fields where a missing field and null mean the same.
     """
     schemas = made["components"]["schemas"]
     operations = [operation for methods in made["paths"].values() for operation in methods.values()]

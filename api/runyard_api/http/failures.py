@@ -17,12 +17,12 @@ from .rates import Buckets
 
 Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[Principal | None]]
 """A host's own scheme. Returns the principal, or None if the caller is unknown (401). Raises ForbiddenError to refuse, and
-BackendUnavailableError if the scheme cannot tell at the moment. Any other error counts as a failure of the caller."""
+BackendUnavailableError if the scheme cannot check callers at the moment. Any other error counts as a failure of the caller."""
 
 MAX_PASSED_CALLERS: Final = 10_000
 """Most callers of a host's own scheme that are remembered."""
 SHOWN: Final = frozenset({b"authorization", b"cookie", b"x-api-key"})
-"""Headers by which a caller that passed is recognised. A caller without them is recognised by all that do not vary."""
+"""Headers that identify a caller. A caller without any of them is identified by all headers that are not VARYING."""
 VARYING: Final = frozenset(
     b"accept accept-encoding baggage cache-control connection content-encoding content-length content-type expect "
     b"idempotency-key if-match if-none-match last-event-id pragma priority range referer sentry-trace traceparent tracestate "
@@ -32,7 +32,7 @@ VARYING: Final = frozenset(
 
 
 class Failures:
-    """Failures by address. ``rate``: failures per second that are allowed; ``burst``: at once after a pause."""
+    """Failures by address. ``rate``: failures per second of one address. ``burst``: its most failures at once after a pause."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._buckets = Buckets(rate, burst)
@@ -53,12 +53,12 @@ class Failures:
         return address
 
     def give_back(self, address: str) -> None:
-        """Take back a failure that was counted: the caller was valid, or that could not be found out."""
+        """Subtract a failure that was counted, if the caller was valid or could not be checked."""
         self._buckets.give_back(address)
 
 
 class OwnScheme:
-    """A host's own scheme. Not called for addresses with too many failures, unless the caller passed before."""
+    """A host's own scheme. It is called for an address with too many failures only if it has admitted the caller before."""
 
     def __init__(self, authenticate: Authenticate, failures: Failures) -> None:
         self._authenticate, self._failures = authenticate, failures
@@ -67,8 +67,8 @@ class OwnScheme:
     async def admit(self, request: HTTPConnection) -> Principal:
         """Return the principal of ``request``. Raises UnauthenticatedError, RateLimitedError.
 
-        A failure is counted after it happened, since many valid callers behind one proxy may ask at once. Each of several
-        failures at once is counted, also beyond the limit.
+        A failure is counted after it happened, since many valid callers behind one proxy may call at once. Simultaneous
+        failures are all counted, also beyond the limit.
         """
         shown = _shown(request)
         if shown not in self._passed:
@@ -98,7 +98,7 @@ class OwnScheme:
 
 
 def _shown(request: HTTPConnection) -> bytes:
-    """Return a digest of the headers that identify the caller. The API refuses queries that could identify one."""
+    """Return a digest of the headers that identify the caller. The query does not count: the API refuses unknown parameters."""
     headers = sorted((bytes(name), bytes(value)) for name, value in request.scope["headers"])
     found = [each for each in headers if each[0] in SHOWN] or [each for each in headers if each[0] not in VARYING]
     return hashlib.sha256(repr(found).encode()).digest()

@@ -15,19 +15,19 @@ _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 YEAR_SECONDS: Final = 365 * 86400.0
 MAX_SEQ: Final = 2**63 - 1
 MAX_CHECKED_ENTRIES: Final = 1000
-"""Entries that an object may have whose names or values are checked: each one that does not fit is an error to describe, and a
-body has room for millions."""
+"""Most entries of an object whose names or values are checked. Each invalid entry is an error to describe, and a body has room
+for millions of entries."""
 
 ID_SCHEMA: Final[dict[str, Any]] = {"pattern": "^(?!\\.{1,2}$)[^\\u0000-\\u001f\\u007f-\\u00a0]+$"}
 
 
 def checked_id(value: str) -> str:
-    """``value`` if it is an id. Raises InvalidInputError."""
+    """Return ``value`` if it is an id. Raises InvalidInputError."""
     return check_id(value, "id")
 
 
 def _moment(value: Any) -> Any:
-    """Numbers are no dates here, although pydantic takes them for seconds."""
+    """Return ``value`` if it is text that begins like a date and time. Pydantic would accept a number, as seconds."""
     if not (isinstance(value, str) and _DATE.match(value)):
         raise ValueError("a date and time with its zone (RFC 3339), such as 2030-01-31T12:00:00Z")
     return value
@@ -40,19 +40,19 @@ def _day(value: Any) -> Any:
 
 
 def few(value: Any) -> Any:
-    """``value`` if it holds no more than MAX_CHECKED_ENTRIES entries, those of objects in it included."""
+    """Return ``value`` if it has at most MAX_CHECKED_ENTRIES entries, counting those of nested objects. Raises ValueError."""
     waiting, left = [value], MAX_CHECKED_ENTRIES
     while waiting:
         if isinstance(found := waiting.pop(), dict):
             if (left := left - len(found)) < 0:
-                raise ValueError(f"at most {MAX_CHECKED_ENTRIES} entries are taken here")
+                raise ValueError(f"at most {MAX_CHECKED_ENTRIES} entries are allowed here")
             waiting += found.values()
     return value
 
 
 def few_fields(value: Any) -> Any:
     if isinstance(value, dict) and len(value) > MAX_CHECKED_ENTRIES:
-        raise ValueError(f"at most {MAX_CHECKED_ENTRIES} fields are taken here")
+        raise ValueError(f"at most {MAX_CHECKED_ENTRIES} fields are allowed here")
     return value
 
 

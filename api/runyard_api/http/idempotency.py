@@ -1,8 +1,8 @@
-"""``Idempotency-Key``: one header for every POST, instead of the id that each operation has for repetitions.
+"""The header ``Idempotency-Key``. Every POST accepts it instead of the id with which its operation recognises repetitions.
 
 The id is derived from the key, the tenant, the operation and the thread. Nothing else is stored: a repetition has the same id
 for as long as the thread exists. An id in the body takes precedence over the header. An operation whose repetition depends on
-the state alone has no id: its key is checked for its form and not used.
+the state alone has no id. The form of its key is checked, and the key is not used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The API keys that this process has looked up, and a bound on look-ups of keys that do not exist (A1, A2).
 
-A key that was found is looked up again every few seconds, one that was not found after a while. If an address has sent too many
-invalid keys, its unknown keys are refused without a query. Keys that this process knows pass.
+A key that was found is looked up again after FOUND_SECONDS, a key that was not found after NOT_FOUND_SECONDS. If an address has
+sent too many invalid keys, its unknown keys are refused without a query. Keys that this process has found are still accepted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .failures import Failures
 from .principal import Principal
 
 FOUND_SECONDS: Final = 5.0
-"""Seconds for which a key that was found is not looked up again. A revoked key passes for that long."""
+"""Seconds for which a key that was found is not looked up again. A revoked key is accepted for that long."""
 NOT_FOUND_SECONDS: Final = 30.0
 """Seconds for which a key that was not found is not looked up again."""
 MAX_KEYS: Final = 10_000
-"""Most keys that are remembered, and most keys that do not exist."""
+"""Most keys that are remembered as found, and most that are remembered as not found."""
 
 
 _NOBODY: Final = (0.0, None)
@@ -60,8 +60,8 @@ class Keyring:
     ) -> Principal | None:
         """Return the principal of a key that this process does not know, or None.
 
-        A look-up counts as a failure until the key is found, so that look-ups at once are bounded too. A caller that joins a
-        look-up is counted if it finds no key.
+        A look-up counts as a failure until the key is found. This bounds simultaneous look-ups too. A caller that waits for the
+        look-up of another caller is counted if the key is not found.
         """
         if secret is not None and secret.key_id in self._asking:
             found = await self.find(secret.key_id, keys)
@@ -81,9 +81,9 @@ class Keyring:
         return found
 
     async def find(self, key_id: str, keys: KeyStore) -> Principal | None:
-        """Return the principal of a key, which may have been looked up seconds ago; None if there is no such key.
+        """Return the principal of a key; None if there is no such key. The look-up may be up to NOT_FOUND_SECONDS old.
 
-        Callers that ask during a look-up share its result.
+        Callers during a look-up share its result.
         """
         now = time.monotonic()
         if (known := self._met.get(key_id)) and now - known[0] < FOUND_SECONDS:
@@ -111,10 +111,10 @@ class Keyring:
     def _asked(self, key_id: str, task: asyncio.Task[Principal | None]) -> None:
         del self._asking[key_id]
         if not task.cancelled():
-            task.exception()  # callers that waited have it, but there may be none
+            task.exception()  # marks the error as read: it may be that no caller waits for it
 
     def forget(self) -> None:
-        """Forget every key, so that each is looked up again."""
+        """Forget every key. The next use of a key looks it up again."""
         self._met.clear()
         self._unknown.clear()
 

@@ -1,4 +1,4 @@
-"""Refuses query parameters that a route does not have, or that are given twice and may be given once (A)."""
+"""Refuses query parameters that a route does not declare, and repetitions of a parameter that is no list (A)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Known:
         self._names = {name for name, _ in fields} | ({TOKEN} if route.path.endswith("/stream") else set())
 
     def check(self, request: Request) -> None:
-        """Raise a Refusal with InvalidRequestError if ``request`` has a parameter that it may not have."""
+        """Raise a Refusal with InvalidRequestError for an unknown or repeated parameter of ``request``."""
         if not request.scope.get("query_string"):
             return
         given = Counter(name for name, _ in request.query_params.multi_items())

@@ -1,8 +1,8 @@
 """Ids in paths, which may be any printable text, slashes included.
 
-Servers decode the whole path before they split it, so an id with an encoded slash would become two segments. Here the slashes
-and percent signs of ids stay encoded until :func:`decoded`. Servers also replace bytes that are not UTF-8, so that different
-bytes would become the same id. Here such bytes are refused.
+Servers decode the whole path before they split it. An id with an encoded slash would become two segments. This module keeps the
+slashes and percent signs of ids encoded until :func:`decoded`. Servers also replace bytes that are not UTF-8, and different
+bytes would become the same id. This module refuses such bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HALF: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 class KeepSlashes:
-    """Takes the path from the bytes of the request, and refuses a path or a query that is not text."""
+    """Sets the path from the bytes of the request. Refuses a path or a query that is not text."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -46,7 +46,7 @@ class KeepSlashes:
 
 
 def check_text(encoded: bytes) -> None:
-    """Raise RequestError if ``encoded``, a part of a URL, does not decode to text, or to text with a null character."""
+    """Raise RequestError if ``encoded``, a part of a URL, has a stray percent sign, invalid UTF-8 or a null character."""
     if encoded.isascii() and b"%" not in encoded and b"\0" not in encoded:
         return
     if _HALF.search(encoded):

@@ -12,11 +12,11 @@ from runyard.errors import ForbiddenError
 class Principal:
     """The caller of a request: its tenant and scopes.
 
-    ``id``: the name by which rates are counted. ``name``: stored with answers to HITL requests; by default ``id``.
-    ``expires`` (Unix time): when open streams end and stream tokens expire at the latest. A host's own scheme may set it;
-    without it a stream lasts as long as the settings allow.
-    ``only``: the (thread id, run id or None) of a stream token, which can read nothing else. ``key``: the digest of the API key
-    of the request, or of the key that created the token.
+    ``id``: the name by which rates are counted. ``name``: the name that is stored with answers to HITL requests; by default
+    ``id``. ``expires``: the latest time, in seconds of Unix time, at which open streams end and stream tokens expire. A host's
+    own scheme may set it. Without ``expires`` only the settings bound a stream.
+    ``only``: the (thread id, run id or None) of a stream token. The token can read nothing else. ``key``: the digest of the API
+    key of the request, or of the key that created the token.
     """
 
     tenant: str
@@ -38,7 +38,7 @@ class Principal:
         return scope in self.scopes or "admin" in self.scopes
 
     def require(self, scope: Scope) -> None:
-        """Raise ForbiddenError unless the principal has ``scope``."""
+        """Raise ForbiddenError if the principal lacks ``scope``."""
         if not self.has(scope):
             has = ", ".join(sorted(self.scopes)) or "none"
             raise ForbiddenError(f"this needs the scope {scope}, the key has {has}", scope=scope)

@@ -1,7 +1,7 @@
 """Errors as problem documents (RFC 9457), for the whole tree of :mod:`runyard.errors`.
 
-A problem names the error's stable ``code``, says in ``detail`` what was wrong and what to do, and carries the error's
-``details``; ``errors`` lists the fields of a request that do not fit its schema.
+A problem has the error's stable ``code`` and its ``details``. ``detail`` is a sentence about the error and its remedy.
+``errors`` lists the fields of a request that do not fit its schema.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .paths import route_path
 MAX_FIELDS: Final = 50
 """Most fields that one problem names."""
 MAX_QUOTED_CHARACTERS: Final = 500
-"""Most characters of a pointer and of its message, which may repeat what the caller sent."""
+"""Most characters of a pointer, and of its message. Both may quote the request."""
 MEDIA_TYPE: Final = "application/problem+json"
 EVERYWHERE: Final[tuple[type[RunyardError], ...]] = (
     errors.InvalidInputError,
@@ -62,8 +62,8 @@ class Problem(BaseModel):
     title: str = Field(description="Name of the HTTP status.", examples=["Conflict"])
     status: int = Field(description="HTTP status.", examples=[409])
     code: str = Field(description="Stable code of the error, for programs.", examples=["run_conflict"])
-    detail: str = Field(description="Sentence that says what was wrong and what to do.")
-    instance: str = Field(description="URN of the request's id, which the access log has too.", examples=["urn:uuid:0198…"])
+    detail: str = Field(description="Sentence about the error and its remedy.")
+    instance: str = Field(description="URN of the request's id. The access log has the same id.", examples=["urn:uuid:0198…"])
     details: dict[str, JsonValue] = Field(
         default_factory=dict, description="Facts about the error. Their names depend on the code."
     )
@@ -91,7 +91,7 @@ def response(error: RunyardError, request_id: str, headers: Mapping[str, str] | 
         errors=found,
     )
     body = {name: value for name, value in problem.__dict__.items() if value is not None}
-    # Not pydantic's JSON: a message may quote a lone surrogate, which only an escape can show.
+    # json.dumps escapes a lone surrogate, which a message may quote. Pydantic's JSON would fail.
     content = json.dumps(to_jsonable_python(body, fallback=str))
     return ProblemResponse(content, error.http_status, {**_headers(error), **(headers or {})})
 
@@ -148,7 +148,7 @@ def _invalid(error: RequestValidationError) -> errors.InvalidRequestError:
         pointer = _pointer(error.body, path, one["type"] == "missing") if where == "body" else str(path[0]) if path else ""
         words = str(one["msg"]).removeprefix("Value error, ")
         listed.setdefault((str(where), pointer[:MAX_QUOTED_CHARACTERS]), words[:MAX_QUOTED_CHARACTERS])
-    # Of the alternatives of a union, the one that fits best has its error at the deepest place.
+    # The alternative of a union that fits best has its error at the deepest place.
     best = {at: words for at, words in listed.items() if not any(_is_inside(other, at) for other in listed)}
     found = [{"location": where, "pointer": pointer, "message": words} for (where, pointer), words in best.items()]
     first = found[0]
@@ -194,7 +194,7 @@ def _of_http(request: Request, error: HTTPException) -> RunyardError:
 
 
 def _methods(request: Request) -> set[str]:
-    """Return the methods of the path. Of several templates that fit it, the one with the fewest ids counts."""
+    """Return the methods of the path. If several templates match, the one with the fewest ids counts."""
     path = route_path(request.scope)
     fitting = {
         template: methods
@@ -220,7 +220,7 @@ def document_header(name: str) -> dict[str, str]:
 
 
 def documented(*classes: type[RunyardError]) -> dict[int | str, dict[str, Any]]:
-    """Return the error responses of a route for the OpenAPI document: those of ``classes`` and of EVERYWHERE."""
+    """Return the error responses of a route for the OpenAPI document: the errors of ``classes`` and of EVERYWHERE."""
     by_status: dict[int, list[type[RunyardError]]] = {}
     for cls in dict.fromkeys((*classes, *EVERYWHERE)):
         by_status.setdefault(cls.http_status, []).append(cls)

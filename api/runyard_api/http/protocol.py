@@ -1,8 +1,8 @@
-"""The protocol of one connection, with bounds that an application cannot set: on the bytes before, between and around requests
-(A2).
+"""The protocol of one connection. It bounds the bytes before, between and around requests, which an application cannot do (A2).
 
-A timer runs while no request is complete and no response is under way. Bytes that complete nothing do not stop it. Bytes that
-are no HTTP/1.1 request are refused once, with a problem, after the responses under way. Nothing behind them is read.
+A timer runs while no request with a complete head waits for its response. Bytes that complete no head do not stop the timer.
+Bytes that are no HTTP/1.1 request are refused with one problem document, after the responses under way. The server reads no
+bytes after them.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from .settings import ApiSettings
 MAX_PIPELINED: Final = 16
 """Most requests that may wait on a connection for the response to an earlier one."""
 LINGER_SECONDS = 2.0
-"""Seconds for which a connection reads on after an early response. The client could lose the response if the connection were
-closed at once (RFC 9112, 9.6)."""
+"""Seconds for which the server continues to read after an early response. If it closed the connection at once, the client could
+lose the response (RFC 9112, 9.6)."""
 SPARE_CONNECTIONS: Final = 64
-"""Connections beyond the bound that get a response with the reason. Further ones are closed without it."""
+"""Connections beyond the bound that get a response with the reason. Further connections are closed without a response."""
 LINE_END_BYTES: Final = 2
 """Bytes of a line end. There is one after the size of a chunk and one after the chunk."""
 HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]+)(:[0-9]{0,5})?")
-"""A host and a port, without a user's name, which RFC 9110 (4.2.4) wants refused."""
+"""Pattern of a host with an optional port. A user name does not match: RFC 9110 (4.2.4) demands its refusal."""
 
 
 class Protocol(HttpToolsProtocol):
     """Bounds the time, bytes and pipelined requests of a connection, and refuses ambiguous requests.
 
-    It also tells the request under way that its client is gone, even if others wait behind it on the connection.
+    When the client disconnects, the request under way is notified, even if other requests wait behind it on the connection.
     """
 
     def __init__(self, config: uvicorn.Config, *args: Any, **kwargs: Any) -> None:
@@ -51,16 +51,16 @@ class Protocol(HttpToolsProtocol):
         self._answering: RequestResponseCycle | None = None
         self._in_head = False
         self._progress = False  # True if the last bytes advanced a request
-        self._fruitless = 0  # bytes since the last ones that advanced a request
+        self._fruitless = 0  # bytes since the last bytes that advanced a request
         self._trailing = 0  # bytes of trailers
         self._in_body = False
         self._within = False  # True if the last bytes belong to one body
-        self._carried = 0  # of the last bytes, those of the body and those that its chunks need
+        self._carried = 0  # of the last bytes: those of the body, and those that frame its chunks
         self._chunk = 0  # bytes of the last chunk
         self._around = 0  # bytes around the chunks of the body, for example extensions
         self._state = ""
         self._timer: asyncio.TimerHandle | None = None
-        self._refusal: RunyardError | None = None  # sent when the responses under way are complete; nothing more is read
+        self._refusal: RunyardError | None = None  # sent after the responses under way; nothing more is read
         self._last = False  # True if the response under way began before its request was complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -69,7 +69,7 @@ class Protocol(HttpToolsProtocol):
         if beyond > SPARE_CONNECTIONS:
             transport.abort()
         elif beyond > 0:
-            self._refuse(ServerBusyError("this server has as many connections as it takes; try again", sent=False))
+            self._refuse(ServerBusyError("this server has as many connections as it allows; try again", sent=False))
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -104,8 +104,8 @@ class Protocol(HttpToolsProtocol):
     def _feed(self, data: bytes) -> None:
         """Parse ``data``. Raises HttpParserError.
 
-        A request that offers another protocol is parsed again without the offer (RFC 9110, 7.8). The parser takes the bytes
-        after its head for that protocol, and the body would be lost.
+        A request that offers another protocol is parsed again without the offer (RFC 9110, 7.8). Otherwise the parser would
+        assign the bytes after the head to that protocol, and the body would be lost.
         """
         while True:
             try:
@@ -172,14 +172,14 @@ class Protocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, self._announcing(cycle, app))
 
     def _announcing(self, cycle: RequestResponseCycle, app: ASGIApp) -> Any:
-        """Return ``app`` with a response that announces the end of the connection if the request is not complete yet."""
+        """Return ``app`` with ``Connection: close`` in a response that begins before its request is complete."""
 
         async def announcing(scope: Scope, receive: Receive, send: Send) -> None:
             async def answer(message: Message) -> None:
                 if message["type"] == "http.response.start" and cycle.more_body:
                     self._last = True
                     await send({**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]})
-                    cycle.keep_alive = True  # this class closes it, after a while
+                    cycle.keep_alive = True  # this class closes the connection after LINGER_SECONDS
                 else:
                     await send(message)
 
@@ -218,7 +218,7 @@ class Protocol(HttpToolsProtocol):
         return bool(self.pipeline) or not (answering is None or answering.response_complete or answering.disconnected)
 
     def _watch(self, state: str | None = None) -> None:
-        """Start the timer of the state that the connection is in, unless it runs."""
+        """Start the timer of the connection's state if the state has changed."""
         if state is None:
             if self._state == "lingering" or self.transport.is_closing():
                 return
@@ -245,7 +245,7 @@ class Protocol(HttpToolsProtocol):
                 self._tell(error)
 
     def _abandon(self) -> None:
-        """Tell the last request, if it is incomplete, that its rest will not come."""
+        """Drop the last request if it is incomplete. If it is under way, signal a disconnect to it."""
         if self.pipeline and self.pipeline[0][0].more_body:
             self.pipeline.popleft()
         elif (waiting := self._answering) is not None and waiting.more_body and not waiting.response_started:
@@ -260,7 +260,7 @@ class Protocol(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Discard what the client sends for LINGER_SECONDS, then close the connection."""
+        """Discard the client's bytes for LINGER_SECONDS, then close the connection."""
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()

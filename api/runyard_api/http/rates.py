@@ -14,11 +14,11 @@ from runyard.errors import RateLimitedError
 from .settings import ApiSettings
 
 MAX_NAMES: Final = 10_000
-"""Most names whose rate is known. The one without a request for longest is forgotten first."""
+"""Most names whose rate is kept. The name whose last request is the oldest is removed first."""
 
 
 class Buckets:
-    """A token bucket for each name. It fills at ``rate`` tokens per second up to ``burst``."""
+    """A token bucket for each name. A bucket fills at ``rate`` tokens per second up to ``burst`` tokens."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self.rate, self.burst = rate, burst
@@ -72,8 +72,8 @@ class Rates:
     def headers(self, key: str) -> dict[str, str]:
         """Return the headers about the rate of ``key`` (draft-ietf-httpapi-ratelimit-headers-11).
 
-        They give the policy, the requests that may be made at once, and seconds: until all may be made again, or until one may
-        be made if there is none left.
+        ``r`` is the number of requests that may be made at once. ``t`` is the number of seconds until the full burst is
+        possible again; if ``r`` is 0, until one request is.
         """
         left = self._requests.level(key)
         until = (1 if left < 1 else self._requests.burst) - left

@@ -1,4 +1,4 @@
-"""JSON of requests, whose bounds are checked before it is parsed (A2).
+"""Reads the JSON of requests. Its bounds are checked before it is parsed (A2).
 
 A body can have millions of values, and numbers that take longer to convert than to send. Both are counted piece by piece while
 the body arrives. Once there are too many, the rest of the body is neither checked nor kept. The parser bounds the depth.
@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from runyard.domain.json_bounds import MAX_VALUES
 
 MAX_BODY_VALUES: Final = 2 * MAX_VALUES
-"""Most values in one body, members of lists and objects included. While they are checked the process answers no one else."""
+"""Most values in one body, with members of lists and objects. While it checks them, the process answers no other request."""
 MAX_DIGITS: Final = 100
 """Most digits of a number. Parsers of JSON need more than linear time for long ones, or refuse them."""
 
@@ -22,13 +22,13 @@ OUT_OF_BOUNDS: Final = "body_out_of_bounds"
 """Key in the state of a request: the reason why its body is out of bounds and was not kept."""
 
 _BEGINNINGS: Final = b",[{"
-"""A value comes first, or after one of these."""
+"""Bytes that precede a value. Only the first value of a body has none before it."""
 _DIGITS: Final = bytes.maketrans(b"0123456789", b"0" * 10)
 _TOO_LONG: Final = b"0" * (MAX_DIGITS + 1)
 
 
 def read(body: bytes) -> Any:
-    """Parse ``body``, whose :class:`Shape` was checked. Raises ValueError for bytes that are not JSON, NaN and infinity."""
+    """Parse ``body`` after its :class:`Shape` was checked. Raises ValueError for bytes that are not JSON, NaN and infinity."""
     value = from_json(body, allow_inf_nan=False)
     _check_finite(value)
     return value

@@ -1,4 +1,4 @@
-"""What requests hold."""
+"""The bodies of requests."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _PARTS: Final[dict[str, type[Part]]] = {
 
 
 class MessageInput(_Request):
-    """A message to store. ``id``: yours, a UUID; without it one is made."""
+    """A message to store. ``id``: a UUID of your choice. Without it the server generates one."""
 
     id: Uuid | None = None
     role: Literal["system", "user", "assistant", "tool"] = "user"
@@ -87,7 +87,7 @@ class MessageInput(_Request):
     metadata: JsonObject = Field(default_factory=dict)
 
     def message(self) -> Message:
-        """As the client takes it. Not validated once more: that would take several times as long as the first time."""
+        """Return the message for a call of the client. A second validation would take several times as long as the first."""
         content = self.content
         parts: list[Part] = [TextPart(text=content)] if isinstance(content, str) else [_part(part) for part in content]
         return Message.model_construct(
@@ -100,12 +100,12 @@ def _part(part: PartInput) -> Part:
 
 
 def as_message(message: str | MessageInput | None) -> str | Message | None:
-    """What a body says as the client takes it."""
+    """Return the message of a body for a call of the client."""
     return message.message() if isinstance(message, MessageInput) else message
 
 
 class CreateThread(_Request):
-    """A thread to make. Not needed before a prompt, which makes its thread by itself."""
+    """A thread to create. A prompt creates its thread by itself."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"thread_id": "support-4711", "title": "Refund", "tags": {"team": "eu"}}]}
@@ -116,12 +116,12 @@ class CreateThread(_Request):
     title: str | None = None
     tags: Tags = Field(default_factory=dict)
     extra: JsonObject = Field(default_factory=dict)
-    config: JsonObject = Field(default_factory=dict, description="Forks copy it, by value.")
+    config: JsonObject = Field(default_factory=dict, description="A fork gets a copy of the config.")
 
 
 class UpdateThread(_Request):
-    """What is given is changed, what is null is cleared (RFC 7396). ``tags`` replaces all tags; ``extra`` is merged at its top
-    level, where a key with null is removed."""
+    """A change of a thread (RFC 7396). A field that is left out stays as it is. Null clears a field. ``tags`` replaces all
+    tags. ``extra`` is merged at its top level, and a key with null is removed."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"title": "Refund of order 12"}]})
 
@@ -130,50 +130,57 @@ class UpdateThread(_Request):
     extra: JsonObject | None = None
 
     def given(self) -> dict[str, Any]:
-        """The fields that the body names."""
+        """Return the fields that the body has, with their values."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 class _Execution(_Request):
     """How a run is executed."""
 
-    run_id: Id | None = Field(None, description="Yours: the same id with the same content again is the same run.")
+    run_id: Id | None = Field(None, description="Id of your choice. The same id with the same content again is the same run.")
     agent: Name | None = None
     queue: Name | None = None
-    parallel: StrictBool = Field(False, description="On a branch and lane of its own.")
+    parallel: StrictBool = Field(False, description="Execute the run on a branch and a lane of its own.")
     priority: Priority = "normal"
     run_at: Moment | None = None
-    delay: StrictFloat | None = Field(None, ge=0, lt=10 * YEAR_SECONDS, description="Seconds; instead of run_at.")
-    timeout: StrictFloat | None = Field(None, gt=0, lt=YEAR_SECONDS, description="Seconds for one attempt.")
+    delay: StrictFloat | None = Field(
+        None, ge=0, lt=10 * YEAR_SECONDS, description="Seconds until the run is due, instead of `run_at`."
+    )
+    timeout: StrictFloat | None = Field(None, gt=0, lt=YEAR_SECONDS, description="Most seconds of one attempt.")
     expires_in: StrictFloat | None = Field(
-        None, gt=0, le=10 * YEAR_SECONDS, description="Seconds, from when it is due; a run that has not started by then fails."
+        None, gt=0, le=10 * YEAR_SECONDS, description="Seconds from the due time after which a run fails if it has not started."
     )
     max_attempts: StrictInt = Field(1, ge=1, le=1000)
     retry: Annotated[RetryPolicy | None, BeforeValidator(few)] = None
     multitask_strategy: MultitaskStrategy = "enqueue"
     metadata: JsonObject = Field(default_factory=dict)
     webhook: str | None = Field(
-        None, max_length=2048, pattern=r"^https?://[^/?#@\s]+([/?][^#\s]*)?$", description="Told when the run ends."
+        None,
+        max_length=2048,
+        pattern=r"^https?://[^/?#@\s]+([/?][^#\s]*)?$",
+        description="URL that receives the end of the run.",
     )
 
     def execution(self) -> dict[str, Any]:
-        """The arguments of ``client.enqueue`` that these fields are."""
+        """Return these fields as arguments of ``client.enqueue``."""
         return {name: getattr(self, name) for name in _Execution.model_fields if name != "run_id"}
 
 
 class Prompt(_Execution):
-    """A prompt. ``message`` null continues from the last message."""
+    """A prompt. If ``message`` is null, the run continues from the last message."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"message": "hello", "run_id": "order-12"}]})
 
     message: str | MessageInput | None
-    parent_id: Uuid | None = Field(None, description="Branch at this message.")
+    parent_id: Uuid | None = Field(None, description="Id of the message to branch at.")
 
 
 class StreamedPrompt(Prompt):
-    """A prompt whose events are the answer."""
+    """A prompt whose response is the stream of its run's events."""
 
-    on_disconnect: Literal["continue", "cancel"] = Field("continue", description="What becomes of the run if you leave.")
+    on_disconnect: Literal["continue", "cancel"] = Field(
+        "continue", description="Continue or cancel the run if the client disconnects."
+    )
 
 
 class Regenerate(_Execution):
@@ -181,14 +188,14 @@ class Regenerate(_Execution):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"message_id": None}]})
 
-    message_id: Uuid | None = Field(None, description="The answer to replace, or the user message; null: the newest.")
-    message: str | MessageInput | None = Field(None, description="Edit and resend: takes the place of the user message.")
+    message_id: Uuid | None = Field(None, description="Id of the answer to replace, or of the user message. Null: the newest.")
+    message: str | MessageInput | None = Field(None, description="New content in place of the user message (edit and resend).")
 
 
 class Cancel(_Request):
-    """How to cancel."""
+    """The options of a cancel."""
 
-    keep: StrictBool = Field(False, description="What the run said so far stays in the conversation.")
+    keep: StrictBool = Field(False, description="Keep the messages of the run in the conversation.")
 
 
 class Respond(_Request):
@@ -197,48 +204,53 @@ class Respond(_Request):
     model_config = ConfigDict(json_schema_extra={"examples": [{"answer": "blue", "response_id": "click-1"}]})
 
     answer: JsonValue
-    response_id: Id | None = Field(None, description="Yours, to make a repetition safe.")
+    response_id: Id | None = Field(None, description="Id of your choice that makes a repetition safe.")
     on_behalf_of: Name | None = Field(
-        None, description="For whom, by your own account; `answered_by` of the request is the name of the API key."
+        None,
+        description="Person for whom you answer. The server does not check it. `answered_by` of the request is the key's name.",
     )
 
 
 class RespondOnThread(Respond):
-    """An answer; ``request_id`` null takes the thread's only pending request."""
+    """An answer. If ``request_id`` is null, it answers the thread's only pending request."""
 
     request_id: Id | None = None
 
 
 class Abort(_Request):
-    """Why the run that waits for a human is given up."""
+    """The end of a run that waits for a human."""
 
-    reason: str = Field("no answer is to be expected", min_length=1, max_length=2000, description="The model will read it.")
-    run_id: Id | None = Field(None, description="Which run, where several wait.")
+    reason: str = Field(
+        "no answer is to be expected", min_length=1, max_length=2000, description="The reason. The model will read it."
+    )
+    run_id: Id | None = Field(None, description="Id of the run, if several wait.")
 
 
 class RotateSecret(_Request):
-    """How to change over to another secret."""
+    """The replacement of a secret by a new one."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"overlap": 3600}]})
 
     overlap: StrictFloat = Field(
-        DEFAULT_OVERLAP_SECONDS, ge=0, le=MAX_OVERLAP_SECONDS, description="Seconds for which the one before signs too."
+        DEFAULT_OVERLAP_SECONDS, ge=0, le=MAX_OVERLAP_SECONDS, description="Seconds for which the old secret signs too."
     )
-    rotation_id: Id | None = Field(None, description="Yours, to make a repetition safe.")
+    rotation_id: Id | None = Field(None, description="Id of your choice that makes a repetition safe.")
 
 
 class StoreMessage(_Request):
-    """A message without a run; the next run sees it."""
+    """A message without a run. The next run sees it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"message": {"role": "user", "content": "by the way"}}]})
 
     message: str | MessageInput
-    parent_id: Uuid | None = Field(None, description="Branch at this message; null: after the newest.")
-    expected_leaf: Uuid | None = Field(None, description="Refuse if the last message is another.")
+    parent_id: Uuid | None = Field(None, description="Id of the message to branch at. Null: store after the newest message.")
+    expected_leaf: Uuid | None = Field(
+        None, description="Id of the last message. The request is refused if another one is the last."
+    )
 
 
 class _Cut(_Request):
-    after_run_id: Id | None = Field(None, description="Cut after this run; without any cut: after the last completed one.")
+    after_run_id: Id | None = Field(None, description="Id of the run to cut after. Without any cut: the last completed run.")
 
 
 class Fork(_Cut):
@@ -248,7 +260,7 @@ class Fork(_Cut):
         json_schema_extra={"examples": [{"new": "support-4711-b", "after_run_id": "order-12", "message": "and in green?"}]}
     )
 
-    new: Id | None = Field(None, description="The new thread's id.")
+    new: Id | None = Field(None, description="Id of the new thread.")
     at_message_id: Uuid | None = None
     at_seq: StrictInt | None = Field(None, ge=0, le=MAX_SEQ)
     repair: StrictBool = Field(False, description="Close open tool calls at the cut with error results.")
@@ -257,23 +269,21 @@ class Fork(_Cut):
     tags: Tags = Field(default_factory=dict)
     agent: Name | None = None
     reset_usage: StrictBool = True
-    message: str | MessageInput | None = Field(None, description="The fork's first prompt, in the same call.")
-    run_id: Id | None = Field(None, description="Of that prompt.")
-    wait: StrictBool = Field(
-        False, description="If the run of the cut has not ended: accept a job that forks when it completes."
-    )
-    job_id: Id | None = Field(None, description="The job's run id, with `wait`.")
+    message: str | MessageInput | None = Field(None, description="First prompt of the new thread.")
+    run_id: Id | None = Field(None, description="Run id of the first prompt.")
+    wait: StrictBool = Field(False, description="Accept a job that forks when the run of the cut has completed.")
+    job_id: Id | None = Field(None, description="Run id of the job, with `wait`.")
 
 
 class Probe(_Cut):
-    """One question to a snapshot; nothing is written to any thread."""
+    """One question to a snapshot. It is written to no thread."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"message": "what if it rains?"}]})
 
     message: str | MessageInput
-    run_id: Id | None = Field(None, description="The job's own id, so that a repetition gets the same answer.")
+    run_id: Id | None = Field(None, description="Id of the job. A repetition with the same id gets the same answer.")
     agent: Name | None = None
-    timeout: StrictFloat | None = Field(None, gt=0, lt=YEAR_SECONDS, description="Seconds for the probe.")
+    timeout: StrictFloat | None = Field(None, gt=0, lt=YEAR_SECONDS, description="Most seconds of the probe.")
 
 
 class FanOut(_Cut):
@@ -282,22 +292,26 @@ class FanOut(_Cut):
     model_config = ConfigDict(json_schema_extra={"examples": [{"messages": ["in verse", "in prose"], "judge": "critic"}]})
 
     messages: list[str | MessageInput] = Field(min_length=1, fail_fast=True, max_length=MAX_CANDIDATES)
-    threads: StrictBool = Field(False, description="Each gets a fork of its own, which stays; else each is a probe.")
-    stop: StopAt = Field("all", description="`first` takes the first that succeeds and cancels the others.")
-    judge: Name | None = Field(None, description="The agent that chooses among those that succeeded.")
+    threads: StrictBool = Field(
+        False, description="True: run each message on a fork that is kept. False: each message is a probe."
+    )
+    stop: StopAt = Field("all", description="`all`: wait for all. `first`: take the first that succeeds and cancel the others.")
+    judge: Name | None = Field(None, description="Name of the agent that chooses among the successful answers.")
     max_parallel: StrictInt = Field(MAX_PARALLEL, ge=1, le=MAX_CANDIDATES)
     agent: Name | None = None
-    run_id: Id | None = Field(None, description="The job's own id, so that a repetition gets the same answer.")
+    run_id: Id | None = Field(None, description="Id of the job. A repetition with the same id gets the same answer.")
     timeout: StrictFloat | None = Field(
-        None, gt=0, lt=YEAR_SECONDS, description="Seconds for each candidate, and for the judge."
+        None, gt=0, lt=YEAR_SECONDS, description="Most seconds of each candidate, and of the judge."
     )
 
 
 class TokenRequest(_Request):
-    """What a stream token is for: one run's stream, or without ``run_id`` all streams of the thread."""
+    """A stream token to create. It opens one run's stream, or without ``run_id`` all streams of the thread."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"thread_id": "support-4711", "lifetime": 300}]})
 
     thread_id: Id
     run_id: Id | None = None
-    lifetime: StrictFloat = Field(300.0, gt=0, description="Seconds; the server has an upper bound.")
+    lifetime: StrictFloat = Field(
+        300.0, gt=0, description="Seconds for which the token is valid. The server has an upper bound."
+    )

@@ -23,9 +23,9 @@ GRACE_SECONDS: Final = 10
 LISTEN_BACKLOG: Final = 2048
 """Connections that may wait to be accepted."""
 OTHER_FILES: Final = 128
-"""File descriptors that are not connections of clients."""
+"""File descriptors that are reserved for other uses than connections of clients."""
 UNACKNOWLEDGED_MS: Final = 60_000
-"""Milliseconds after which a connection is closed whose peer acknowledges nothing, on systems that support it."""
+"""Milliseconds without an acknowledgement of the peer after which the system closes a connection, if it supports that."""
 
 
 class Server(uvicorn.Server):
@@ -60,7 +60,7 @@ def listen(settings: ApiSettings) -> socket.socket:
     except OSError as error:
         why = error.strerror or str(error)
         raise BackendUnavailableError(f"cannot listen on {host}:{port}: {why}", host=host, port=port) from error
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # close() alone would wait for ever until the peer reads
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # close() alone would wait for ever for a peer that does not read
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
     return listening
 
@@ -75,7 +75,7 @@ def _is_loopback(host: str) -> bool:
 def serve(app: FastAPI, listening: socket.socket) -> None:
     """Serve ``app`` on ``listening`` until a signal ends it. Handles the signals of the process."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # uvicorn raises them once more when it has stopped; that is no failure
+        signal.signal(number, lambda *_: None)  # uvicorn raises them again after it has stopped, which is no failure
     settings: ApiSettings = app.state.service.settings
     settings.max_connections = room_for(settings.max_connections, files=_files(settings.max_connections + OTHER_FILES))
     server = Server(app)

@@ -1,4 +1,4 @@
-"""The service that routes share: clients by tenant, authentication, rates and streams. Processes share nothing of it."""
+"""The service that routes share: clients by tenant, authentication, rates and streams. Each process has its own service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .settings import ApiSettings
 from .sse import Streams, StreamSlot
 
 MAX_TENANTS: Final = 1000
-"""Most tenants whose clients are kept. The least recently used one is forgotten first."""
+"""Most tenants whose clients are kept. The least recently used client is removed first."""
 OPEN: Final = frozenset({"/livez", "/readyz", *docs.PATHS})
 """Paths that need no authentication."""
 
@@ -38,7 +38,7 @@ class Caller:
     root: str
 
     def seat(self) -> StreamSlot:
-        """Return a slot for a stream. Its permit raises RateLimitedError. The slot ends with the caller's key or token."""
+        """Return a slot for a stream. Its permit raises RateLimitedError. The stream ends with the caller's key or token."""
         permit = self.service.rates.stream(self.principal.id)
         return StreamSlot(self.service.streams, permit, self._admitted, self.principal.expires)
 
@@ -51,7 +51,10 @@ class Caller:
 
 
 class Service:
-    """One API process. ``connect``: makes its backend at the first request. ``owned``: True if it closes the backend."""
+    """The service of one API process.
+
+    ``connect``: connects the backend at the first use. ``owned``: True if :meth:`close` closes the backend.
+    """
 
     def __init__(self, connect: Callable[[], Awaitable[Backend]], *, owned: bool, gate: Gate, settings: ApiSettings) -> None:
         self.gate = gate
@@ -82,9 +85,9 @@ class Service:
         return self._backend
 
     async def caller(self, principal: Principal, root: str) -> Caller:
-        """Return ``principal`` with the client of its tenant. ``root``: the prefix of the path.
+        """Return ``principal`` with the client of its tenant. ``root``: the path prefix under which the app is mounted.
 
-        Clients are kept, so that calls of one tenant at the same time share a batch.
+        Clients are kept: simultaneous calls on one client share a batch.
         """
         client = self._clients.get(principal.tenant)
         if client is None:
@@ -96,7 +99,7 @@ class Service:
         return Caller(principal, client, self, root)
 
     async def close(self) -> None:
-        """End the streams and close the backend if it is owned."""
+        """End the streams. Close the backend if this service owns it."""
         self.streams.close()
         if (connecting := self._connecting) is not None:
             connecting.cancel()

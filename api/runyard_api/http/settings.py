@@ -16,20 +16,22 @@ MIN_SECRET_CHARACTERS: Final = 32
 class ApiSettings(BaseSettings):
     """Settings of the API (A1, A2). Durations are in seconds, sizes in bytes.
 
-    ``host`` and ``port``: where ``runyard api`` listens. ``auth``: ``keys``, or ``off`` for callers on the same machine only.
-    ``cors_origins``: origins (comma-separated) whose pages may call. ``max_body``, ``max_headers``, ``max_header_bytes``: of
-    one request. ``bodies_per_key``: of all requests of one key that wait for their answers, in one process. ``body_timeout``:
-    until a body is complete, and before it the headers.
-    ``idle_timeout``: between two requests of a connection. ``max_connections``: open at once in one process, as far as the
-    system gives it descriptors. ``requests_per_second`` and ``burst``:
-    of one key in one process, and how many may come at once after a pause. ``streams_per_key``: open at once in one process,
-    requests that wait for a run included. ``heartbeat``: silence after which a stream sends a comment. ``max_stream``: how long
-    one lasts; its reader comes back, to whichever process.
-    ``max_wait``: how long a request may wait for a run. ``max_page``: entries of one page.
-    ``failures_per_second`` and ``failure_burst``: keys, tokens and logins that are not valid, from one address in one
-    process.
-    ``token_lifetime``: of stream tokens at most. ``token_secret``: signs stream tokens, the same in every process; needed
-    unless ``auth`` is off. Several (comma-separated) while one takes the place of another: the first signs, all verify.
+    ``host`` and ``port``: the address on which ``runyard api`` listens. ``auth``: ``keys``, or ``off`` for callers on the same
+    machine only. ``cors_origins``: origins (comma-separated) whose pages may call the API.
+    ``max_body``: largest body. ``max_headers``: most headers of a request. ``max_header_bytes``: their largest size in all.
+    ``bodies_per_key``: largest size of the bodies of all unanswered requests of one key in one process. ``body_timeout``:
+    longest time until the headers are complete, and again until the body is. ``idle_timeout``: longest time between two
+    requests of a connection. ``max_connections``: most open connections of one process; fewer if the system allows fewer
+    descriptors.
+    ``requests_per_second``: rate of one key in one process. ``burst``: most requests of one key at once after a pause.
+    ``streams_per_key``: most open streams of one key in one process, counting requests that wait for a run.
+    ``heartbeat``: time without an event after which a stream sends a comment. ``max_stream``: longest time of one stream. The
+    reader then reconnects, to any process. ``max_wait``: longest time that a request may wait for a run. ``max_page``: most
+    entries of one page. ``failures_per_second``: rate of invalid keys, tokens and logins of one address in one process.
+    ``failure_burst``: most such failures of one address at once after a pause.
+    ``token_lifetime``: longest time for which a stream token is valid. ``token_secret``: secret that signs stream tokens. It
+    must be the same in every process, and is needed unless ``auth`` is off. While one secret replaces another, give both,
+    comma-separated: the first signs, all verify.
     """
 
     model_config = SettingsConfigDict(env_prefix="RUNYARD_API_", env_file=".env", env_file_encoding="utf-8", extra="ignore")

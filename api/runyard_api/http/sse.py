@@ -1,8 +1,8 @@
-"""Event streams (server-sent events): ids to resume from, comments while there is no event, an end with the run's.
+"""Event streams (server-sent events). A reader resumes from the id of an event. While there is no event, a comment is sent.
 
-One connection to Redis feeds all streams of a process (:mod:`runyard_backends.redis.pubsub`). A reader that takes nothing
-holds up its own stream only: what is read for it is bounded, and after STALLED_SECONDS its connection is dropped (E1 to E3).
-Large events are sealed (:meth:`runyard.models.Event.seal`): while a stream waits for its reader it holds their JSON alone.
+One connection to Redis feeds all streams of a process (:mod:`runyard_backends.redis.pubsub`). A reader that reads nothing
+delays only its own stream. The events that are read for it are bounded, and its connection is closed after STALLED_SECONDS
+(E1 to E3). Large events are sealed (:meth:`runyard.models.Event.seal`): a stream that waits for its reader holds only JSON.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from runyard.models import STREAM_ENDS, Event
 from runyard.support import metrics
 
 STALLED_SECONDS: Final = 60.0
-"""Seconds for which the opening, or a comment, may wait for a reader that takes nothing."""
+"""Seconds for which the first bytes of a stream, or a comment, may wait for a reader that reads nothing."""
 TURN_BYTES: Final = 2**13
-"""Bytes that a stream sends before other tasks run: hundreds of streams may have events to send at once."""
+"""Bytes that a stream sends before other tasks run. Hundreds of streams may have events to send at once."""
 PIECE_BYTES: Final = 2**16
-"""Bytes that are passed to a connection at once: it holds that much of a large event, which is held once for all readers."""
+"""Bytes that are passed to a connection at once. A large event is in memory once for all readers, plus one piece for each."""
 COMMENT: Final = b": \n\n"
 RETRY: Final = b"retry: 1000\n\n"
 HEADERS: Final = {"X-Accel-Buffering": "no"}
@@ -35,13 +35,13 @@ log = structlog.get_logger("runyard.http")
 
 
 class Entry(NamedTuple):
-    """One event and the id from which a reader goes on after it."""
+    """One event, and the id with which a reader resumes after it."""
 
     id: str | None
     event: Event
 
     def frame(self) -> Iterator[bytes]:
-        """Yield the entry as the stream carries it, in pieces."""
+        """Yield the entry in the format of server-sent events, in pieces of bytes."""
         head = f"id: {self.id}\n" if self.id is not None else ""
         head = f"{head}event: {self.event.type}\ndata: "
         data = self.event.to_json()
@@ -55,8 +55,10 @@ class Entry(NamedTuple):
 
 
 class Streams:
-    """The open streams of a process. ``heartbeat``: seconds of silence after which a comment is sent. ``most``: seconds that a
-    stream lasts."""
+    """The open streams of a process.
+
+    ``heartbeat``: seconds without an event after which a comment is sent. ``most``: most seconds that a stream lasts.
+    """
 
     def __init__(self, heartbeat: float, most: float) -> None:
         self.heartbeat, self.most = heartbeat, most
@@ -64,7 +66,7 @@ class Streams:
         self._closing = False
 
     def join(self) -> asyncio.Future[bool]:
-        """Register a stream. Returns a future that is done at its end: True if its reader left."""
+        """Register a stream. Return a future that is done at the end of the stream: True if the reader disconnected."""
         end: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         if self._closing:
             end.set_result(False)
@@ -82,15 +84,18 @@ class Streams:
         self._closing = False
 
     def close(self) -> None:
-        """End all streams, and those that begin from now on. Readers reconnect elsewhere and resume."""
+        """End all streams, and every stream that begins later. Readers reconnect to another process and resume."""
         self._closing = True
         for end in self._open:
             _expire(end)
 
 
 class StreamSlot(NamedTuple):
-    """What a reader holds while its stream is open: a ``permit``. ``admitted`` is asked at every heartbeat whether it may read
-    on. ``expires``: when its access ends (Unix time), None for never."""
+    """The right of a reader to one open stream.
+
+    ``permit``: held while the stream is open. ``admitted``: called at every heartbeat; the stream ends if it returns False.
+    ``expires``: the end of the reader's access in seconds of Unix time; None for no end.
+    """
 
     streams: Streams
     permit: AbstractContextManager[object]
@@ -103,8 +108,11 @@ class StreamSlot(NamedTuple):
 
 
 class EventStream(Response):
-    """Sends ``entries`` until they end or the reader leaves. ``on_left``: called if the reader left before the end. ``place``:
-    the id from which a reader resumes that leaves before the first entry."""
+    """Sends ``entries`` until they end or the reader disconnects.
+
+    ``on_left``: called if the reader disconnected before the end. ``place``: the id with which a reader resumes that
+    disconnected before the first entry.
+    """
 
     media_type = "text/event-stream"
 
@@ -154,9 +162,10 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pump(self, send: Send, end: asyncio.Future[bool]) -> None:
-        """Send the entries, and a comment after a heartbeat without one; ask at each heartbeat whether the reader may read on.
+        """Send the entries, and a comment after ``heartbeat`` seconds without an entry.
 
-        One task sends all entries: a task for each would double the cost of sending it.
+        Check at each heartbeat whether the reader is still admitted. One task sends all entries. A task for each entry would
+        double the cost of sending it.
         """
         loop, heartbeat = asyncio.get_running_loop(), self.seat.streams.heartbeat
         asked = loop.time()
@@ -192,7 +201,7 @@ class EventStream(Response):
                             await asyncio.sleep(0)
                 metrics.STREAM_EVENTS.inc()
                 if entry.event.type in STREAM_ENDS and self.on_left is not None:
-                    self.on_left = None  # there is no run left to cancel
+                    self.on_left = None  # the run has stopped, there is nothing to cancel
         except RunyardError as error:
             log.warning("stream_aborted", code=error.code, error=error.message)
 
@@ -203,7 +212,7 @@ class EventStream(Response):
     async def _admitted(self) -> bool:
         try:
             return await self.seat.admitted()
-        except RunyardError:  # the store cannot be asked at the moment
+        except RunyardError:  # the store does not answer at the moment: the reader keeps its access
             return True
 
 

@@ -60,9 +60,10 @@ class Telemetry:
         except Exception:
             log.exception("request_failed", request_id=request_id, method=scope["method"], route=record.route)
             if record.status is not None:
-                raise  # the server closes the connection, so that half a response does not pass for a whole one
+                # The server closes the connection. The client sees that the response is incomplete.
+                raise
             await problems.send(
-                RunyardError("the request failed for a reason of the server; its log has it"), scope, receive, answer
+                RunyardError("the request failed because of an error in the server; see its log"), scope, receive, answer
             )
         finally:
             record.ends(request_id)
@@ -79,7 +80,7 @@ class _Record:
 
     @property
     def route(self) -> str:
-        """The template of the path, or an empty text if no route matched: labels of metrics stay few."""
+        """The template of the path; empty if no route matched. Labels with whole paths would be too many for metrics."""
         return str(getattr(self.scope.get("route"), "path", ""))
 
     def starts(self, status: int, content_type: str) -> None:

@@ -1,9 +1,9 @@
-"""Stream tokens, which a browser's EventSource passes in the query, since it cannot send headers (A1).
+"""Stream tokens (A1). A browser's EventSource cannot send headers and passes the token in the query.
 
-A token is JSON with an HMAC. The key of the HMAC is derived from a secret of the server and from its purpose. So nobody can
-make a token from an API key or its row, and signatures for other purposes are not valid tokens. There is one algorithm, which
-tokens do not name. A token names its creator and the streams that it opens. The rights of the creator are looked up at
-each use.
+A token is JSON with an HMAC. The key of the HMAC is derived from a secret of the server and from the purpose of the key. An API
+key or its row is not enough to make a token, and signatures for other purposes are not valid tokens. Tokens do not name an
+algorithm, since there is only one. A token names its creator and the streams that it opens. The rights of the creator are
+looked up at each use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .field_types import checked_id
 CLOCK_SKEW_SECONDS: Final = 30.0
 """Seconds by which the clocks of servers may differ."""
 MAX_TOKEN_CHARACTERS: Final = 16_000
-"""Most characters of a token. Tokens with the longest ids have less."""
+"""Most characters of a token. A token with the longest ids is shorter."""
 VERSION: Final = 1
 PURPOSE: Final = b"runyard stream token"
 _FORM: Final = re.compile(r"\.?[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
@@ -35,7 +35,10 @@ _Text = Annotated[str, Field(max_length=1000)]
 
 
 class _Claims(BaseModel):
-    """``thread_id``, ``run_id``: whose stream is opened; None: the thread's. ``expires``: milliseconds of Unix time."""
+    """The content of a token. ``run_id``: the run whose stream the token opens; None: all streams of the thread.
+
+    ``expires``: the expiry in milliseconds of Unix time.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -46,14 +49,14 @@ class _Claims(BaseModel):
 
 
 class ByKey(_Claims):
-    """Claims of a token that was created with an API key. The row of the key has the rest."""
+    """Claims of a token that was created with an API key. The row of the key has the tenant and the scopes."""
 
     by: Literal["key"] = "key"
     key_id: str = Field(pattern="^[0-9a-f]{16}$")
 
 
 class ByHost(_Claims):
-    """Claims of a token that was created by a caller of the host's own scheme. The signature proves the caller."""
+    """Claims of a token that a caller of the host's own scheme created. The signature proves the caller."""
 
     by: Literal["host"] = "host"
     tenant: _Text
@@ -62,7 +65,7 @@ class ByHost(_Claims):
 
 
 class ByAnyone(_Claims):
-    """Claims of a token that was created where ``auth`` is off."""
+    """Claims of a token that was created while ``auth`` is off."""
 
     by: Literal["anyone"] = "anyone"
 
@@ -74,7 +77,7 @@ _CLAIMS: Final[TypeAdapter[Claims]] = TypeAdapter(Annotated[Claims, Field(discri
 class Tokens:
     """Signs and reads tokens.
 
-    ``secrets``: the first one signs, all of them verify. ``lifetime``: seconds for which a token is valid, at most.
+    ``secrets``: the first one signs, all of them verify. ``lifetime``: most seconds for which a token is valid.
     """
 
     def __init__(self, secrets: Sequence[str], lifetime: float) -> None:

@@ -1,7 +1,7 @@
 """The child process of a worker that executes attempts alone: ``python -m runyard_api.worker.isolated <socket>``.
 
-It executes the orders that come over the socket (:mod:`runyard.worker.isolation`), and ends when the socket closes, whatever
-user code is doing.
+It executes the orders that it reads from the socket (:mod:`runyard.worker.isolation`). It exits when the socket closes, even
+while user code runs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Isolated:
             self._execution.stop(message)
 
     async def turn(self) -> None:
-        """Send a sign of life every TURN_SECONDS until the worker is gone."""
+        """Send :class:`Alive` every TURN_SECONDS until the worker has ended."""
         while os.getppid() == self._parent:
             self._say(Alive())
             await asyncio.sleep(TURN_SECONDS)
@@ -80,7 +80,7 @@ class Isolated:
 
 
 def _read(stream: io.BufferedIOBase) -> Order | Claim | Stop:
-    """Return the next message. Ends this process if the worker has gone."""
+    """Return the next message. Exit this process if the worker has ended."""
     header = stream.read(HEADER.size)
     if len(header) < HEADER.size:
         os._exit(0)
@@ -105,7 +105,7 @@ async def _serve(order: Order, link: socket.socket, stream: io.BufferedIOBase) -
 
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # the worker gets them too, and orders what to do
+        signal.signal(number, signal.SIG_IGN)  # the worker gets these signals too, and sends orders
     link = socket.socket(fileno=int(sys.argv[1]))
     link.set_inheritable(False)
     stream = link.makefile("rb")

@@ -1,4 +1,4 @@
-"""Start a worker in this process: connect, serve until a signal, and end in time whatever user code does."""
+"""Start a worker in this process: connect, serve until a signal, and exit in time even while user code runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS: Final = 60.0
 """Seconds for which a starting worker waits for its servers."""
 LINGER_SECONDS: Final = 2.0
-"""Seconds that connections, and tasks and threads of agents, may take to end once the worker is done."""
+"""Seconds that connections, and tasks and threads of agents, may take to end after the worker has ended."""
 
 MAIN_CONNECTION: Final = "runyard-worker"
 HEARTBEAT_CONNECTION: Final = "runyard-heartbeat"
@@ -95,17 +95,17 @@ async def _run(app: App, settings: Settings, watched: Watched, soon: Callable[[i
 
 
 def _isolation(app: App, settings: Settings) -> Isolation | None:
-    """Return how to execute an attempt in a process of its own; None if a child could not import the app."""
+    """Return the command and the order that start a process for one attempt; None if a child could not import the app."""
     name = name_of(app)
     if name is None:
-        log.warning("isolation_unavailable", reason="only the main module holds the app, which a child process cannot import")
+        log.warning("isolation_unavailable", reason="the app is in the main module, which a child process cannot import")
         return None
     command = [sys.executable, "-P", "-m", f"{__package__}.isolated"]
     return Isolation(command, Order(name, settings, os.getpid()), watchdog=settings.watchdog)
 
 
 def connectors(settings: Settings) -> tuple[Connect, Connect | None]:
-    """Return what connects the worker's backend, and what connects that of its heartbeat thread (None without servers)."""
+    """Return the functions that connect the backend of the worker and of its heartbeat thread (None without servers)."""
     url, tenant = settings.postgres_url, settings.tenant
     if not url.startswith("postgres"):
         return lambda: backend_registry.connect(url, tenant=tenant), None
@@ -125,7 +125,7 @@ def connectors(settings: Settings) -> tuple[Connect, Connect | None]:
 
 
 def heartbeat_connector(url: str, redis_url: str) -> Connect:
-    """Return what connects the backend of a worker's heartbeat thread: two connections, two seconds for each statement."""
+    """Return a function that connects the backend of a heartbeat thread: two connections, two seconds for each statement."""
 
     async def connect() -> Backend:
         return await backend_registry.connect(
@@ -145,9 +145,9 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def guard_downloads() -> None:
-    """Make this process refuse to download what messages name by URL (:mod:`runyard.agents.downloads`).
+    """Make this process refuse to download files that messages name by URL (:mod:`runyard.agents.downloads`).
 
-    That holds for agents that are imported later, too.
+    Agents that are imported later are guarded too.
     """
     if find_spec("pydantic_ai") is None:
         return
@@ -158,7 +158,7 @@ def guard_downloads() -> None:
 
 
 def run_worker(app: App, settings: Settings) -> None:
-    """Serve ``app`` until SIGTERM or SIGINT, then drain for the grace time; a second signal ends that at once. Blocks.
+    """Serve ``app`` until SIGTERM or SIGINT, then drain for the grace time. A second signal ends the drain at once. Blocks.
 
     SIGUSR1 writes the stacks of all threads to standard error, also while native code holds the interpreter.
 
@@ -173,9 +173,9 @@ def run_worker(app: App, settings: Settings) -> None:
 
 @contextmanager
 def _ending_soon() -> Iterator[Callable[[int], None]]:
-    """Give a function that takes an exit status and has the process end with it unless the block ends in LINGER_SECONDS.
+    """Yield a function of an exit status. LINGER_SECONDS after its call the process exits, if the block has not ended before.
 
-    An event loop waits for every task and thread when it closes, and user code may hold its own for ever.
+    An event loop waits for every task and thread when it closes. Tasks and threads of user code may never end.
     """
 
     def leave(status: int) -> None:

@@ -10,7 +10,7 @@
             return await my_store.connect(url, tenant=tenant)
         yield connect
 
-Each test names the rule that it proves. Only the stores are used (``checkpointer``, ``threads``, ``runs``, ``workers``); a
+Each test names the rule that it proves. The tests use only the stores (``checkpointer``, ``threads``, ``runs``, ``workers``). A
 backend's scheduler and event log have suites of their own.
 """
 

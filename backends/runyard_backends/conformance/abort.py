@@ -1,4 +1,4 @@
-"""Ending a run that waits for a human (H8): a cancel with keep that adds a last message."""
+"""The abort of a run that waits for a human (H8). It is a cancel with keep that adds a last message."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TestAbort:
         return attempt
 
     async def test_h8_open_calls_get_results_and_an_assistant_message_ends_it(self, world: World) -> None:
-        """H8, R10: Open calls get error results and an assistant message ends the run; later runs and forks see its
+        """H8, R10: Open calls get error results and an assistant message ends the run. Later runs and forks see its
         messages."""
         await self.waiting(world, "r1", call("a", "b", "c"), result("b"))
         await world.accept("r2", "r2?")
@@ -71,7 +71,7 @@ class TestAbort:
         assert (await world.messages(), await world.run("r1")) == before
 
     async def test_h8_the_questions_are_closed(self, world: World) -> None:
-        """H8, H3: An abort closes the questions, so a late answer is stale."""
+        """H8, H3: An abort closes the questions. A late answer is stale."""
         await self.waiting(world, requests=2)
         await world.runs.abort_pending(T, "no")
         assert (await world.runs.requests()).items == []
@@ -89,7 +89,7 @@ class TestAbort:
 
     @pytest.mark.parametrize("taken", [False, True], ids=["queued", "running"])
     async def test_h8_a_run_that_has_one_answer_and_waits_for_another(self, world: World, taken: bool) -> None:
-        """H8, I8: A queued run with one of two answers ends at once; a worker that holds it can store nothing more."""
+        """H8, I8: A queued run with one of two answers ends at once. A worker that holds it can store nothing more."""
         await self.waiting(world, "r1", call("a"), requests=2)
         await world.runs.respond(1, request_id="r1-0")
         attempt = await world.take("r1") if taken else None
@@ -104,7 +104,7 @@ class TestAbort:
         assert await world.texts() == ["r1?", "call:a", "result:a", "aborted: no"]
 
     async def test_h8_an_earlier_cancel_decides(self, world: World) -> None:
-        """R10: A run that was cancelled without keep stays dropped, although it is aborted later."""
+        """R10: The messages of a run that was cancelled without keep stay out of the conversation, even after an abort."""
         await self.waiting(world, requests=2)
         await world.runs.respond(1, request_id="r1-0")
         attempt = await world.take("r1")
@@ -160,7 +160,7 @@ class TestAbort:
         assert await world.checkpointer.load_pending(T) is None
 
     async def test_h8_the_next_prompt_follows(self, world: World) -> None:
-        """H8, E5: The next prompt follows, and the feed reports the abort as a cancel."""
+        """H8, E5: The next prompt continues after the abort's message. The feed reports the abort as a cancel."""
         await self.waiting(world, "r1", call("a"))
         await world.runs.abort_pending(T, "no")
         await world.runs.accept(AcceptRequest(thread_id=T, run_id="r2", input=Message.user("again")))

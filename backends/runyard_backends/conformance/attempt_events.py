@@ -1,4 +1,4 @@
-"""Events of an attempt: their numbers, and those that the stored rows prove (E2)."""
+"""Events of an attempt: their numbers, and the events that the stored rows prove (E2)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TestAttemptEvents:
             check_event_data(type_, data)
 
     async def test_proven_events_come_in_pages(self, world: World) -> None:
-        """E1, E4: A reader gets a limited number of proven events and of bytes at once, whatever the run wrote."""
+        """E1, E4: A reader gets proven events in pages of a limited number of events and of bytes."""
         first = await world.start("r1")
         small = [said(f"small {n}") for n in range(5)]
         await world.runs.append(first, small, first_event=3)
@@ -79,29 +79,29 @@ class TestAttemptEvents:
         assert await world.runs.run_events(RunRef(first.thread_key, "nowhere")) == []
 
     async def test_deleted_thread_proves_no_events(self, world: World) -> None:
-        """E4: A reader whose thread is deleted meanwhile finds no more proven events."""
+        """E4: A reader of a thread that is deleted meanwhile finds no more proven events."""
         await world.suspended("r1")
         ref = await world.ref("r1")
         await world.threads.delete_thread(T, cancel=True)
         assert await world.runs.run_events(ref) == []
 
     async def test_an_end_with_the_number_of_a_message_is_proved(self, world: World) -> None:
-        """E2: The end of a run is proven although a message has the same number, because readers wait for it."""
+        """E2: The end of a run is proven even if a message has the same number, because readers wait for the end."""
         await world.suspended("r1")
         run = await world.run("r1")
         events = await world.runs.run_events(await world.ref("r1"))
         assert [event.type for event in events if event.id == run.event_id] == ["run.suspended"]
 
     async def test_an_end_that_was_left_behind_is_not_proved(self, world: World) -> None:
-        """E2: A suspension is not proven once it was answered, because the run is queued and has not ended."""
+        """E2: A suspension is not proven after its answer, because the run is queued again."""
         request_id = await world.suspended("r1")
         await world.runs.respond("yes", request_id=request_id)
         events = await world.runs.run_events(await world.ref("r1"))
         assert {event.type for event in events} == {"message.completed", "hitl.requested"}
 
     async def test_a_release_without_a_task_ends_a_cancelled_run_after_all_its_events(self, world: World) -> None:
-        """E1: The end of a run that was cancelled and released without its task gets its own fence, because the number of its
-        events is unknown."""
+        """E1: The end of a run that was cancelled and released without its task gets its own fence, because the number of the
+        attempt's events is unknown."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, [said("one")], first_event=3)
         await world.runs.cancel(T, "r1")

@@ -38,7 +38,7 @@ class TestAttempts:
         assert (await world.runs.claim("w", [RunRef(ref.thread_key + 99999, "r1")]))[0].outcome == "unknown"
 
     async def test_second_claim_is_busy(self, world: World) -> None:
-        """I2: A run has at most one live attempt, so a second claim is refused."""
+        """I2: A run has at most one live attempt. A second claim is refused."""
         await world.start("r1")
         assert (await world.claim("r1", worker="other")).outcome == "busy"
 
@@ -65,7 +65,7 @@ class TestAttempts:
         assert await world.texts() == ["hi", "alive"]
 
     async def test_append_then_complete(self, world: World) -> None:
-        """R6: The store sets seq, parents and times; messages become visible once the run has completed."""
+        """R6: The store sets seq, parents and times. Messages become visible once the run has completed."""
         attempt = await world.start("r1")
         first, second = await world.runs.append(attempt, [said("one"), said("two")])
         assert first.seq is not None and second.seq == first.seq + 1 and second.parent_id == first.id
@@ -90,7 +90,7 @@ class TestAttempts:
         ],
     )
     async def test_usage_that_is_no_amount_is_refused(self, world: World, usage: Usage) -> None:
-        """R6: Invalid usage is refused; no part of the write is stored, and the attempt continues."""
+        """R6: Invalid usage is refused. No part of the write is stored, and the attempt continues."""
         attempt = await world.start("r1")
         write, error = Write(attempt=attempt, messages=[said("no")], usage=usage), ErrorInfo(code="x", message="x")
         for refused in (
@@ -118,7 +118,7 @@ class TestAttempts:
         assert (await world.finish(attempt, said("yes"))).status is RunStatus.COMPLETED
 
     async def test_repeated_append_is_stored_once(self, world: World) -> None:
-        """I3: A repeated append with the same message ids, after a lost answer, is stored once."""
+        """I3: An append that is repeated with the same message ids, after a lost answer, is stored once."""
         attempt = await world.start("r1")
         message = said("once")
         (first,) = await world.runs.append(attempt, [message])
@@ -128,7 +128,7 @@ class TestAttempts:
         assert await world.texts() == ["hi", "once"]
 
     async def test_said_again_in_other_words(self, world: World) -> None:
-        """I3: An append returns the stored messages, so that events never differ from them."""
+        """I3: An append returns the stored messages. Events never differ from them."""
         message = said("one", metadata={"k": 1})
         (stored,) = await world.runs.append(await world.start("r1"), [message])
         await world.bury()
@@ -155,7 +155,7 @@ class TestAttempts:
         assert thread is not None and (thread.extra, run.result, run.usage.input_tokens) == ({"k": 1}, "done", 5)
 
     async def test_message_id_of_another_run_is_refused(self, world: World) -> None:
-        """B2: A message id of another run is refused; the run's earlier messages stay."""
+        """B2: A message id of another run is refused. The run's earlier messages stay."""
         first = said("first")
         await world.finish(await world.start("r1"), first)
         attempt, other = await world.start("r2"), Message.assistant("other", id=first.id)
@@ -220,7 +220,7 @@ class TestAttempts:
         ids=lambda own: "-".join(texts(own)),
     )
     async def test_incomplete_tool_cycle_fails(self, world: World, own: list[Message]) -> None:
-        """R5, I7: A run with an incomplete tool cycle fails; its messages stay readable but are in no context and no fork."""
+        """R5, I7: A run with an incomplete tool cycle fails. Its messages stay readable but are in no context and no fork."""
         attempt = await world.start("r1")
         ended = await world.finish(attempt, *own)
         assert ended.status is RunStatus.FAILED and ended.error is not None and ended.error.code == "incomplete_tool_cycle"
@@ -280,7 +280,7 @@ class TestAttempts:
         assert again.fence > attempt.fence and (await world.run("r1")).crash_count == 0
 
     async def test_release_counts_only_errors(self, world: World) -> None:
-        """R11: A release with an error counts as a retry; a hand-over does not."""
+        """R11: A release with an error counts as a retry. A release without an error does not."""
         attempt = await world.start("r1")
         ended = await world.runs.release(attempt)
         assert ended.status is RunStatus.QUEUED and [job.run_id for job in ended.effects.jobs] == ["r1"]
@@ -293,7 +293,7 @@ class TestAttempts:
         assert claim.outcome == "not_due" and claim.retry_in is not None and claim.retry_in > 3500
 
     async def test_snapshot_is_frozen_at_the_first_claim(self, world: World) -> None:
-        """R9, S5: A later attempt sees the snapshot of the first claim, whatever was stored since."""
+        """R9, S5: A later attempt sees the snapshot of the first claim, without messages that were stored since."""
         attempt = await world.start("r1")
         await world.checkpointer.append(T, [user("beside")])
         assert await world.context(attempt) == ["hi"]
@@ -304,7 +304,7 @@ class TestAttempts:
         assert await world.context(await world.start("r2", "next")) == ["hi", "done", "beside", "next"]
 
     async def test_extra_is_merged_at_completion(self, world: World) -> None:
-        """R6, H11: Extra is merged with the completion; the extra of a failed run is dropped."""
+        """R6, H11: Extra is merged with the completion. The extra of a failed run is dropped."""
         await world.checkpointer.save_extra(T, {"a": 1, "b": 1})
         await world.turn("r1", extra={"b": 2, "c": {"d": 1}})
         thread = await world.threads.thread(T)

@@ -1,4 +1,4 @@
-"""Limits on values: levels, count, digits, bytes, from every source; no part of a larger value is stored."""
+"""Limits on the levels, count, digits and bytes of values from every source. No part of a larger value is stored."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class TestNesting:
         assert before is not None and (before.extra, after) == ({}, None)
 
     async def test_metadata_of_a_fork_leaves_room(self, world: World) -> None:
-        """F3: A fork's metadata becomes a key of its extra, which can be saved again as it was read."""
+        """F3: A fork's metadata becomes a key of its extra. The extra can be saved again as it was read."""
         await world.turn("r1")
         await refused("metadata", lambda: world.fork("f", metadata=DEEPEST))
         extra = (await world.fork("f", metadata=within(MAX_NESTING - 1))).thread.extra
@@ -182,7 +182,7 @@ async def exceeds(field: str, most: int, call: Callable[[], Awaitable[object]]) 
 class TestBounds:
     @pytest.mark.parametrize("number", [-(2**63), 2**64 - 1, 1e20, -1.7e308, 5e-324, 0.1, True])
     async def test_numbers_come_back(self, world: World, number: float) -> None:
-        """R15: Numbers are read as they were written, wherever they are stored, so that they can be saved again."""
+        """R15: Numbers are read as they were written, wherever they are stored. They can be saved again."""
         value: JsonObject = {"k": number}
         await world.checkpointer.append(T, [user("x", metadata=value)])
         for _ in range(2):
@@ -264,7 +264,7 @@ class TestBounds:
         await world.finish(attempt, Message.assistant(parts[1:]))
 
     async def test_a_message_has_a_size_without_a_limit(self, world: World) -> None:
-        """R16: A message has a size limit even if none is set; a set limit may be higher or lower."""
+        """R16: A message has a size limit even if none is set. A set limit may be higher or lower."""
         much = "x" * (MESSAGE_BYTES + 1)
         attempt = await world.start("r0", thread="u")
         for refused in (

@@ -1,4 +1,4 @@
-"""Cancels: before a start, of what runs, and with what was said kept (R10)."""
+"""Cancels before a start, of running runs, and with keep (R10)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ class TestCancels:
         assert (await world.runs.cancel(T, "r1")).run.status is RunStatus.CANCELLED
 
     async def test_acknowledged_cancel_stops_writes(self, world: World) -> None:
-        """I8: After a requested cancel the run appends nothing more; the attempt's end finds it cancelled and stores
-        nothing."""
+        """I8: After a requested cancel the run appends nothing more. The attempt's end cancels the run and stores nothing."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, [said("before")])
         changed = await world.runs.cancel(T, "r1")

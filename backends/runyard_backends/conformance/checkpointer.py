@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 
 class TestCheckpointer:
     async def test_load_returns_messages_extra_and_parent(self, world: World) -> None:
-        """R15, R1: ``load`` returns messages, extra and parent; for an unknown thread None."""
+        """R15, R1: ``load`` returns messages, extra and parent, or None for an unknown thread."""
         cp = world.checkpointer
         assert await cp.load(T) is None
         await cp.append(T, [user("a"), said("b")])
@@ -37,7 +37,7 @@ class TestCheckpointer:
         assert texts(await cp.snapshot(T, after_run_id="r1")) == ["a", "b", "r1?", "r1!"]
 
     async def test_extra_merges_at_the_top(self, world: World) -> None:
-        """R15: Extra is merged at its top level; other keys stay."""
+        """R15: Extra is merged at its top level. Other keys stay."""
         await world.checkpointer.save_extra(T, {"a": {"x": 1}, "b": 1})
         await world.checkpointer.save_extra(T, {"a": {"y": 2}, "c": None})
         data = await world.checkpointer.load(T)
@@ -47,7 +47,7 @@ class TestCheckpointer:
 
     @pytest.mark.parametrize("request_id", ["", ".", "..", "a\nb", "a\x85", "\u2028", "x" * 256])
     async def test_a_request_has_an_id_that_a_path_can_name(self, world: World, request_id: str) -> None:
-        """A2, H3: A request whose id a path cannot name is refused and not stored, however it is saved."""
+        """A2, H3: Every call that saves a request refuses an id that a path cannot name, and stores nothing."""
         request = HitlRequest(request_id=request_id)
         with pytest.raises(errors.InvalidInputError):
             await world.checkpointer.save_pending_request(T, request)
@@ -59,7 +59,7 @@ class TestCheckpointer:
         assert not (await world.runs.requests()).items
 
     async def test_pending_request(self, world: World) -> None:
-        """R15: Request and run id are stored together; None clears both; a request may have no run id."""
+        """R15: Request and run id are stored together, and None clears both. A request may have no run id."""
         cp = world.checkpointer
         assert await cp.load_pending(T) is None and await cp.load_pending_run_id(T) is None
         request = HitlRequest(request_id=new_id(), payload={"q": "?"})
@@ -83,15 +83,15 @@ class TestCheckpointer:
         assert await cp.load_pending_request(T) is None
 
     async def test_clearing_leaves_a_suspended_run_alone(self, world: World) -> None:
-        """H6: Clearing the pending request leaves a suspended run's question; only an answer, a cancel or its deadline ends
-        that."""
+        """H6: Clearing the pending request keeps a suspended run's question. Only an answer, a cancel or the deadline closes
+        the question."""
         request = await world.suspended("r1")
         await world.checkpointer.save_pending_request(T, None)
         pending = await world.checkpointer.load_pending(T)
         assert pending is not None and (pending[0].request_id, pending[1]) == (request, "r1")
 
     async def test_request_saved_under_a_suspended_run_is_cleared_like_any_other(self, world: World) -> None:
-        """R15: A request saved with the id of a suspended run can be cleared; the run's own question stays and is not
+        """R15: A request saved with the id of a suspended run can be cleared. The run's own question stays and is not
         replaced."""
         cp = world.checkpointer
         question = await world.suspended("r1")
@@ -105,8 +105,7 @@ class TestCheckpointer:
         assert await world.status("r1") is RunStatus.SUSPENDED
 
     async def test_a_run_reads_the_answer_to_what_was_saved_for_it(self, world: World) -> None:
-        """I6: If a saved question was answered and nothing waits for it, its answer is in the ledger, so that the run does not
-        ask again."""
+        """I6: The answer to a saved question for which nothing waits is in the ledger. The run does not ask again."""
         attempt = await world.start("r1")
         request = HitlRequest(request_id=new_id())
         await world.checkpointer.save_pending_request(T, request, run_id="r1")
@@ -127,7 +126,8 @@ class TestCheckpointer:
         assert issubclass(errors.RunNotCompletedError, errors.CheckpointerError)
 
     async def test_fork_to_a_thread_that_exists(self, world: World) -> None:
-        """F4: The checkpointer's fork makes a new thread, so a repetition is refused; the client's fork can be repeated."""
+        """F4: The checkpointer's fork refuses a repetition, because it creates a new thread. The client's fork can be
+        repeated."""
         await world.turn("r1")
         await world.checkpointer.fork(T, "c", after_run_id="r1", metadata={"k": 1})
         with pytest.raises(errors.ThreadAlreadyExistsError):
@@ -174,7 +174,7 @@ class TestRequests:
         return requests
 
     async def test_kept_beside_each_other(self, world: World) -> None:
-        """H5, H10: Parallel questions are stored separately and are in the inbox; saving them again changes nothing."""
+        """H5, H10: Parallel questions are stored separately and are in the inbox. Saving them again changes nothing."""
         asked = await self.ask(world, "a", "b")
         await world.request_store.answer_request(T, 1, request_id=asked[0].request_id)
         await world.request_store.save_requests(T, asked, run_id="x")
@@ -214,7 +214,7 @@ class TestRequests:
             await world.request_store.answer_request(T, "late", request_id=asked.request_id)
 
     async def test_abort(self, world: World) -> None:
-        """H8: ``abort_pending`` cancels with keep in one call; a repetition has no effect."""
+        """H8: ``abort_pending`` cancels with keep in one call. A repetition has no effect."""
         await self.ask(world, "a")
         await world.checkpointer.append(T, [user("q", run_id="x"), call("c").model_copy(update={"run_id": "x"})])
         assert (await world.request_store.abort_pending(T, "closed")).run is not None
@@ -224,7 +224,7 @@ class TestRequests:
         assert (await world.texts())[-1] == "aborted: closed"
 
     async def test_end_of_the_run_closes_them(self, world: World) -> None:
-        """H3, H7: The end of the run closes its questions, by completion or by a deadline; a late answer is stale."""
+        """H3, H7: The end of the run closes its questions, by completion or by a deadline. A late answer is stale."""
         [asked] = await self.ask(world, "a")
         await world.checkpointer.mark_run_complete(T, "x")
         with pytest.raises(errors.HitlStaleAnswerError):

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio
 
 class TestMessageCuts:
     async def test_inclusive_cut(self, world: World) -> None:
-        """F6, F2: A cut includes its message, which may be any visible one; ``forked_after_run_id`` is not set."""
+        """F6, F2: A cut includes its message. The message may be any visible one. ``forked_after_run_id`` is not set."""
         await world.turn("r1")
         await world.turn("r2")
         for n, message in enumerate(await world.messages()):
@@ -50,8 +50,8 @@ class TestMessageCuts:
             await world.fork("c", at_message_id=message.id)
 
     async def test_cut_in_a_failed_run_shows_its_context_and_itself(self, world: World) -> None:
-        """F6: A cut in a failed run shows the run's context and its messages up to the cut; runs that completed later are not
-        in it."""
+        """F6: A cut in a failed run shows the run's context and its messages up to the cut. Runs that complete later are not in
+        the fork."""
         cp = world.checkpointer
         await world.turn("r1")
         await cp.claim_run("t", "beside")
@@ -101,7 +101,7 @@ class TestMessageCuts:
         assert caught.value.details["before"] == (await world.messages())[0].id
 
     async def test_repair_closes_open_calls(self, world: World) -> None:
-        """F6: With repair the fork gets error results for open calls; the source is unchanged."""
+        """F6: With repair the fork gets error results for open calls. The source is unchanged."""
         attempt = await world.start("r1", "q")
         _, partial = await world.runs.append(attempt, [call("a", "b"), result("a")])
         forked = await world.fork("c", at_message_id=partial.id, repair=True)

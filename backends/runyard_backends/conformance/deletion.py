@@ -44,7 +44,7 @@ class TestDeletion:
         assert thread is not None and thread.parent_thread_id == "c"
 
     async def test_forks_can_be_forked_after_the_deletion(self, world: World) -> None:
-        """Run ids and completion numbers of visible runs stay, so forks of a deleted thread can be forked."""
+        """Run ids and completion numbers of visible runs stay. Forks of a deleted thread can be forked."""
         for run_id in ("r1", "r2"):
             await world.turn(run_id, extra={"v": run_id})
         await world.failed("bad")
@@ -59,8 +59,7 @@ class TestDeletion:
         assert await world.context(await world.start("own2", thread="c")) == ["r1?", "r1!", "r2?", "r2!", "own?", "own!", "hi"]
 
     async def test_forks_keep_the_extra_of_their_cut(self, world: World) -> None:
-        """F3, I5: A fork keeps the extra of its cut, even if a run on another branch, which no fork sees, saved the extra
-        last."""
+        """F3, I5: A fork keeps the extra of its cut, even if a run on a branch that no fork shows saved extra later."""
         await world.turn("r1", extra={"v": 1})
         asked, answered = [message.id for message in await world.messages()]
         await world.turn("other", parent_id=asked, extra={"v": 2})
@@ -160,7 +159,7 @@ class TestDeletion:
 
 
 class TestRunDeletion:
-    """Deletion of the content of an ended run that is in no context; the run itself stays (R2)."""
+    """Deletion of the content of an ended run that is in no context. The run itself stays (R2)."""
 
     async def test_deleted_run_leaves_only_its_record(self, world: World) -> None:
         await world.turn("r1")
@@ -186,7 +185,7 @@ class TestRunDeletion:
         assert await world.texts() == ["r1?", "r1!", "r2?", "r2!"]
 
     async def test_the_same_request_finds_it(self, world: World) -> None:
-        """R2: The same request finds the deleted run and executes nothing; other content under its id is refused."""
+        """R2: The same request finds the deleted run and executes nothing. Other content under its id is refused."""
         message = user("secret")
         request = AcceptRequest(thread_id=T, run_id="bad", input=message)
         await world.runs.accept(request)
@@ -217,7 +216,7 @@ class TestRunDeletion:
 
     @pytest.mark.parametrize("how", ["queued", "delayed", "running", "suspended", "completed", "kept"])
     async def test_run_that_lives_or_counts_is_not_deleted(self, world: World, how: str) -> None:
-        """A live run and a run in a context are not deleted, and the error says what to do instead."""
+        """A live run and a run in a context are not deleted. The error names the alternative."""
         await world.store("before")
         match how:
             case "queued":
@@ -256,7 +255,7 @@ class TestRunDeletion:
         assert await world.texts() == ["r1?", "r1!"]
 
     async def test_forks_keep_what_they_see(self, world: World) -> None:
-        """D1: A fork at a message of an unsuccessful run keeps the messages up to it; later ones are deleted."""
+        """D1: A fork at a message of an unsuccessful run keeps the messages up to it. Later messages of the run are deleted."""
         await world.turn("r1")
         await world.failed("bad")
         asked = await world.id_of("bad?")
@@ -306,7 +305,7 @@ class TestRunDeletion:
 
     @pytest.mark.parametrize("other", ["queued", "running", "suspended", "external", "fork"])
     async def test_run_beside_others_that_go_on_is_deleted(self, world: World, other: str) -> None:
-        """Other live activity on the thread does not prevent the deletion."""
+        """Other live runs and jobs on the thread do not prevent the deletion."""
         await world.turn("r1")
         await world.failed("bad")
         match other:
@@ -326,7 +325,8 @@ class TestRunDeletion:
 
     @pytest.mark.parametrize("by", ["id", "number"])
     async def test_run_that_a_queued_job_has_yet_to_fork_from_is_not_deleted(self, world: World, by: str) -> None:
-        """A run is not deleted while a queued fork is to cut at its message, named by id or number."""
+        """A run is not deleted while the cut of a queued fork job is at its message. The cut names the message by id or
+        number."""
         await world.turn("r1")
         await world.failed("bad")
         [*_, last] = await world.messages(leaf=await world.id_of("bad…"))

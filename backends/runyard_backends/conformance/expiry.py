@@ -1,4 +1,4 @@
-"""R11: A run with an expiry fails if it has not started in time, whatever it waits for."""
+"""R11: A run with an expiry fails if it has not started in time, for whichever reason it waits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .world import T, World, eventually, now, said
 pytestmark = pytest.mark.asyncio
 
 SOON = 0.001
-"""Seconds; such a short time is over before the next call."""
+"""Seconds until the run expires. They are over before the next call."""
 LATE = RunOptions(expires_in=SOON)
 
 
 async def over(world: World, run_id: str, thread: str = T) -> None:
-    """Wait until the run's time is over by the store's clock."""
+    """Wait until the run's expiry has passed by the store's clock."""
     expires_at = (await world.run(run_id, thread)).expires_at
     assert expires_at is not None
 
@@ -34,7 +34,7 @@ async def over(world: World, run_id: str, thread: str = T) -> None:
 
 
 async def expired(world: World, run_id: str, effects: Effects, thread: str = T) -> None:
-    """Check that the run failed as it should and that its stream reports it."""
+    """Check that the run failed with ``run_expired``, before any attempt, and that its stream reports the failure."""
     run = await world.run(run_id, thread)
     assert run.error is not None and (run.status, run.error.code) == (RunStatus.FAILED, errors.RunExpiredError.code)
     assert run.attempt == 0 and run.event_id is not None
@@ -46,7 +46,7 @@ async def expired(world: World, run_id: str, effects: Effects, thread: str = T) 
 class TestExpiry:
     @pytest.mark.parametrize("queue", ["default", "nobody"])
     async def test_run_that_nobody_starts_in_time_fails(self, world: World, queue: str) -> None:
-        """I1, R11: A run that no worker starts fails, in any queue, also one without workers; the feed reports it."""
+        """I1, R11: A run that no worker starts fails, in any queue, also one without workers. The feed reports it."""
         await world.accept("r", queue=queue, options=LATE)
         await over(world, "r")
         await expired(world, "r", (await world.runs.admit()).effects)
@@ -78,7 +78,7 @@ class TestExpiry:
         assert "r5" in [job.run_id for job in (await world.runs.admit()).effects.jobs]
 
     async def test_fork_job_that_waits_for_an_expired_run_fails(self, world: World) -> None:
-        """F5: A fork of a run that expires is refused, as after any other failure."""
+        """F5: A fork job fails if the run of its cut expires, as after any other failure of that run."""
         await world.accept("r", options=LATE)
         await over(world, "r")
         await world.runs.admit()
@@ -108,7 +108,7 @@ class TestExpiry:
         await world.take("r", thread="c")
 
     async def test_time_counts_from_when_it_is_due(self, world: World) -> None:
-        """R11: The time counts from when the run is due; a delay or a due time in the past does not shorten it."""
+        """R11: The time counts from when the run is due. A delay or a due time in the past does not shorten it."""
         await world.accept("later", delay=3600.0, options=RunOptions(expires_in=60.0))
         await world.accept("late", thread="u", run_at=now() - timedelta(hours=1), options=RunOptions(expires_in=60.0))
         later, late = await world.run("later"), await world.run("late", "u")
@@ -116,7 +116,7 @@ class TestExpiry:
         assert late.expires_at is not None and abs((late.expires_at - late.accepted_at).total_seconds() - 60) < 5
 
     async def test_a_pass_knows_when_the_next_one_expires(self, world: World) -> None:
-        """R11: Each pass returns the next expiry, so that the reconciler looks in time."""
+        """R11: Each pass returns the seconds until the next expiry, so that the reconciler's next pass is in time."""
         await world.accept("r", options=RunOptions(expires_in=600.0))
         next_due = (await world.runs.admit()).next_due
         assert next_due is not None and 500 < next_due <= 600
@@ -138,7 +138,7 @@ class TestExpiry:
         assert (await world.run("before")).expires_at is None
 
     async def test_the_limit_spares_forks(self, world: World) -> None:
-        """F5: The limit does not apply to forks, which may wait for their run without end."""
+        """F5: The limit does not apply to fork jobs. They may wait for their run without end."""
         await world.backend.limits.set_limit(Limit(name="queued_seconds", most=60))
         attempt = await world.start("r")
         fork = ForkRequest(src=T, new="c", cut=Cut(after_run_id="r"))

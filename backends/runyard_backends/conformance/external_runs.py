@@ -35,7 +35,7 @@ class TestExternalRuns:
         assert (await world.run("x")).completion_seq == 1
 
     async def test_repeated_append_is_stored_once(self, world: World) -> None:
-        """I3: A repeated append, after a lost answer, is stored once; the same id under another run is refused."""
+        """I3: A repeated append, after a lost answer, is stored once. The same id under another run is refused."""
         cp = world.checkpointer
         await cp.claim_run(T, "x")
         messages = [user("plain"), user("q", run_id="x"), user("unclaimed", run_id="y")]
@@ -129,7 +129,7 @@ class TestExternalRuns:
         assert await world.cut(after_run_id="x") == ["plain", "early", "r1?", "r1!", "late"]
 
     async def test_load_shows_what_nobody_claimed_yet(self, world: World) -> None:
-        """R13: ``load`` returns unclaimed messages as long as no worker holds their run; a fork contains none of them."""
+        """R13: ``load`` returns unclaimed messages as long as no worker holds their run. A fork contains none of them."""
         cp = world.checkpointer
         await cp.append(T, [user("one", run_id="x"), user("two", run_id="y"), said("more", run_id="x")])
         assert await world.loaded() == ["one", "two", "more"]
@@ -145,7 +145,7 @@ class TestExternalRuns:
         assert await world.loaded() == ["one", "two", "more", "r1?", "r1!", "q"]
 
     async def test_a_run_without_messages_keeps_what_it_saw(self, world: World) -> None:
-        """F10, F1: A run without messages has the high-water mark of its claim's last message, and no later message counts."""
+        """F10, F1: The high-water mark of a run without messages is the last message at its claim. No later message counts."""
         cp = world.checkpointer
         await cp.append(T, [user("old"), said("older")])
         for run_id in ("a", "b"):
@@ -164,7 +164,7 @@ class TestExternalRuns:
             await cp.claim_run("f", "c")
 
     async def test_a_worker_claims_what_was_unclaimed(self, world: World) -> None:
-        """R13, R1: The first claim of a worker makes unclaimed messages its run's own; its context ends with them and its
+        """R13, R1: The first claim of a worker makes unclaimed messages its run's own. Its context ends with them and its
         input."""
         await world.checkpointer.append(T, [said("early", run_id="x")])
         await world.turn("r1")
@@ -178,7 +178,8 @@ class TestExternalRuns:
 
     @pytest.mark.parametrize("parallel", [False, True], ids=["the head moved", "parallel"])
     async def test_unclaimed_message_follows_its_run_to_another_branch(self, world: World, parallel: bool) -> None:
-        """I5, I3, R13: Unclaimed messages follow their run to its branch, repeated or not, and are in no other context."""
+        """I5, I3, R13: Unclaimed messages move with their run to its branch, also if the run appends them again. They are in no
+        other context."""
         await world.turn("r1")
         early = [said("early", run_id="x"), said("more", run_id="x")]
         await world.checkpointer.append(T, early)
@@ -221,8 +222,8 @@ class TestExternalRuns:
         assert await world.texts(leaf=early.id) == ["early"]
 
     async def test_a_worker_answers_for_what_was_unclaimed(self, world: World) -> None:
-        """I7, R5, R10: A call that was stored before the claim counts as the run's own, when the run completes and when it is
-        kept."""
+        """I7, R5, R10: A tool call that was stored before the claim is a message of the run, for its completion and for a
+        cancel with keep."""
         for run_id in ("x", "y"):
             await world.checkpointer.append(T, [call(run_id).model_copy(update={"run_id": run_id})])
         ended = await world.finish(await world.start("x"), said("a"))
@@ -253,7 +254,7 @@ class TestExternalRuns:
             await cp.append(T, [user("late", run_id="x")])
 
     async def test_completion_does_not_judge_tool_cycles(self, world: World) -> None:
-        """R13: The completion of an external run does not check tool cycles; the Agent checks them before it calls."""
+        """R13: The completion of an external run does not check tool cycles. The ``Agent`` checks them before the call."""
         cp = world.checkpointer
         await cp.claim_run(T, "x")
         await cp.append(T, [call("a").model_copy(update={"run_id": "x"})])
@@ -284,7 +285,8 @@ class TestExternalRuns:
         assert (await world.fork("c", after_run_id="x")).thread.extra == {"v": 1}
 
     async def test_completion_that_a_fork_job_waits_for_is_told(self, world: World) -> None:
-        """F5: The workers are notified of a completion for which a fork job waits, because the call returns no effects."""
+        """F5: The store notifies the workers of a completion for which a fork job waits, because the call returns no
+        effects."""
         await world.checkpointer.claim_run(T, "x")
         fork = ForkRequest(src=T, new="c", cut=Cut(after_run_id="x"))
         assert not (await world.accept("job", None, kind="fork", fork=fork)).effects.jobs

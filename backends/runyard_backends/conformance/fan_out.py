@@ -40,7 +40,7 @@ class TestFanOut:
         await world.runs.accept(request)
 
     async def end(self, world: World, thread: str) -> list[str]:
-        """Complete a run that the job started; return the jobs that its end offers."""
+        """Complete a run that the job started. Return the run ids of the jobs that its end submits."""
         return self.offered((await world.finish(await world.take("r", thread=thread), said("x"))).effects)
 
     def offered(self, effects: Effects) -> list[str]:
@@ -73,8 +73,8 @@ class TestFanOut:
             await self.accept(world, user("a"), user("b"), judge="j")
 
     async def test_f11_a_job_waits_until_fewer_of_its_runs_are_unfinished(self, world: World) -> None:
-        """F11, F5, R12: While its runs are unfinished the job cannot be claimed and is no head for the reconciler; each end
-        offers it again."""
+        """F11, F5, R12: The job cannot be claimed and is no head for the reconciler while its runs are unfinished. The end of
+        each run submits the job again."""
         attempt = await self.job(world)
         for n in range(3):
             await self.child(world, f"c{n}")
@@ -94,7 +94,7 @@ class TestFanOut:
         assert (await world.claim("job")).outcome == "claimed"
 
     async def test_f11_a_run_that_ended_meanwhile_is_not_waited_for(self, world: World) -> None:
-        """F11: If a run ends between the job's check and its release, the release offers the job."""
+        """F11: If a run ends between the job's check and its release, the release submits the job."""
         attempt = await self.job(world)
         await self.child(world, "c")
         assert await self.end(world, "c") == ["job"]
@@ -105,7 +105,7 @@ class TestFanOut:
 
     @pytest.mark.parametrize("how", ["fail", "cancel", "delete", "takeover", "dead"])
     async def test_f11_every_end_of_a_run_counts(self, world: World, how: str) -> None:
-        """F11, I1: Every kind of end of a run counts, also the deletion of its thread."""
+        """F11, I1: Every kind of end of a run submits the job, also the deletion of its thread."""
         attempt = await self.job(world)
         await self.child(world, "c")
         await world.runs.release(attempt, until_fewer=1)
@@ -128,7 +128,7 @@ class TestFanOut:
         assert (await world.claim("job", worker="w3")).outcome == "claimed"
 
     async def test_f11_a_job_that_is_cancelled_waits_for_nothing(self, world: World) -> None:
-        """R10: A waiting job is cancelled at once, and the ends of its runs no longer offer it."""
+        """R10: A waiting job is cancelled at once. Later ends of its runs do not submit it."""
         attempt = await self.job(world)
         await self.child(world, "c")
         await world.runs.release(attempt, until_fewer=1)
@@ -146,8 +146,8 @@ class TestFanOut:
         assert claim.outcome in ("unknown", "ended")
 
     async def test_f9_an_agent_that_is_known_to_ask_is_refused_when_it_is_accepted(self, world: World) -> None:
-        """F9: An agent that can ask is refused at acceptance, before the snapshot is looked up, as agent of a probe and as
-        judge. The newest worker that serves the agent decides."""
+        """F9: An agent that can ask a human is refused as agent of a probe and as judge. The refusal is at acceptance, before
+        the snapshot is read. The newest worker that serves the agent decides."""
         await world.hire("asks", agents={"a": "default", "j": "default"}, asking=["j"])
         await world.accept("before")  # no run has completed, so a cut would be refused
         probe = ForkRequest(src=T, new="p", cut=Cut())

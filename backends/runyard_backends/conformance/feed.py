@@ -109,7 +109,7 @@ class TestFeed:
 
 class TestPruning:
     async def test_a_cursor_before_what_was_pruned_is_refused(self, world: World) -> None:
-        """E5: A cursor before the pruned entries is refused, so that no loss is silent."""
+        """E5: A cursor before the pruned entries is refused: a reader learns of each loss."""
         start = (await world.backend.feed.read()).next
         await world.store("one")
         await world.store("two")
@@ -140,7 +140,7 @@ class TestPruning:
         await other.backend.close()
 
     async def test_results_of_fork_jobs_expire(self, world: World) -> None:
-        """D4: The result of a fork job is deleted after its retention; the run stays, and so does its id."""
+        """D4: The result of a fork job is deleted after its retention. The run and its id stay."""
         await world.turn("r1")
         request = ForkRequest(src=T, new="probe", cut=Cut(after_run_id="r1"))
         probe = AcceptRequest(thread_id=T, run_id="probe", kind="fork_once", fork=request, input=user("?"))
@@ -156,7 +156,7 @@ class TestPruning:
         assert await world.texts() == ["r1?", "r1!", "r2?", "r2!"]
 
     async def test_dead_workers_are_forgotten(self, world: World) -> None:
-        """A worker whose row was deleted is treated like a dead one: it must register again."""
+        """A worker whose row was deleted is treated like a dead worker: it must register again."""
         attempt = await world.start("r1")
         await world.hire("alive")
         await world.bury("w")

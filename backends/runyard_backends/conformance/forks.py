@@ -17,7 +17,8 @@ pytestmark = pytest.mark.asyncio
 
 class TestForks:
     async def test_fork_is_the_snapshot(self, world: World) -> None:
-        """F1, I5: A fork keeps order and ids and shows nothing else; later turns on either side stay there."""
+        """F1, I5: A fork shows the messages of the snapshot in their order, with their ids. Later turns of a side are not
+        visible on the other."""
         for run_id in ("r1", "r2", "r3"):
             await world.turn(run_id)
         before = await world.messages()
@@ -92,7 +93,7 @@ class TestForks:
         assert await world.cut(after_run_id="slow") == ["slow0", "fast1", "slow2", "fast3"]
 
     async def test_earlier_completion_with_later_messages_is_in(self, world: World) -> None:
-        """S3: The high-water mark is the maximum over all completed runs, so an earlier completed run with later messages is in
+        """S3: The high-water mark is the maximum over all completed runs. An earlier completed run with later messages is in
         the fork."""
         cp = world.checkpointer
         for run_id in ("a", "b"):
@@ -156,7 +157,7 @@ class TestForks:
         assert not (await world.fork("c", after_run_id="r1", metadata={"a": 1})).created
 
     async def test_extra_of_the_cut(self, world: World) -> None:
-        """F3: The fork's extra is that saved with the run, without its fork key, plus the metadata."""
+        """F3: The fork's extra is the extra that was saved with the run, without its fork key, plus the metadata."""
         await world.checkpointer.save_extra(T, {"v": 0, "fork": "old"})
         await world.turn("r1", extra={"v": 1})
         await world.turn("r2")
@@ -182,8 +183,8 @@ class TestForks:
         assert (await world.fork("f", src="c", after_run_id="own")).thread.extra == {"v": 2}
 
     async def test_extra_of_a_cut_at_an_inherited_message(self, world: World) -> None:
-        """F3: At an inherited message, the extra is that of the cut run in its own thread, whatever happened there or in the
-        fork since."""
+        """F3: At an inherited message, the extra is the extra of the cut run in its own thread. Later changes there or in the
+        fork do not matter."""
         await world.turn("r1", extra={"v": 1})
         await world.turn("r2", extra={"v": 2})
         await world.failed("bad")
@@ -261,7 +262,7 @@ class TestForks:
             await world.checkpointer.claim_run("c", "x")
 
     async def test_fork_job_waits_for_its_run(self, world: World) -> None:
-        """F5: The completion of its run offers a fork job; nothing polls."""
+        """F5: The completion of a run submits the fork job that waits for it. Nothing polls."""
         attempt = await world.start("r1")
         fork = ForkRequest(src=T, new="c", cut=Cut(after_run_id="r1"))
         accepted = await world.runs.accept(AcceptRequest(thread_id=T, run_id="job", kind="fork", fork=fork))
@@ -278,7 +279,7 @@ class TestForks:
         assert await world.texts() == ["hi", "x"]
 
     async def test_fork_job_is_judged_when_accepted(self, world: World) -> None:
-        """F4, F5: A fork job is checked, and its cut is fixed, when it is accepted."""
+        """F4, F5: At acceptance a fork job is checked and its cut is fixed."""
 
         def request(**cut: str) -> AcceptRequest:
             fork = ForkRequest(src=T, new="c", cut=Cut(**cut))  # type: ignore[arg-type]

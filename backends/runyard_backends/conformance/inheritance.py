@@ -1,4 +1,4 @@
-"""The runs that a fork inherits, and the meaning of their ids in it (S6)."""
+"""The runs that a fork inherits, and the meaning of their ids in the fork (S6)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class TestInheritance:
         assert await world.texts("e") == ["a1"]
 
     async def test_partly_visible_run(self, world: World) -> None:
-        """If the child was cut inside a run, a fork after that run raises ForkBoundaryError, and its id still counts as
+        """If the child was cut inside a run, a fork after that run raises ForkBoundaryError, and the run's id still counts as
         completed."""
         attempt = await world.start("r1", "q")
         (one,) = await world.runs.append(attempt, [said("one")])
@@ -139,7 +139,7 @@ class TestInheritance:
             assert await world.texts(thread) == [*before, "hi", "fresh"]
 
     async def test_inherited_message_said_again(self, world: World) -> None:
-        """B1, I3: An inherited message that is stored again is found; one that was not inherited is stored."""
+        """B1, I3: A repeated store of an inherited message finds it. A message that was not inherited is stored."""
         plain = await world.threads.store_message("t", user("plain"))
         await world.turn("r1")
         later = await world.threads.store_message("t", user("later"))

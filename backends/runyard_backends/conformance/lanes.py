@@ -49,7 +49,7 @@ class TestLanes:
         assert (await world.claim("r2")).outcome == "behind"
 
     async def test_retry_keeps_its_place(self, world: World) -> None:
-        """I4: A released run stays before the runs behind it."""
+        """I4: A released run keeps its place in the lane."""
         attempt = await world.start("r1")
         await world.accept("r2")
         await world.runs.release(attempt, delay=3600)
@@ -91,7 +91,7 @@ class TestLanes:
         await world.accept("r1", options=REJECT)
 
     async def test_late_reject_fails_the_run(self, world: World) -> None:
-        """R3: ``reject`` applies at admission; if the caller has returned by then, the run fails."""
+        """R3: ``reject`` applies at admission. If the caller has returned by then, the run fails."""
         await world.accept("late", delay=0.05, options=REJECT)
         await world.start("r1")
 

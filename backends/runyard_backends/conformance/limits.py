@@ -56,7 +56,7 @@ class TestLimits:
         assert [found.subject for found in await store.limits()] == [None]
 
     async def test_queued_per_lane(self, world: World) -> None:
-        """R16: The limit of a lane counts waiting runs exactly; the active run and other lanes do not count."""
+        """R16: The limit of a lane counts waiting runs exactly. The active run and other lanes do not count."""
         await limit(world, "queued_per_lane", 2)
         attempt = await world.start("r0")
         await world.accept("r1")
@@ -72,7 +72,8 @@ class TestLimits:
         await full(world, "r3", "queued_per_lane")
 
     async def test_a_run_that_came_back_closes_no_lane_to_one_that_was_accepted(self, world: World) -> None:
-        """R16, I1: A run accepted for later keeps its place, although a retry waits beside it."""
+        """R16, I1: A run that was accepted with a delay is admitted when it is due, even if a retry fills the limit of its
+        lane."""
         await limit(world, "queued_per_lane", 1)
         attempt = await world.start("r0")
         await world.accept("later", delay=0.01)
@@ -179,7 +180,7 @@ class TestSlots:
         await world.take("w1", thread="c")
 
     async def test_the_line_is_fair_between_tenants_and_ordered_by_priority(self, world: World) -> None:
-        """R16: Tenants take turns, whatever the priority of their runs; a tenant's own runs are ordered by priority."""
+        """R16: Tenants take turns for runs of every priority. A tenant's own runs are ordered by priority."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")
         running = await world.start("r", thread="running")
@@ -191,8 +192,8 @@ class TestSlots:
         await few.backend.close()
 
     async def test_late_run_with_priority_waits_for_its_tenants_turn(self, world: World) -> None:
-        """R16: A late run of high priority takes the place of its tenant's first run, even if that was offered already, and no
-        other."""
+        """R16: A late run of high priority takes the place of its tenant's first run, even if that run was submitted already.
+        It takes no other place."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")
         running = await world.start("r", thread="running")
@@ -210,7 +211,8 @@ class TestSlots:
         await few.backend.close()
 
     async def test_a_tenant_that_left_the_line_has_no_turn(self, world: World) -> None:
-        """R16: A tenant that left the line and returns joins behind the others, also after a cancel."""
+        """R16: A tenant without waiting runs has no place in the order. Its next run waits behind the other tenants, also after
+        a cancel."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")
         running = await world.start("r", thread="running")
@@ -223,7 +225,7 @@ class TestSlots:
         await few.backend.close()
 
     async def test_two_limits_at_once(self, world: World) -> None:
-        """R16: A run that needs two permits blocks neither line while it waits for the other."""
+        """R16: A run that needs two permits does not block the runs that wait for one of them."""
         other = await tenant(world, "other")
         await limit(world, "running_per_agent", 2, "default")
         await limit(world, "running_per_tenant", 1)
@@ -253,7 +255,7 @@ class TestSlots:
         assert submitted(await world.backend.limits.review_limits()) == []
 
     async def test_run_that_cannot_be_claimed_leaves_the_line_to_others(self, world: World) -> None:
-        """R16: A run of a paused queue leaves the line to the runs behind it."""
+        """R16: A run of a paused queue does not block the runs behind it."""
         await limit(world, "running_per_tenant", 1)
         attempt = await world.start("r")
         await _wait_in_line(world, "paused", queue="other")
@@ -279,7 +281,7 @@ async def _wait_in_line(world: World, run_id: str, **fields: object) -> None:
 
 
 async def _served(world: World, attempt: AttemptToken) -> list[str]:
-    """Return the runs that are served one after the other once ``attempt`` ends, until none waits."""
+    """End ``attempt`` and each following run. Return the run ids in the order in which they start, until none waits."""
     order = []
     while jobs := (await world.finish(attempt, said("x"))).effects.jobs:
         [job] = jobs

@@ -58,7 +58,7 @@ class TestPages:
             assert sorted(request.request_id for page in found for request in page) == ids
 
     async def test_leaves_come_in_pages(self, world: World) -> None:
-        """B3: If a leaf is continued between two pages it is no longer listed; each other leaf is listed once."""
+        """B3: If a leaf is continued between two pages it is no longer listed. Each other leaf is listed once."""
         root = await world.threads.store_message(THREAD, user("?"))
         leaves = [await world.threads.store_message(THREAD, said(f"{n}"), root.id) for n in range(7)]
         attempt = await world.start("r1", parent_id=leaves[6].id)

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.asyncio
 
 class TestPoison:
     async def test_two_crashes_without_progress_isolate_and_the_third_is_death(self, world: World) -> None:
-        """After two crashes without progress the third attempt runs alone; a crash there makes the run dead; redrive starts
-        again."""
+        """After two crashes without progress the third attempt runs alone. A crash of that attempt makes the run dead. A
+        redrive resets the number of crashes."""
         await world.accept("r1")
         await world.crash("r1", 2)
         claim = await world.claim("r1")
@@ -42,7 +42,7 @@ class TestPoison:
         assert await world.texts() == ["hi", "done"]
 
     async def test_run_that_waits_to_run_alone_is_not_blamed(self, world: World) -> None:
-        """A crash of a process in which the run had not begun to run alone does not count, however often it happens."""
+        """A crash before the run has begun to run alone does not count, however often it happens."""
         await world.accept("r1")
         await world.crash("r1", 2)
         for worker in ("w1", "w2", "w3"):
@@ -56,7 +56,7 @@ class TestPoison:
 
     @pytest.mark.parametrize("how", ["append", "step", "suspend"])
     async def test_progress_resets_the_crashes(self, world: World, how: str) -> None:
-        """A commit sets the number of crashes to zero, whether the attempt then crashed or released the run."""
+        """A commit sets the number of crashes to zero. The number counts only later crashes."""
         await world.accept("r1")
         await world.crash("r1", 2)
         attempt = await world.take("r1")
@@ -78,7 +78,7 @@ class TestPoison:
         assert (await world.run("r1")).crash_count == (0 if how == "suspend" else 1)
 
     async def test_a_death_alone_is_buried_once(self, world: World) -> None:
-        """The worker whose child process died buries the run once, and the lane continues."""
+        """A repeated ``bury`` ends the run once, and the lane continues."""
         await world.accept("r1")
         await world.accept("r2")
         await world.crash("r1", 2)
@@ -93,7 +93,7 @@ class TestPoison:
         assert (again.status, again.event_id, again.effects.jobs) == (RunStatus.DEAD, ended.event_id, [])
 
     async def test_a_cancel_wins_over_a_burial(self, world: World) -> None:
-        """I8, R10: A requested cancel has precedence over death."""
+        """I8, R10: A requested cancel has precedence over the status dead."""
         await world.accept("r1")
         await world.crash("r1", 2)
         attempt = await world.take("r1")
@@ -103,7 +103,7 @@ class TestPoison:
         assert ended.status is RunStatus.CANCELLED and [e.type for e in ended.effects.events] == ["run.cancelled"]
 
     async def test_stale_attempts_neither_isolate_nor_bury(self, world: World) -> None:
-        """I2: A stale attempt can neither isolate nor bury the run."""
+        """I2: ``isolate`` and ``bury`` refuse a stale attempt."""
         old = await world.start("r1")
         await world.bury()
         await world.take("r1", worker="w2")

@@ -78,7 +78,7 @@ class TestQueues:
         assert await world.backend.queues.queues() == []
 
     async def test_a_paused_queue_accepts_and_no_worker_claims(self, world: World) -> None:
-        """R12: From the return of ``pause`` on, the queue accepts runs and none is claimed; ``explain`` says so."""
+        """R12: From the return of ``pause`` on, the queue accepts runs and none is claimed. ``explain`` names the pause."""
         since = await world.backend.queues.pause("default")
         assert await world.backend.queues.pause("default") == since
         await world.accept("r1")
@@ -94,7 +94,7 @@ class TestQueues:
         assert (await world.claim("r1")).outcome == "claimed"
 
     async def test_a_paused_queue_lets_runs_go_on_and_end(self, world: World) -> None:
-        """R12: Running runs of a paused queue continue; a cancel still ends a run whose worker died; ``explain`` names the
+        """R12: Running runs of a paused queue continue. A cancel still ends a run whose worker died. ``explain`` names the
         reason to wait."""
         running = await world.start("r1")
         await world.start("r2", thread="u")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio
 
 class TestHitl:
     async def test_suspend_and_respond(self, world: World) -> None:
-        """H1, H5: After the answer the same run continues with its earlier messages and gets the answer."""
+        """H1, H5: After the answer the same run continues. It has its earlier messages and the answer."""
         attempt = await world.start("r1", "q")
         request = HitlRequest(request_id=new_id(), kind="approval", payload={"tool": "rm"}, answer_schema={"type": "boolean"})
         ended = await world.ask(attempt, request, messages=[said("may I?")], first_event=4)
@@ -86,8 +86,8 @@ class TestHitl:
         assert recorded.answer == answer and recorded.answered_at is not None
 
     async def test_which_request(self, world: World) -> None:
-        """H3: An answer without a pending request is refused (404), with several it must name one, and for another id it is
-        stale."""
+        """H3: An answer without a pending request is refused (404). If several are pending, it must name one. An answer for
+        another id is stale."""
         with pytest.raises(errors.ThreadNotFoundError):
             await world.runs.respond(1, thread_id=T)
         with pytest.raises(errors.HitlNoPendingRequestError):
@@ -110,7 +110,7 @@ class TestHitl:
         assert [r.request_id for r in (await world.runs.requests()).items] == [one.request_id]
 
     async def test_request_is_found_by_its_id(self, world: World) -> None:
-        """H10: A request can be read by its id, as in the inbox, and later with its answer."""
+        """H10: A request can be read by its id. While it waits it is as in the inbox. Later it has its answer."""
         attempt = await world.start("r1")
         one = HitlRequest(request_id=new_id())
         await world.ask(attempt, one)
@@ -142,7 +142,7 @@ class TestHitl:
         assert (await world.runs.respond({"ok": 1}, thread_id=T)).created
 
     async def test_repeated_answer_is_one_answer(self, world: World) -> None:
-        """H3: The same response gets the same result; a different second answer raises HitlAlreadyAnsweredError."""
+        """H3: The same response gets the same result. A different second answer raises HitlAlreadyAnsweredError."""
         request = await world.suspended("r1")
         first = await world.runs.respond("yes", thread_id=T, response_id="x")
         again = await world.runs.respond("yes", thread_id=T, response_id="x")
@@ -224,7 +224,7 @@ class TestHitl:
         assert len((await world.runs.requests(pending=False)).items) == 3
 
     async def test_the_inbox_names_the_agent(self, world: World) -> None:
-        """H10: The inbox names the run's agent, given by the run or by its thread; a run without a worker has none."""
+        """H10: The inbox names the run's agent, given by the run or by its thread. A run without a worker has none."""
         await world.ask(await world.start("r1", agent="planner"), HitlRequest(request_id=new_id()))
         await world.runs.respond(1, thread_id=T)
         await world.finish(await world.take("r1"))
@@ -239,7 +239,7 @@ class TestHitl:
         assert ledger.requests["q"].agent == "critic"
 
     async def test_deadline_fails_the_run(self, world: World) -> None:
-        """H7: At its deadline a request's default applies; a late answer is stale."""
+        """H7: At its deadline a request's default applies. A late answer is stale."""
         request = await world.suspended("r1", deadline_at=now() - timedelta(seconds=1), on_deadline={"fail": True})
         await world.runs.admit()
         assert await world.status("r1") is RunStatus.FAILED
@@ -247,7 +247,7 @@ class TestHitl:
             await world.runs.respond(1, thread_id=T, request_id=request)
 
     async def test_a_timeout_counts_by_the_clock_of_the_store(self, world: World) -> None:
-        """H7: A timeout counts by the store's clock, so a worker with a wrong clock waits as long as intended."""
+        """H7: A timeout counts by the store's clock. A worker with a wrong clock does not change it."""
         await world.suspended("r1", timeout=3600, on_deadline={"fail": True})
         (request,) = (await world.runs.requests()).items
         assert request.deadline_at is not None and request.created_at is not None
@@ -255,7 +255,7 @@ class TestHitl:
         assert request.timeout is None
 
     async def test_deadline_of_a_run_that_goes_on_holds_up_no_other(self, world: World) -> None:
-        """H7: A deadline that cannot be applied yet takes no place of another in a pass."""
+        """H7: A deadline that cannot be applied yet does not delay another deadline."""
         attempt, soon = await world.start("r1", thread="u"), now() + timedelta(seconds=1)
         requests = [HitlRequest(request_id=new_id(), deadline_at=at, on_deadline={"fail": True}) for at in (None, soon)]
         await world.ask(attempt, *requests)

@@ -30,7 +30,8 @@ class TestRuns:
         assert await world.texts() == []
 
     async def test_a_job_announces_its_run_until_an_attempt_begins(self, world: World) -> None:
-        """E6: ``accept`` and ``redrive`` issue a fence for ``run.queued``, which ``submit`` writes until an attempt begins."""
+        """E6: ``accept`` and ``redrive`` issue a fence for ``run.queued``. ``submit`` writes this event until an attempt
+        begins."""
 
         def announced(effects: Effects) -> Event | None:
             (job,) = effects.jobs
@@ -75,7 +76,7 @@ class TestRuns:
         assert await world.texts() == ["x", "done"]
 
     async def test_other_request_conflicts(self, world: World) -> None:
-        """R2: A different request raises RunConflictError, which names the differences."""
+        """R2: A different request raises RunConflictError. The error names the differences."""
         await world.accept("r1", "x", agent="a")
         with pytest.raises(errors.RunConflictError) as caught:
             await world.accept("r1", "y", agent="b")
@@ -103,7 +104,7 @@ class TestRuns:
             await world.accept("r1", metadata={"a": "\0"})
 
     async def test_message_text_is_kept_verbatim(self, world: World) -> None:
-        """M2: Text is stored verbatim; lone surrogates and NUL are content, not errors."""
+        """M2: Text is stored verbatim. Lone surrogates and NUL are content, not errors."""
         odd = "\ud800 \0 \u2028 ünï 👩‍👩‍👧"
         attempt = await world.start("r1", odd)
         await world.finish(attempt, said(odd))
@@ -118,7 +119,7 @@ class TestRuns:
             await world.runs.append(attempt, [bad])
 
     async def test_continuing_where_nothing_is_to_do_is_refused(self, world: World) -> None:
-        """R1: ``message=None`` continues from the leaf; NothingToRunError if there is nothing to answer."""
+        """R1: ``message=None`` continues from the leaf. It raises NothingToRunError if there is nothing to answer."""
         with pytest.raises(errors.NothingToRunError):
             await world.accept("r0", None)
         assert await world.threads.thread(T) is None

@@ -1,4 +1,4 @@
-"""Steps of an attempt: recorded once, with the attempt that started them."""
+"""Steps of an attempt. Each is recorded once, with the attempt that started it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TestSteps:
         assert {key: step.done for key, step in ledger.steps.items()} == {"a": True, "b": False}
 
     async def test_repeated_step_calls_are_one_step(self, world: World) -> None:
-        """A repeated call after a lost answer is one step; the attempt does not find its own step in doubt."""
+        """A repeated call after a lost answer is one step. The attempt does not find its own step in doubt."""
         attempt = await world.start("r1")
         assert await world.runs.start_step(attempt, "a") is None
         assert await world.runs.start_step(attempt, "a") is None
@@ -37,7 +37,7 @@ class TestSteps:
         assert done is not None and (done.done, done.result) == (True, 1)
 
     async def test_the_ledger_says_which_attempt_started_a_step(self, world: World) -> None:
-        """The ledger names the attempt that started a step, so a step in doubt is distinguished from an own one."""
+        """The ledger names the attempt that started a step. A step in doubt is one that an earlier attempt started."""
         first = await world.start("r1")
         await world.runs.start_step(first, "a")
         await world.runs.release(first)

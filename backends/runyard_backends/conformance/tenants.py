@@ -101,7 +101,7 @@ class TestTenants:
         await other.backend.close()
 
     async def test_workers_serve_every_tenant(self, world: World) -> None:
-        """W9: The operations of workers take the tenant from the job, so one worker serves every tenant."""
+        """W9: The operations of workers take the tenant from the job. One worker serves every tenant."""
         other = World(await world.factory(tenant="other"), world.factory)
         await other.accept("r1", "theirs")
         claim = (await world.runs.claim(await world.hire(), [await other.ref("r1")]))[0]

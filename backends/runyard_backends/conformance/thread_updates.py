@@ -28,7 +28,7 @@ class TestThreadUpdates:
         assert await world.threads.thread(T) == thread
 
     async def test_merge_patch_with_none_clears_a_field(self, world: World) -> None:
-        """RFC 7396: A field that is None is cleared, also at the top level of extra; a field that is not given stays."""
+        """RFC 7396: A field that is None is cleared, also at the top level of extra. A field that is not given stays."""
         await world.store("a")
         before: JsonObject = {"a": 1, "b": {"c": None}, "d": 2}
         await world.threads.update_thread(T, title="One", tags={"k": "v"}, extra=before)
@@ -51,7 +51,7 @@ class TestThreadUpdates:
         assert (await world.threads.update_thread(T, title=None)).tags == {"title": "mine"}
 
     async def test_a_change_of_what_has_changed_is_refused(self, world: World) -> None:
-        """RFC 9110: A change with an outdated version is refused; comparison and change are one step."""
+        """RFC 9110: A change with an outdated version is refused. Comparison and change are one step."""
         await world.store("a")
         seen = await world.threads.update_thread(T, title="One")
         changed = await world.threads.update_thread(T, title="Two", expected=seen.updated_at)

@@ -1,4 +1,4 @@
-"""Every state with every operation of runyard.domain.states.TRANSITIONS: an operation that is not listed is refused without
+"""Every state with every operation of runyard.domain.states.TRANSITIONS. An operation that is not listed is refused without
 effect."""
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ async def set_up(world: World, status: RunStatus | None, verb: Verb) -> Scene:
 
 
 async def act(scene: Scene, verb: Verb) -> None:
-    """Do ``verb``; a refusal raises."""
+    """Execute ``verb``. Raises the error of a refusal."""
     world, attempt = scene.world, scene.attempt
     write = Write(attempt=attempt, messages=[said("more")])
     match verb:
@@ -123,7 +123,7 @@ async def act(scene: Scene, verb: Verb) -> None:
 
 
 async def over(world: World) -> None:
-    """Wait until the time to start is over, if the run has one."""
+    """Wait until the run's expiry has passed, if it has one."""
     run = await world.runs.run(T, "r")
 
     async def passed() -> bool:

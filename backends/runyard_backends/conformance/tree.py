@@ -43,7 +43,7 @@ class TestTree:
         assert await world.texts(leaf=ids[2]) == ["N1", "N2", "N3"]
 
     async def test_store_returns_what_is_stored(self, world: World) -> None:
-        """B1: A message without a run is stored after the newest visible one; the thread is created if necessary."""
+        """B1: A message without a run is stored after the newest visible one. The thread is created if necessary."""
         first = await world.threads.store_message(T, user("a", run_id="ignored", metadata={"k": 1}))
         second = await world.threads.store_message(T, user("b"))
         assert (first.seq, first.parent_id, first.run_id, first.metadata) == (1, None, None, {"k": 1})
@@ -52,7 +52,7 @@ class TestTree:
         assert await world.messages() == [first, second]
 
     async def test_a_message_is_stored_once(self, world: World) -> None:
-        """B1: A repeated message is stored once, whatever was stored after it, and its id cannot name another message."""
+        """B1: A repeated message is stored once, also if others follow it. Its id cannot name another message."""
         first = await world.threads.store_message(T, message := user("a", metadata={"k": 1, "l": {}}))
         second = await world.threads.store_message(T, other := user("b"), first.id)
         attempt = await world.start("r1", "live")
@@ -74,7 +74,7 @@ class TestTree:
         assert (await world.threads.store_message("u", message)).seq == 1
 
     async def test_bad_parents(self, world: World) -> None:
-        """B1, B2: A parent that is not a UUID is refused [400]; an unknown one, or one of another thread, is not found
+        """B1, B2: A parent that is not a UUID is refused [400]. An unknown parent, or a parent of another thread, is not found
         [404]."""
         other = await world.store("x", thread="u")
         with pytest.raises(errors.MessageNotFoundError):
@@ -107,7 +107,7 @@ class TestTree:
             await world.threads.store_message(T, user("x", id="nope"))
 
     async def test_concurrent_stores_make_no_siblings(self, world: World) -> None:
-        """B1: Concurrent stores make a path and no siblings."""
+        """B1: Concurrent stores without a parent make one path, without siblings."""
         await asyncio.gather(*(world.store(str(n)) for n in range(8)))
         (leaf,) = await world.leaves()
         assert leaf.depth == 8
@@ -128,7 +128,7 @@ class TestTree:
         assert await world.threads.thread("new") is None
 
     async def test_store_on_a_busy_branch(self, world: World) -> None:
-        """B1: A live run on the branch raises ThreadBusyError; on another branch it does not."""
+        """B1: A live run on the branch raises ThreadBusyError. On another branch it does not."""
         first = await world.store("a")
         second = await world.store("b")
         attempt = await world.start("r1")
@@ -177,7 +177,7 @@ class TestTree:
         "cursor", ["nonsense", "", *map(encode, (None, -1, 2**70, 0.5, "x", [], [1, 2, 3], ["x", "y"], {"a": 1}))]
     )
     async def test_bad_cursor(self, world: World, cursor: str) -> None:
-        """B2: An invalid cursor is refused, whatever text it is."""
+        """B2: Every text that is no cursor is refused."""
         await world.store("a")
         for read in (world.threads.threads, world.runs.runs, world.runs.requests, world.backend.feed.read):
             with pytest.raises(errors.InvalidCursorError):
@@ -254,7 +254,7 @@ class TestTree:
         }
 
     async def test_branch_below_a_failed_message(self, world: World) -> None:
-        """B1, F6: A failed run's message can be continued; then it is no longer a leaf."""
+        """B1, F6: A run can continue a failed run's message. The message is then no leaf."""
         await world.failed("bad")
         child = await world.store("so?", await world.id_of("bad…"))
         assert await world.texts(leaf=child) == ["bad?", "bad…", "so?"]
@@ -320,7 +320,7 @@ class TestTree:
         assert await world.texts() == ["a1", "b1", "a2", "b2"]
 
     async def test_leaf_with_open_calls_can_be_continued(self, world: World) -> None:
-        """R1, R5: A leaf with open calls can be continued; the run that brings the results completes."""
+        """R1, R5: A leaf with open calls can be continued. The run that brings the results completes."""
         await world.store("q")
         await world.threads.store_message(T, call("a"))
         ended = await world.finish(await world.start("r1", None), result("a"), said("x"))
@@ -367,7 +367,7 @@ class TestParallel:
         assert await world.context(attempt) == ["r1?", "r1!", "p?", "p!", "hi"]
 
     async def test_its_own_leaf_while_it_runs(self, world: World) -> None:
-        """B3: While it runs, a parallel run has its own leaf."""
+        """B3: A parallel run has its own leaf while it runs."""
         await world.turn("r1")
         await world.start("p", "p?", options=PARALLEL)
         assert await shape(world) == {("r1!", 2), ("p?", 3)}

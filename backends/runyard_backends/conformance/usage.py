@@ -1,4 +1,4 @@
-"""Usage of runs by the day of their end: each run counts once, whatever happens to it later."""
+"""Usage of runs by the day of their end. Each run counts once, also if it is redriven or deleted later."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WRONG = ErrorInfo(code="x", message="x")
 
 
 async def asked(world: World, agent: str | None = None) -> UsageReport:
-    """Ask for yesterday to tomorrow, so that a test may run at midnight."""
+    """Return the report from yesterday to tomorrow, so that a test can run at midnight."""
     today = now().date()
     return await world.backend.usage.report(today - timedelta(days=1), today + timedelta(days=1), agent=agent)
 

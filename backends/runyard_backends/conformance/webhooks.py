@@ -43,7 +43,7 @@ def told(postings: list[Posting]) -> list[tuple[str, str | None]]:
 
 class TestWebhooks:
     async def test_a_run_tells_its_own_url_of_its_end(self, world: World) -> None:
-        """R11: A run's own URL receives each end of the run once; a run without a URL has no delivery."""
+        """R11: A run's own URL receives each end of the run once. A run without a URL has no delivery."""
         await world.turn("plain")
         await world.turn("r1", options=OWN)
         await world.failed("r2", options=OWN)
@@ -77,7 +77,7 @@ class TestWebhooks:
         assert await take(world) == []
 
     async def test_subscription_gets_events_of_its_tenant_or_of_all_tenants(self, world: World) -> None:
-        """A subscription receives the events of its own tenant or of all tenants; a list shows those of its own tenant."""
+        """A subscription receives the events of its own tenant or of all tenants. A list shows those of its own tenant."""
         other = World(await world.factory(tenant="other"), world.factory)
         await subscribe(world)
         await subscribe(other, "theirs", "https://theirs.example/")
@@ -106,8 +106,8 @@ class TestWebhooks:
         assert shown.secret is None and shown.created_at is not None and shown.events == check_events(None)
 
     async def test_the_secrets_of_runs_are_rotated_by_tenant(self, world: World) -> None:
-        """R11: The secret of a tenant's runs is rotated: each try is signed with the current version, and for a while also with
-        the previous one."""
+        """R11: The secret of a tenant's runs is rotated. Each try is signed with the current version, and during the overlap
+        also with the previous one."""
         other = World(await world.factory(tenant="other"), world.factory)
         for each in (world, other):
             await each.turn("r1", options=OWN)
@@ -145,7 +145,7 @@ class TestWebhooks:
 
     @pytest.mark.parametrize("hook", [None, "hook"])
     async def test_a_rotation_repeated_is_one(self, world: World, hook: str | None) -> None:
-        """A repetition under the id of the last rotation changes nothing; a call without an id always rotates."""
+        """A repetition under the id of the last rotation changes nothing. A call without an id always rotates."""
         await subscribe(world)
         store = world.backend.webhooks
         first = await store.rotate(hook, overlap=60.0, rotation_id="once")
@@ -195,7 +195,7 @@ class TestWebhooks:
         assert (again.delivery_id, again.tries) == (one.delivery_id, 1)
 
     async def test_receiver_that_is_gone_disables_its_subscription(self, world: World) -> None:
-        """Status 410 disables the subscription with its pending deliveries; others continue."""
+        """Status 410 disables the subscription with its pending deliveries. Others continue."""
         await subscribe(world)
         await subscribe(world, "next", "https://next.example/")
         await world.turn("r1")
@@ -222,7 +222,8 @@ class TestWebhooks:
         assert await take(world) == [] == await deliveries(world)
 
     async def test_no_endpoint_waits_behind_another(self, world: World) -> None:
-        """Each endpoint has a limit that includes deliveries in flight, and each call continues after the last endpoint."""
+        """Each endpoint has a limit on taken deliveries, those in flight included. Each call continues after the last
+        endpoint."""
         for n in range(4):
             for place in "abc":
                 await world.turn(f"{place}{n}", options=RunOptions(webhook=f"https://{place}.example/x"))
@@ -253,7 +254,7 @@ class TestWebhooks:
         assert await world.backend.webhooks.oldest() is None
 
     async def test_the_feed_is_kept_for_who_has_not_read_it(self, world: World) -> None:
-        """E5: Entries that a webhook has not received are not pruned; finished deliveries are, after the retention of the
+        """E5: Entries that a webhook has not received are not pruned. Finished deliveries are pruned after the retention of the
         feed."""
         await subscribe(world)
         await world.turn("r1")
@@ -282,7 +283,7 @@ class TestWebhooks:
         await other.backend.close()
 
     async def test_deletion_ends_nothing_that_is_to_be_told(self, world: World) -> None:
-        """Deleting a thread keeps its deliveries, which hold ids only; the run is read when a delivery is sent."""
+        """Deleting a thread keeps its deliveries, which hold ids only. The run is read when a delivery is sent."""
         await world.turn("r1", options=OWN)
         await world.threads.delete_thread(T)
         assert told(await take(world)) == [("run.completed", "r1")]

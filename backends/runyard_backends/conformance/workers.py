@@ -64,8 +64,8 @@ class TestWorkers:
         assert not await world.workers.mark_dead("nobody", fresh.heartbeat_at)
 
     async def test_a_worker_leaves_a_run_to_those_that_have_its_agent(self, world: World) -> None:
-        """R12: A worker that lacks the agent leaves the run without an attempt, however often it is offered; a run without an
-        agent runs anywhere."""
+        """R12: A claim by a worker that lacks the agent makes no attempt, however often it is repeated. A run without an agent
+        runs anywhere."""
         await world.hire("writers", agents={"writer": "default"})
         await world.hire("readers", agents={"reader": "default"})
         await world.accept("r1", agent="writer")
@@ -78,7 +78,7 @@ class TestWorkers:
             await world.take("r1", thread=f"u{n}", worker="readers")
 
     async def test_explain_knows_whom_a_worker_serves(self, world: World) -> None:
-        """R12: Each worker serves ``default``, a worker that names no agent serves all, and a worker that left serves none."""
+        """R12: Each worker serves ``default``, a worker that names no agent serves all, and a draining worker serves none."""
         await world.hire("readers", agents={"reader": "default"})
         for n, agent in enumerate((None, "default", "reader")):
             await world.accept("r1", thread=f"u{n}", agent=agent)
@@ -91,7 +91,7 @@ class TestWorkers:
         assert await world.runs.explain(T, "r1") == "waiting for a free worker"
 
     async def test_a_fork_job_needs_no_agent(self, world: World) -> None:
-        """R12: A fork job needs no agent, because the worker itself forks."""
+        """R12: A fork job needs no agent, because the worker forks without an agent."""
         await world.turn("r1")
         await world.workers.drain("w")
         await world.hire("readers", agents={"reader": "default"})
@@ -120,7 +120,7 @@ class TestWorkers:
         assert await world.workers.running("other") == []
 
     async def test_lane_heads_are_queued_or_have_a_dead_worker(self, world: World) -> None:
-        """W2: Heads are queued heads of lanes and running runs whose worker is dead, and not the runs behind them."""
+        """W2: Heads are the queued heads of lanes, and running runs whose worker is dead. The runs behind them are no heads."""
         await world.start("dead")
         await world.accept("behind")
         await world.accept("queued", thread="u")
@@ -138,8 +138,7 @@ class TestWorkers:
         assert await world.workers.heads(unchanged=timedelta(hours=1)) == []
 
     async def test_an_orphan_that_nobody_may_take_over(self, world: World) -> None:
-        """R12: An orphaned run loses its attempt only when another worker takes it over; ``explain`` names the missing
-        agent."""
+        """R12: An orphaned run keeps its attempt until another worker takes it over. ``explain`` names the missing agent."""
         await world.hire("one", agents={"x": "default"})
         await world.accept("r", agent="x")
         assert (await world.claim("r", worker="one")).outcome == "claimed"
@@ -157,8 +156,8 @@ class TestWorkers:
 
     @pytest.mark.parametrize("dies", ["first", "last"])
     async def test_heads_say_which_orphans_wait_for_their_cancel(self, world: World, dies: str) -> None:
-        """R10: A claim ends an orphaned run whose cancel was requested, also in a paused queue, whether the cancel or the death
-        came first."""
+        """R10: A claim ends an orphaned run whose cancel was requested, also in a paused queue. The order of cancel and death
+        does not matter."""
         await world.start("cancelled")
         await world.start("lost", thread="u")
         await world.backend.queues.pause("default")

@@ -1,4 +1,4 @@
-"""Helpers that the suite's tests share: short names for the operations, on one thread by default."""
+"""Helpers for the suite's tests: short names for the operations, on one thread by default."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ class World:
         return await self.take(run_id, thread=thread)
 
     async def crash(self, run_id: str, times: int, *, thread: str = T, worker: str = "crashing") -> None:
-        """Take the run and lose the worker, ``times`` times. An attempt that is to run alone does so."""
+        """Claim the run and declare its worker dead, ``times`` times. An attempt that must run alone calls ``isolate``
+        first."""
         for n in range(times):
             claim = await self.claim(run_id, thread=thread, worker=f"{worker}{n}")
             assert claim.attempt is not None, claim
@@ -198,7 +199,7 @@ async def proved(runs: RunStore, ref: RunRef) -> list[Event]:
 
 
 def texts(messages: Sequence[Message]) -> list[str]:
-    """Return the text of each message; calls as ``call:<ids>``, results as ``result:<ids>``."""
+    """Return the text of each message. A call is ``call:<ids>``, a result ``result:<ids>``."""
     return [_text(message) for message in messages]
 
 
@@ -223,7 +224,7 @@ async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
 
 @pytest_asyncio.fixture
 async def world(backend_factory: BackendFactory) -> Any:
-    """Yield the default tenant's world."""
+    """Yield a :class:`World` of the default tenant."""
     backend = await backend_factory()
     yield World(backend, backend_factory)
     await backend.close()

@@ -17,7 +17,7 @@ SAYS: JsonObject = {"pydantic_ai": {"parts": [{"content": ["look", {"kind": "ima
 
 class TestWriters:
     async def test_m5_of_a_prompt_nothing_but_its_content_and_metadata_is_kept(self, world: World) -> None:
-        """M5: Of a prompt only content and metadata are stored, even if a caller sets other fields; metadata stays
+        """M5: Only content and metadata of a prompt are stored, even if a caller sets other fields. Metadata stays
         unchanged."""
         prompt = user("hi", provider_details=DETAILS, metadata=SAYS)
         accepted = await world.runs.accept(AcceptRequest(thread_id=T, run_id="r", input=prompt))

@@ -18,12 +18,12 @@ SYSTEM_POSTGRES = (
 
 
 class EmbeddedServerError(RuntimeError):
-    """A server for development could not be found, started or kept running; the message says what to do."""
+    """An embedded server was not found, did not start or ended."""
 
 
 @dataclass(frozen=True)
 class User:
-    """The user id of a server process; `named` tells whether the machine has a name for it."""
+    """The user id of a server process. `named`: True if the machine has a name for the user id."""
 
     uid: int
     gid: int
@@ -31,7 +31,7 @@ class User:
 
 
 def server_user() -> User:
-    """Return this process's own user, or, for root, an unprivileged one: Postgres refuses to run as root."""
+    """Return this process's own user. For root, return an unprivileged user, because Postgres refuses to run as root."""
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
         try:
@@ -47,7 +47,7 @@ def server_user() -> User:
 
 
 def reachable(path: Path, user: User) -> bool:
-    """Tell from owners and modes whether `user` can access `path` through every directory above it."""
+    """Return True if, by owners and modes, `user` can access `path` and every directory above it."""
     for directory in (path, *path.parents):
         info = directory.stat()
         shift = 6 if info.st_uid == user.uid else 3 if info.st_gid == user.gid else 0
@@ -65,11 +65,12 @@ class PostgresInstall:
     bundled: bool
 
     def for_user(self, user: User, target: Path) -> "PostgresInstall":
-        """Return this install, or, if `user` cannot run it, a copy of the necessary files at `target`.
+        """Return this install. If `user` cannot run it, copy the necessary files to `target` and return the copy.
 
-        Another user cannot execute a wheel below a private home directory. initdb and `postgres --single` refuse a user id that
-        has no name, which is usual in containers, so their copies are patched to call another function. Its name has the same
-        length and version, and `getpwent` also returns some entry, whose name is used only as a default that we override.
+        Another user cannot execute a wheel below a private home directory. initdb and `postgres --single` refuse a user id
+        without a name, which is usual in containers. Their copies are therefore patched to call `getpwent` instead of
+        `getpwuid`. Both names have the same length and symbol version. `getpwent` returns some user, whose name serves only as
+        a default that `initdb --username` overrides.
         """
         if user.named and (user.uid == os.geteuid() or not self.bundled):
             return self
@@ -85,7 +86,8 @@ class PostgresInstall:
                 shutil.copytree(site / libraries, target / libraries)
             bin_copy = prefix_copy / "bin"
         else:
-            bin_copy = target / "programs"  # not `bin`: Postgres would look beside it instead of in its install directory
+            # A directory `bin` would make Postgres look for its files beside the copy instead of in its install directory.
+            bin_copy = target / "programs"
         bin_copy.mkdir(parents=True)
         for name in ("postgres", "initdb"):
             program = (self.bin / name).read_bytes()
@@ -100,7 +102,7 @@ def _without_user_lookup(program: bytes) -> bytes:
 
 
 def _open_to_readers(root: Path) -> None:
-    """Make our copies readable for the server's user, whatever the umask is."""
+    """Make the copies below `root` readable for the server's user, regardless of the umask."""
     for directory, _, files in os.walk(root):
         Path(directory).chmod(0o755)
         for name in files:

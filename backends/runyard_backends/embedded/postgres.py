@@ -13,23 +13,24 @@ from .process import EmbeddedServer
 
 SUPERUSER = "postgres"
 PLACES = ("/var/tmp", "/tmp", tempfile.gettempdir())
-"""Directories for a cluster that cannot be in the data directory."""
+"""Directories to try for a cluster that cannot be in the data directory."""
 PREFIX = "runyard-"
 
 
 class EmbeddedPostgres(EmbeddedServer):
     """Postgres with UTF8, C locale, scram passwords, TCP on 127.0.0.1 and no unix socket.
 
-    data_dir: as for every embedded server. If this process is root, the server gets an unprivileged user id. If that user
-    cannot access `data_dir`, for example below a private home directory, the cluster is in a directory of its own under
-    /var/tmp, and `data_dir/cluster` is a link to it.
+    data_dir: see EmbeddedServer. If this process is root, the server gets an unprivileged user id. If that user cannot access
+    `data_dir`, for example below a private home directory, the cluster is in a separate directory in one of PLACES.
+    `data_dir/cluster` is then a link to it.
 
-    durable: False turns fsync and synchronous commits off, for tests that do not crash the machine.
+    durable: False turns fsync and synchronous commits off, for tests that do not crash the machine. max_connections: the
+    maximum number of connections that the server accepts.
     """
 
     name = "Postgres"
-    graceful = signal.SIGINT  # "fast": roll back, checkpoint, exit
-    immediate = signal.SIGQUIT  # the next start recovers from the log
+    graceful = signal.SIGINT  # roll back, write a checkpoint and exit
+    immediate = signal.SIGQUIT  # exit at once; the next start recovers from the write-ahead log
 
     def __init__(self, data_dir: Path | None = None, *, durable: bool = True, max_connections: int = 200) -> None:
         super().__init__(data_dir)
@@ -44,8 +45,9 @@ class EmbeddedPostgres(EmbeddedServer):
 
     @property
     def _area(self) -> Path:
-        """Return the directory that the server's user can access: it contains `data`, which the user owns, and `install` if it
-        is needed. The directory itself is ours, so that the user cannot replace them."""
+        """The directory of the cluster, which the server's user can access. It contains `data`, which the server's user owns,
+        and `install` if a copy of the install is needed. This process's user owns the directory itself, so that the server's
+        user cannot replace `data` or `install`."""
         return (self.home / "cluster").resolve()
 
     def _user(self) -> tuple[int | None, int | None]:
@@ -66,9 +68,9 @@ class EmbeddedPostgres(EmbeddedServer):
         link = self.home / "cluster"
         user = self._server_user
         if self._given_dir is None and user.uid != os.geteuid():
-            self.home.chmod(0o711)  # made by our mkdtemp; the server's user must pass through it but not list it
+            self.home.chmod(0o711)  # the server's user must pass through this temporary directory, but not list it
         if link.is_symlink() and not link.exists():
-            link.unlink()  # the target in /var/tmp was deleted
+            link.unlink()  # the target in one of PLACES was deleted
         if not link.exists():
             if reachable(self.home, user):
                 link.mkdir(mode=0o711)
@@ -89,7 +91,7 @@ class EmbeddedPostgres(EmbeddedServer):
         )
 
     def _initdb(self, install: PostgresInstall) -> None:
-        """Make the cluster under a temporary name first, so that an interrupted one is not mistaken for a complete one."""
+        """Make the cluster under a temporary name and rename it, so that `data` is always a complete cluster."""
         new, secret = self._area / "new", self._area / "secret"
         shutil.rmtree(new, ignore_errors=True)
         secret.unlink(missing_ok=True)
@@ -141,7 +143,8 @@ class EmbeddedPostgres(EmbeddedServer):
         return [str(self._install.bin / "postgres"), "-D", str(self._area / "data"), *flags], self._area
 
     def _is_ready(self) -> bool:
-        """Check readiness as pg_ctl does: line 1 of postmaster.pid is the process id, line 8 the state."""
+        """Return True if the server is ready. As for pg_ctl, line 1 of postmaster.pid is the process id and line 8 the
+        state."""
         try:
             lines = (self._area / "data" / "postmaster.pid").read_text().splitlines()
         except OSError:
@@ -150,10 +153,11 @@ class EmbeddedPostgres(EmbeddedServer):
 
 
 def forget_cluster(home: Path) -> None:
-    """Remove the cluster behind the link in ``home``, the directory of a server that does not run.
+    """Remove the cluster to which the link in ``home`` leads. ``home``: the directory of a server that does not run.
 
-    Removes only a directory that `_make_area` can have made: it belongs to this user, is directly in one of PLACES, and has the
-    right name. A link to anything else may come from another user, and is left to the caller that removes ``home``.
+    Removes only a directory that `_make_area` can have made. Such a directory belongs to this user, is directly in one of
+    PLACES, and its name starts with PREFIX. Any other target stays, and its link too, because another user may have made the
+    link.
     """
     link = home / "cluster"
     if not link.is_symlink() or link.lstat().st_uid != os.geteuid():

@@ -24,7 +24,7 @@ POLL_SECONDS = 0.005
 
 
 def free_port() -> int:
-    """Return a loopback port that is free now. Another process may still take it, so the start is retried."""
+    """Return a free port of 127.0.0.1. Another process may take the port before the server does; `start` then tries another."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -32,14 +32,15 @@ def free_port() -> int:
 
 
 class EmbeddedServer(ABC):
-    """A server on 127.0.0.1 that ends with its owner: the process, not the thread, that calls `start`.
+    """A server on 127.0.0.1 that ends with its owner. The owner is the process (not the thread) that calls `start`.
 
-    data_dir: the directory that keeps the server's files over several starts; None: a temporary one, removed at the end.
+    data_dir: the directory that keeps the server's files over several starts. None: a temporary directory, removed by `stop` or
+    after the owner's end.
     """
 
     name: str
     graceful: signal.Signals  # shuts the server down in order
-    immediate: signal.Signals  # stops it at once, without losing committed data
+    immediate: signal.Signals  # stops the server at once, without losing committed data
 
     def __init__(self, data_dir: Path | None = None) -> None:
         self._given_dir = data_dir
@@ -52,26 +53,26 @@ class EmbeddedServer(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """The URL for clients, including the password; it stays the same over restarts."""
+        """The URL for clients, including the password. A restart does not change it."""
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make the files that the first start needs."""
+        """Make the files that the first start needs, unless they exist."""
 
     @abstractmethod
     def _command(self) -> tuple[list[str], Path]:
-        """Return the server's arguments for `self.port` and its working directory."""
+        """Return the server's command line, which includes `self.port`, and its working directory."""
 
     @abstractmethod
     def _is_ready(self) -> bool:
-        """Tell whether the server answers."""
+        """Return True if the server answers."""
 
     def _user(self) -> tuple[int | None, int | None]:
-        """Return the user and group id of the server process, or None where they are this process's own."""
+        """Return the user id and the group id of the server process. None: as for this process."""
         return None, None
 
     def _removals(self) -> list[Path]:
-        """Return the temporary directories that are removed with the server."""
+        """Return the temporary directories that `stop` removes, or the supervisor after the owner's end."""
         return [self.home] if self._given_dir is None else []
 
     @property
@@ -97,7 +98,7 @@ class EmbeddedServer(ABC):
 
     @property
     def password(self) -> str:
-        """The random password, made once per data directory and stored there, readable only by its owner."""
+        """The random password. It is made once per data directory and stored there in a file that only its owner can read."""
         file = self.home / "password"
         if not file.exists():
             with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
@@ -105,8 +106,8 @@ class EmbeddedServer(ABC):
         return file.read_text()
 
     def start(self) -> Self:
-        """Start the server and wait until it answers. Raises EmbeddedServerError, with the end of the server's log, if it does
-        not."""
+        """Start the server and wait until it answers. Raises EmbeddedServerError, with the last lines of the server's log, if
+        it does not answer in time."""
         if self._process is not None:
             raise EmbeddedServerError(f"the embedded {self.name} is already running")
         if self._home is None:
@@ -124,7 +125,8 @@ class EmbeddedServer(ABC):
             raise
 
     def stop(self) -> None:
-        """Stop the server in order and remove a temporary directory. Do nothing if it is not running, or in a forked child."""
+        """Stop the server and remove its temporary directories. A server with a `data_dir` is shut down in order, another one
+        at once. Do nothing if the server was not started, or in a child process that the owner forked."""
         if self._home is None or os.getpid() != self._owner:
             return
         self._end(f"stop {int(self.immediate if self._given_dir is None else self.graceful)}")
@@ -133,16 +135,17 @@ class EmbeddedServer(ABC):
         self._home = self._port = None
 
     def kill(self) -> None:
-        """SIGKILL the server and its children, like a power failure. The data directory stays for `start` or `restart`."""
+        """Kill the server and its children (SIGKILL), as a power failure would. The data directory stays for `start` or
+        `restart`."""
         self._end(f"signal {int(signal.SIGKILL)}")
 
     def restart(self) -> None:
-        """Stop in order and start again with the same port, password and data. Also works after `kill`."""
+        """Shut the server down in order and start it with the same port, password and data. Also works after `kill`."""
         self._end(f"stop {int(self.graceful)}")
         self.start()
 
     def pause(self) -> None:
-        """Freeze the server and its children (SIGSTOP): connections stay open and get no answers."""
+        """Freeze the server and its children (SIGSTOP). Connections stay open and get no answers."""
         self._ask(f"signal {int(signal.SIGSTOP)}")
 
     def resume(self) -> None:
@@ -164,7 +167,8 @@ class EmbeddedServer(ABC):
             self._home = self._given_dir.resolve()
 
     def _launch(self) -> bool:
-        """Try to start once. Return False if the server ended at once, because its port may have been taken meanwhile."""
+        """Try to start the server once. Return False if it ended before it was ready, because another process may have taken
+        its port."""
         argv, cwd = self._command()
         uid, gid = self._user()
         (self.home / "log").write_bytes(b"")
@@ -186,7 +190,7 @@ class EmbeddedServer(ABC):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C goes to the owner only, which decides when its servers end
+                start_new_session=True,  # Ctrl-C must reach the owner only, which then stops its servers
             )
         try:
             first = self._answer()
@@ -226,7 +230,7 @@ class EmbeddedServer(ABC):
     def _end(self, command: str) -> None:
         if self._process is None:
             return
-        with contextlib.suppress(EmbeddedServerError):  # the server ended by itself
+        with contextlib.suppress(EmbeddedServerError):  # raised if the server has already ended
             self._ask(command)
         self._reap()
 

@@ -12,8 +12,8 @@ from .process import EmbeddedServer
 class EmbeddedRedis(EmbeddedServer):
     """Valkey with a password, on 127.0.0.1, without eviction.
 
-    data_dir: as for every embedded server.
-    appendonly: keep data over restarts (fsync every second); without it the server starts empty.
+    data_dir: see EmbeddedServer.
+    appendonly: True keeps data over restarts, with an fsync every second. False: every start begins without data.
     """
 
     name = "Redis"
@@ -45,7 +45,7 @@ class EmbeddedRedis(EmbeddedServer):
             "databases": 16,
             "daemonize": "no",
         }
-        # The settings are in a file, because every user can read the arguments of a process.
+        # The settings are in a file because they contain the password, and every user can read the arguments of a process.
         config = self.home / "redis.conf"
         config.unlink(missing_ok=True)
         with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:

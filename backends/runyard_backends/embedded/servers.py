@@ -1,4 +1,4 @@
-"""Both servers together. Environment variables can replace them by running ones."""
+"""Both embedded servers together. An environment variable can name a running server instead of each."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ REDIS_VARIABLE = "RUNYARD_REDIS_URL"
 
 @dataclass(frozen=True)
 class Servers:
-    """The URLs of both servers."""
+    """The URLs of the Postgres server and the Redis server."""
 
     postgres_url: str
     redis_url: str
@@ -25,7 +25,8 @@ class Servers:
 def servers(data_dir: Path | None = None, *, durable: bool = True) -> Iterator[Servers]:
     """Start the servers that RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL do not name, and stop them at the end.
 
-    data_dir: keeps `postgres/` and `redis/` over several starts; None: temporary, removed at the end.
+    data_dir: the directory that keeps `postgres/` and `redis/` over several starts. None: temporary directories, removed at the
+    end.
     durable: passed to EmbeddedPostgres.
     Raises EmbeddedServerError if a server cannot be found or started.
     """

@@ -1,10 +1,11 @@
 """Supervise a server, so that it never outlives its owner.
 
-Runs as a script, with the standard library only: `python -I -S supervisor.py <json>`. The owner holds the other end of stdin
-and writes one command per line (`signal <number>`, `stop <number>`); each command is answered on stdout. The end of stdin, or a
-changed parent, means that the owner is gone: the server is shut down at once and its temporary directory is removed. The parent
-is checked because a process that the owner forked may keep stdin open. A process of its own is needed because macOS has no
-parent-death signal.
+The module runs as a script, with the standard library only: `python -I -S supervisor.py <json>`. The owner holds the other end
+of stdin and writes one command per line (`signal <number>`, `stop <number>`). The supervisor answers each command on stdout.
+
+The owner has ended if stdin is closed or the parent process has changed. The supervisor then stops the server at once and
+removes its temporary directories. It checks the parent because a process that the owner forked may keep stdin open. The
+supervisor is a separate process because macOS has no parent-death signal.
 """
 
 import contextlib
@@ -22,14 +23,15 @@ from pathlib import Path
 from typing import Any
 
 PARENT_POLL_SECONDS = 0.5
-GRACE_SECONDS = 2.0  # after the owner's death; the documented limit is five seconds
-STOP_SECONDS = 20.0  # for an orderly stop, for which the owner waits
-LOCK_SECONDS = 4.0  # servers of an owner that has just died may still be running
+GRACE_SECONDS = 2.0  # for the server to end after the owner's end; the documented limit is five seconds
+STOP_SECONDS = 20.0  # for the server to end after the command `stop`, for which the owner waits
+LOCK_SECONDS = 4.0  # to wait for the lock; the server of an owner that has just ended may still run
 PR_SET_PDEATHSIG = 1
 
 
 def descendants(root: int) -> list[int]:
-    """Return the process ids below `root`. Postgres gives every child a session, so a process group does not contain them."""
+    """Return the process ids of all descendants of `root`. They are not in its process group, because Postgres gives every
+    child a session."""
     parents: dict[int, int] = {}
     if Path("/proc/self/stat").exists():
         for entry in Path("/proc").glob("[0-9]*/stat"):
@@ -47,7 +49,8 @@ def descendants(root: int) -> list[int]:
 
 
 def signal_tree(root: int, number: int) -> None:
-    """Signal `root` and all its descendants. `root` is stopped meanwhile, so that it cannot start another child unseen."""
+    """Send signal `number` to `root` and all its descendants. `root` is stopped meanwhile, so that it cannot start another
+    child that would get no signal."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(root, signal.SIGSTOP)
     for pid in descendants(root):
@@ -59,14 +62,14 @@ def signal_tree(root: int, number: int) -> None:
 
 
 def die_with_parent(number: int) -> None:
-    """Set the parent-death signal in the child, after it took its user id, because that change clears the setting. Does nothing
-    where the kernel has no such signal."""
+    """Set signal `number` as the parent-death signal of this child process. Call it after the child has changed its user id,
+    because that change clears the setting. Do nothing if the kernel has no such signal."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 class Supervisor:
-    """One server, which either its owner stops or the owner's death."""
+    """One server and its supervision. `order`: the JSON object that `EmbeddedServer._launch` makes."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
@@ -85,7 +88,7 @@ class Supervisor:
         return os.getppid() == int(self.order["owner"])
 
     def take_lock(self) -> None:
-        """Allow one server per directory. The lock is held by a descriptor, so it ends with this process."""
+        """Lock the server's directory, so that it has one server at a time. The end of this process releases the lock."""
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:
@@ -120,7 +123,7 @@ class Supervisor:
             os.write(1, f"{line}\n".encode())
 
     def end(self, number: int, seconds: float) -> None:
-        """Send signal `number`; kill processes that still run after `seconds`, children too."""
+        """Send signal `number` to the server. If it still runs after `seconds`, kill it and its descendants."""
         if self.server.poll() is None:
             self.server.send_signal(number)
             signal_tree(self.server.pid, signal.SIGCONT)  # a paused server cannot react to the signal
@@ -131,7 +134,7 @@ class Supervisor:
             self.server.wait()
 
     def abandon(self) -> None:
-        """Stop the server and remove its files, because the owner is gone."""
+        """Stop the server and remove its temporary directories, because the owner has ended."""
         self.end(self.order["immediate"], GRACE_SECONDS)
         for directory in self.order["remove"]:
             shutil.rmtree(directory, ignore_errors=True)
@@ -145,7 +148,8 @@ class Supervisor:
         self.say("done")
 
     def run(self) -> int:
-        """Serve until the server has ended; return its exit status."""
+        """Execute the owner's commands until the server has ended. Return the exit status of the server, or 0 if the owner has
+        ended."""
         self.take_lock()
         self.spawn()
         pending = b""

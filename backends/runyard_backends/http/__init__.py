@@ -1,4 +1,4 @@
-"""The backend that uses the HTTP API: ``Client.connect("https://…", api_key=…)``, with the calls of a direct client."""
+"""The backend that uses the HTTP API (``Client.connect("https://…", api_key=…)``)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ async def connect(
     patience: float = 30.0,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> Backend:
-    """Connect to the API at ``url``, including the path under which it is mounted, if any.
+    """Connect to the API at ``url``. ``url`` includes the path under which the API is mounted, if any.
 
-    ``api_key``: identifies the caller and the tenant, so ``tenant`` must not be given. ``timeout``: seconds to wait for an
-    answer. ``patience``: seconds for which an unanswered request is repeated, if a repetition has the same effect, and for
-    which a stream waits for a server. ``transport``: an httpx transport, for proxies, certificates and apps in the same
-    process.
+    ``api_key``: identifies the caller and the tenant. ``tenant``: must be empty, because the key determines the tenant.
+    ``timeout``: seconds to wait for a reply. ``patience``: seconds for which a request without a reply is repeated, if a
+    repetition has the same effect. It is also the time for which a stream waits for a server. ``transport``: an httpx
+    transport, for proxies, certificates and apps in the same process.
 
-    Raises InvalidInputError, BackendUnavailableError, and ExtraMissingError without httpx.
+    Raises InvalidInputError if an argument is invalid, BackendUnavailableError if the API cannot be reached or is not ready,
+    and ExtraMissingError if httpx is not installed.
     """
     made: Backend = await optional_imports.load("runyard_backends.http.backend").connect(
         url, tenant=tenant, api_key=api_key, timeout=timeout, patience=patience, transport=transport

@@ -40,34 +40,35 @@ from .usage import HttpUsageStore
 from .webhooks import HttpWebhookStore
 
 CONNECT_SECONDS: Final = 5.0
-"""Seconds within which a connection must be open."""
+"""Maximum seconds for opening a connection."""
 
 
 class HttpFeed:
-    """The feed of the key's tenant."""
+    """The feed of the API key's tenant."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     async def read(self, page: PageRequest = FIRST_PAGE) -> Page[FeedEntry]:
-        """Return the entries after ``cursor``."""
+        """Return the entries after ``page.cursor`` (None: from the start)."""
         return read_page(FeedEntry, (await self._transport.ask("GET", "feed", query=paging(page))).data)
 
 
 class HttpWorkerStore(DirectOnly):
-    """The list of the deployment's workers."""
+    """The client's part of :class:`runyard.ports.stores.WorkerStore`: the list of the deployment's workers."""
 
     def __init__(self, transport: Transport) -> None:
         super().__init__("workers")
         self._transport = transport
 
     async def workers(self) -> list[WorkerInfo]:
-        """Return all known workers, the oldest first. Needs a key with the scope admin."""
+        """Return all known workers, the oldest first. Needs an API key with the scope admin."""
         return _workers().validate_python((await self._transport.ask("GET", "workers")).data["items"])
 
 
 class HttpBackend:
-    """Use a deployment through its API, for the tenant of the key. Workers need a direct connection."""
+    """The client's part of a backend, over the API of a deployment. The API key determines the tenant. Workers need a direct
+    connection."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -87,11 +88,11 @@ class HttpBackend:
         self.streams: Streams = HttpStreams(transport, self.threads, self.runs)
 
     def for_tenant(self, tenant: str) -> Backend:
-        """Raise CapabilityMissingError, because the key's tenant is the only one."""
+        """Raise CapabilityMissingError, because the API key gives access to its own tenant only."""
         raise only_direct("another tenant")
 
     async def check(self) -> None:
-        """Ask the API whether it is ready. Raises BackendUnavailableError."""
+        """Check that the API is ready. Raises BackendUnavailableError if it is not."""
         await self._transport.check()
 
     async def notifications(self) -> AsyncGenerator[Effects]:
@@ -139,7 +140,7 @@ def _base(url: str) -> httpx.URL:
         base = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise InvalidInputError(f"not a URL: {error}", field="url") from None
-    if base.userinfo:  # httpx would send these instead of the key
+    if base.userinfo:  # httpx would send the user and password instead of the API key
         raise InvalidInputError("the URL of an API must not contain a user or a password; give the key as api_key", field="url")
     if not base.host or base.query or base.fragment:
         raise InvalidInputError("the URL of an API is a host with an optional path, without query and fragment", field="url")

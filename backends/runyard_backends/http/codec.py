@@ -1,4 +1,4 @@
-"""Conversion between models and the JSON of requests and answers."""
+"""Conversion between models and the JSON of requests and replies."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def read_page(model: type[M], data: Mapping[str, Any]) -> Page[M]:
 
 
 def paging(page: PageRequest) -> dict[str, Any]:
-    """Return the query parameters that ask for a page."""
+    """Return the query parameters of a request for ``page``."""
     return {"limit": page.limit, "cursor": page.cursor}
 
 
 def given(**fields: Any) -> JsonObject:
-    """Return those of ``fields`` that are not None. A request does not send the others."""
+    """Return the ``fields`` that are not None. A request omits the others."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -47,7 +47,7 @@ def message(stored: Message | None) -> JsonObject | None:
 
 
 def prompt(request: AcceptRequest) -> JsonObject:
-    """Encode the body of a prompt; a ``message`` that is None is sent as null."""
+    """Encode the body of a prompt. A prompt without a message has ``message: null``."""
     options = request.options
     return {
         "message": message(request.input),

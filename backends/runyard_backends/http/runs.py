@@ -27,14 +27,16 @@ from .unsupported import DirectOnly, only_direct
 
 
 class HttpRunStore(DirectOnly):
-    """The client's part of :class:`runyard.ports.stores.RunStore`. The server carries out effects, so none are returned."""
+    """The client's part of :class:`runyard.ports.stores.RunStore`. The server applies the effects of a call, and the result has
+    none."""
 
     def __init__(self, transport: Transport) -> None:
         super().__init__("runs")
         self._transport = transport
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
-        """Accept a run, or a job that forks, probes or fans out. A call whose answer was lost is repeated and finds the run."""
+        """Accept a run, or a job that forks, probes or fans out. A request whose reply was lost is repeated and finds the
+        run."""
         for what, there in {
             "connection=": connection is not None,
             "app_version=": request.app_version is not None,
@@ -57,7 +59,7 @@ class HttpRunStore(DirectOnly):
             await self._transport.ask(*thread, request.kind, query={"wait": 0}, body=body, headers=headers)
         except (RunConflictError, InvalidInputError, AccessError):
             raise
-        except RunyardError:  # the job's own error, if it ended before
+        except RunyardError:  # the API raises the job's own error if the job had already ended
             run = await self.run(request.thread_id, request.run_id)
             if run is None or not run.ended:
                 raise
@@ -75,11 +77,12 @@ class HttpRunStore(DirectOnly):
         answered_by: str | None = None,
         on_behalf_of: str | None = None,
     ) -> Responded:
-        """Answer a request. A repetition with the same answer changes nothing, so the call can be repeated."""
+        """Answer a HITL request. An HTTP request whose reply was lost is repeated, because an equal answer has no further
+        effect."""
         check_value(answer, "answer")
         if answered_by is not None:
             raise InvalidInputError("over HTTP the API key is the author of an answer; use on_behalf_of", field="answered_by")
-        if request_id is None:  # a repetition could answer another request that waits by then
+        if request_id is None:  # without a response id, a repetition could answer a later request
             response_id = response_id or new_id()
         body = {"answer": answer, **given(response_id=response_id, on_behalf_of=on_behalf_of)}
         if thread_id is not None:
@@ -92,27 +95,30 @@ class HttpRunStore(DirectOnly):
         return Responded(read(HitlRequest, found.data), created=True)
 
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
-        """Cancel a run; a cancelled run stays unchanged."""
+        """Cancel a run. A cancelled run stays unchanged."""
         answer = await self._transport.ask("POST", "threads", thread_id, "runs", run_id, "cancel", body={"keep": keep})
         return Changed(read(Run, answer.data))
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. The call is not repeated, because another run may wait by then."""
+        """Cancel the run that waits for a human. Without ``run_id``, a request whose reply was lost is not repeated, because
+        another run may wait meanwhile."""
         body = given(reason=reason, run_id=run_id)
         answer = await self._transport.ask("POST", "threads", thread_id, "abort", repeat=run_id is not None, body=body)
         return Aborted(read(Run, answer.data) if answer.data is not None else None)
 
     async def redrive(self, thread_id: str, run_id: str) -> Changed:
-        """Queue a failed or dead run again. The call is not repeated, because the run may have failed once more by then."""
+        """Queue a failed or dead run again. A request whose reply was lost is not repeated, because the run may have failed
+        again meanwhile."""
         answer = await self._transport.ask("POST", "threads", thread_id, "runs", run_id, "redrive", repeat=False)
         return Changed(read(Run, answer.data))
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
-        """Delete the content of a run. The call is not repeated, because another thread may have the id by then."""
+        """Delete the content of a run. A request whose reply was lost is not repeated, because another thread may have the id
+        meanwhile."""
         await self._transport.ask("DELETE", "threads", thread_id, "runs", run_id, repeat=False)
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:
-        """Return one run, or None."""
+        """Return one run, or None if it does not exist."""
         with suppress(RunNotFoundError):
             return await self._existing(thread_id, run_id)
         return None
@@ -128,7 +134,7 @@ class HttpRunStore(DirectOnly):
         return read_page(Run, (await self._transport.ask("GET", *path, query=query)).data)
 
     async def explain(self, thread_id: str, run_id: str) -> str:
-        """Return one sentence about the run."""
+        """Return one sentence that says why the run runs or waits, or how it ended."""
         answer = await self._transport.ask("GET", "threads", thread_id, "runs", run_id, "explain")
         return str(answer.data["explanation"])
 
@@ -138,7 +144,7 @@ class HttpRunStore(DirectOnly):
         return read_page(AttemptInfo, answer.data)
 
     async def request(self, request_id: str) -> HitlRequest | None:
-        """Return one request, or None."""
+        """Return one HITL request, or None if it does not exist."""
         with suppress(HitlRequestNotFoundError):
             return read(HitlRequest, (await self._transport.ask("GET", "requests", request_id)).data)
         return None
@@ -146,7 +152,8 @@ class HttpRunStore(DirectOnly):
     async def requests(
         self, *, thread_id: str | None = None, pending: bool = True, page: PageRequest = FIRST_PAGE
     ) -> Page[HitlRequest]:
-        """Return the requests of the inbox, the oldest first."""
+        """Return HITL requests, the oldest first. ``pending``: True for unanswered requests only. ``thread_id``: None for all
+        threads of the tenant."""
         query = {"thread_id": thread_id, "pending": pending, **codec.paging(page)}
         return read_page(HitlRequest, (await self._transport.ask("GET", "requests", query=query)).data)
 

@@ -1,4 +1,4 @@
-"""Streams of the HTTP API that outlive their connections: a reader reconnects with the last id that arrived."""
+"""Streams of the HTTP API that outlive their connections. A reader reconnects with the last id that it received."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .codec import read
 from .transport import Frame, Transport
 
 RECONNECT_SECONDS: Final = 0.05
-"""Seconds before a reader reconnects to a stream that carried events."""
+"""Seconds before a reader reconnects after a connection with events."""
 IDLE_RECONNECT_SECONDS: Final = 1.0
-"""Seconds before a reader reconnects to a stream that carried none."""
+"""Seconds before a reader reconnects after a connection without events."""
 FINAL: Final = frozenset({"run.completed", "run.cancelled"})
-"""Events that are always the last ones. Other ends of a run may be followed by more, after a redrive."""
+"""Types of events that are always the last of their run. After another end of a run, a redrive may add events."""
 
 
 class HttpStreams:
-    """Implements :class:`runyard.ports.streams.Streams`: the server follows runs and threads. ``threads`` and ``runs`` are
-    used to read the rest of an outcome that the server cut."""
+    """Implements :class:`runyard.ports.streams.Streams` by the streams of the server. ``threads`` and ``runs``: the stores that
+    read the rest of an outcome that the server shortened."""
 
     def __init__(self, transport: Transport, threads: ThreadStore, runs: RunStore) -> None:
         self._transport, self._threads, self._runs = transport, threads, runs
@@ -37,10 +37,10 @@ class HttpStreams:
     async def follow_run(
         self, thread_id: str, run_id: str, last_event_id: str | None = None, *, found: Run | None = None
     ) -> AsyncGenerator[Event]:
-        """Yield a run's events after ``last_event_id``, until it ends or is suspended. ``found`` is not used: the server reads
-        the run.
+        """Yield a run's events after ``last_event_id`` (None: from the start), until the run ends or is suspended. ``found`` is
+        not used, because the server reads the run.
 
-        Raises RunNotFoundError, and BackendUnavailableError if no server can be reached in time.
+        Raises RunNotFoundError, and BackendUnavailableError if no server can be reached within ``patience`` seconds.
         """
         kind = None
         async with aclosing(self._frames("threads", thread_id, "runs", run_id, "stream", last=last_event_id)) as frames:
@@ -53,9 +53,11 @@ class HttpStreams:
                     return
 
     async def follow_thread(self, thread_id: str, after: str | None = None) -> AsyncGenerator[ThreadEvent]:
-        """Yield the events of a thread's runs, each with the cursor that continues after it, until the thread is deleted.
+        """Yield the events of a thread's runs after the cursor ``after``, until the thread is deleted. Without a cursor, yield
+        the events of queued and running runs from their beginning, and of later runs. Each event has the cursor that continues
+        after it.
 
-        Raises ThreadNotFoundError, and BackendUnavailableError if no server can be reached in time.
+        Raises ThreadNotFoundError, and BackendUnavailableError if no server can be reached within ``patience`` seconds.
         """
         begun = False
         try:
@@ -69,7 +71,8 @@ class HttpStreams:
                 raise
 
     async def thread_cursor(self, thread_id: str) -> str:
-        """Return the cursor at which a new stream begins; the server sends it before any event. Raises ThreadNotFoundError."""
+        """Return the cursor at which a new stream begins. The server sends this cursor before any event. Raises
+        ThreadNotFoundError."""
         async with self._transport.stream("threads", thread_id, "stream", last=None) as frames:
             if frames is not None:
                 async for frame in frames:
@@ -78,9 +81,10 @@ class HttpStreams:
         raise BackendUnavailableError("the stream of a thread ended before its cursor arrived; call again", thread_id=thread_id)
 
     async def outcome(self, run: Run, max_bytes: int | None = None) -> Outcome:
-        """Return the outcome of a run that stopped. Raises ResultExpiredError.
+        """Wait until the run ends or is suspended and return its outcome. Raises ResultExpiredError.
 
-        The server cuts the outcome at its own limit and ignores ``max_bytes``. The rest is read if ``max_bytes`` is None.
+        The server shortens the outcome to its own limit and ignores ``max_bytes``. If ``max_bytes`` is None, the rest is read
+        with further requests.
         """
         while True:
             path = ("threads", run.thread_id, "runs", run.run_id, "wait")
@@ -95,7 +99,7 @@ class HttpStreams:
                 return outcome
 
     async def _frames(self, *path: str, last: str | None) -> AsyncGenerator[Frame | None]:
-        """Yield the frames of a stream, over as many connections as necessary; None after each connection that ended."""
+        """Yield the frames of a stream, over as many connections as necessary. Yield None after each connection that ended."""
         while True:
             pause = IDLE_RECONNECT_SECONDS
             async with self._transport.stream(*path, last=last) as frames:

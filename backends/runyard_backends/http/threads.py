@@ -35,7 +35,7 @@ class HttpThreadStore(DirectOnly):
         self._transport = transport
 
     async def thread(self, thread_id: str) -> Thread | None:
-        """Return one thread, or None."""
+        """Return one thread, or None if it does not exist."""
         with suppress(ThreadNotFoundError):
             return read(Thread, (await self._transport.ask("GET", "threads", thread_id)).data)
         return None
@@ -49,7 +49,7 @@ class HttpThreadStore(DirectOnly):
         return read_page(Thread, (await self._transport.ask("GET", "threads", query=query)).data)
 
     async def create_thread(self, request: ThreadRequest) -> Created:
-        """Make a thread, or find the one that the same request made."""
+        """Make a thread, or return the thread that an equal request made before."""
         body = given(
             thread_id=request.thread_id,
             agent=request.agent,
@@ -70,8 +70,9 @@ class HttpThreadStore(DirectOnly):
         extra: JsonObject | Unset | None = UNSET,
         expected: datetime | None = None,
     ) -> Thread:
-        """Set the given fields and clear those that are None. With ``expected`` the call is not repeated, because the first one
-        changed the version."""
+        """Set the given fields and clear the fields that are None. ``expected``: the thread's ``updated_at`` that the update
+        requires. With ``expected``, a request whose reply was lost is not repeated, because it may have changed
+        ``updated_at``."""
         if extra is not UNSET:
             check_value(extra, "extra")
         patch: dict[str, Any] = {"title": title, "tags": dict(tags) if isinstance(tags, Mapping) else tags, "extra": extra}
@@ -81,7 +82,7 @@ class HttpThreadStore(DirectOnly):
         return read(Thread, answer.data)
 
     async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]:
-        """Return a path of the tree; without ``limit``, all of it."""
+        """Return a page of a path of the tree. Without ``limit``, return the whole path."""
         order = "newest_first" if path.newest_first else "oldest_first"
         query = {"leaf_id": path.leaf_id, "limit": PAGE_SIZE if path.limit is None else path.limit, "order": order}
         found: list[Message] = []
@@ -95,30 +96,31 @@ class HttpThreadStore(DirectOnly):
                 return Page(found, cursor)
 
     async def branches(self, thread_id: str, page: PageRequest = FIRST_PAGE) -> Page[Branch]:
-        """Return the leaves, the oldest first."""
+        """Return the branches, each with its leaf, the oldest first."""
         answer = await self._transport.ask("GET", "threads", thread_id, "branches", query=codec.paging(page))
         return read_page(Branch, answer.data)
 
     async def store_message(
         self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None
     ) -> Message:
-        """Store a message without a run. A call whose answer was lost is repeated and finds the message by its id."""
+        """Store a message without a run. A request whose reply was lost is repeated and finds the message by its id."""
         body = given(message=codec.message(message), parent_id=parent_id, expected_leaf=expected_leaf)
         return read(Message, (await self._transport.ask("POST", "threads", thread_id, "messages", body=body)).data)
 
     async def fork(self, request: ForkRequest) -> Forked:
-        """Fork, or find the fork that the same request made."""
+        """Fork a thread, or return the fork that an equal request made before."""
         answer = await self._transport.ask("POST", "threads", request.src, "fork", body=codec.fork(request))
         return Forked(read(Thread, answer.data["thread"]), created=answer.status == 201)
 
     async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
-        """Delete a thread. The call is not repeated, because another thread may have its id by then."""
+        """Delete a thread. A request whose reply was lost is not repeated, because another thread may have the id meanwhile."""
         query = {"cancel": cancel}
         await self._transport.ask("DELETE", "threads", thread_id, repeat=False, query=query, headers=_if_match(expected))
         return Effects()
 
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
-        """Delete a thread and erase its messages. The call is not repeated."""
+        """Delete a thread and erase its messages. A request whose reply was lost is not repeated, because another thread may
+        have the id meanwhile."""
         query = {"cancel": cancel, "erase": True}
         await self._transport.ask("DELETE", "threads", thread_id, repeat=False, query=query, headers=_if_match(expected))
         return Effects()

@@ -1,8 +1,8 @@
-"""Requests to the HTTP API and their answers: typed errors, repetition where it is safe, streams.
+"""Requests to the HTTP API and their replies: typed errors, repetition where it is safe, streams.
 
-A request is always repeated if no server can have acted on it: no server received it, or a server refused it because of its
-rate. If a repetition has the same effect, it is also repeated when its answer was lost, or when a server could not reach its
-own servers.
+A request is always repeated if no server received it, or if a server refused it because of its rate. In both cases it had no
+effect. If a repetition has the same effect, a request is also repeated when its reply was lost, or when the server could not
+reach Postgres or Redis.
 """
 
 from __future__ import annotations
@@ -31,39 +31,42 @@ from runyard.support.store_retries import jittered
 T = TypeVar("T")
 
 MAX_SILENCE_SECONDS: Final = 60.0
-"""Seconds without a byte after which a stream counts as broken. A server's setting ``heartbeat`` must be shorter."""
+"""Seconds without a byte after which the connection of a stream counts as lost. The server's setting ``heartbeat`` must be
+shorter."""
 UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 """Errors that occur before any server received the request."""
 AWAY: Final = frozenset({502, 503, 504, *range(520, 528)})
-"""Statuses that a proxy returns for a server that is away."""
+"""Statuses of a server that is not ready, or of a proxy that cannot reach its server."""
 PROBLEM_PREFIX: Final = "urn:runyard:problem:"
 SERVER_WAIT_SECONDS: Final = 10.0
-"""Seconds for which a server may wait before it answers."""
+"""Maximum seconds for which a request asks the server to wait for an outcome."""
 
 
 class HttpReply(NamedTuple):
-    """``status``, and ``data``: the JSON of the body, None without a body."""
+    """A reply of the API. ``status``: the HTTP status. ``data``: the decoded JSON of the body, None without a body."""
 
     status: int
     data: Any
 
 
 class Frame(NamedTuple):
-    """One event of a stream, as JSON, and the id with which to reconnect; ``data`` is empty for an id that is sent alone."""
+    """One frame of a stream. ``id``: the id with which to reconnect after the frame. ``data``: an event as JSON, empty if the
+    server sent an id alone."""
 
     id: str | None
     data: bytes
 
 
 class Transport:
-    """Connections to one API. ``patience``: seconds for which a request is repeated."""
+    """Connections to one API. ``http``: the client, with the API's URL and key. ``patience``: maximum seconds for which a
+    request is repeated."""
 
     def __init__(self, http: httpx.AsyncClient, patience: float) -> None:
         self._http, self._patience = http, patience
 
     @property
     def wait(self) -> float:
-        """Return the seconds for which a request may ask the server to wait and still receive its answer in time."""
+        """Seconds for which a request may ask the server to wait, and still get its reply before its timeout."""
         return min(SERVER_WAIT_SECONDS, (self._http.timeout.read or SERVER_WAIT_SECONDS) / 2)
 
     async def ask(
@@ -75,23 +78,24 @@ class Transport:
         body: JsonObject | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpReply:
-        """Send one request and return its answer. ``path``: its segments below ``/v1``. ``query``: values that are None are
-        left out. ``repeat``: False if a repetition may have another effect.
+        """Send one request and return its reply. ``path``: the segments below ``/v1``, not quoted. ``query``: parameters,
+        without the values that are None. ``body``: the JSON object to send. ``repeat``: False if a repetition may have another
+        effect.
 
-        Raises the error that the server returns, InvalidInputError, and BackendUnavailableError. The details of the latter have
-        ``sent`` False if no server received the request.
+        Raises the error that the server returns, InvalidInputError, or BackendUnavailableError. The details of a
+        BackendUnavailableError have ``sent`` False if no server received the request.
         """
         request = self._request(method, _path(path), query, body, headers)
         return await self._patiently(lambda: self._answer(request), repeat)
 
     async def check(self) -> None:
-        """Ask once whether the server is ready. Raises BackendUnavailableError."""
+        """Check once, without repetition, that the server is ready. Raises BackendUnavailableError if it is not."""
         await self._answer(self._request("GET", "/readyz"))
 
     @asynccontextmanager
     async def stream(self, *path: str, last: str | None) -> AsyncIterator[AsyncGenerator[Frame] | None]:
-        """Open a stream after the id ``last``: yields its frames until the connection ends, or None if there are no more
-        events."""
+        """Open a stream after the id ``last`` (None: from the start). Return a generator of its frames until the connection
+        ends, or None if the stream has no more events."""
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": _header(last)} if last is not None else {})}
         request = self._request("GET", _path(path), None, None, headers)
         request.extensions["timeout"] = {**request.extensions["timeout"], "read": MAX_SILENCE_SECONDS}
@@ -175,12 +179,13 @@ class Transport:
 
 
 def _path(segments: tuple[str, ...]) -> str:
-    """Join segments to a path; they are quoted, because an id may contain any printable text."""
+    """Join segments to a path. Each segment is quoted, because an id may contain any printable text."""
     return "/v1/" + "/".join(quote(check_id(segment, "id"), safe="") for segment in segments)
 
 
 def _header(event_id: str) -> str:
-    """Check that a header can carry the id; otherwise no server issued it."""
+    """Return the id as the value of a header. Return ``unknown`` for an id that a header cannot contain, because no server
+    issued it."""
     return event_id if event_id.isascii() and event_id.isprintable() else "unknown"
 
 
@@ -189,7 +194,7 @@ def _words(error: Exception) -> str:
 
 
 def _error(response: httpx.Response) -> RunyardError:
-    """Make the error for the refusal of a server, or of a proxy before it."""
+    """Return the error for a response of a server, or of a proxy before it, that is not a success."""
     try:
         found = json.loads(response.content)
     except ValueError:
@@ -216,7 +221,7 @@ def _error(response: httpx.Response) -> RunyardError:
 
 
 def _is_ours(problem: dict[str, Any]) -> bool:
-    """Tell runyard's problem documents from the JSON of proxies."""
+    """Return True if ``problem`` is a problem document of runyard, and not the JSON of a proxy."""
     known = problem.get("code") in BY_CODE or str(problem.get("type", "")).startswith(PROBLEM_PREFIX)
     return known and isinstance(problem.get("code"), str) and isinstance(problem.get("details") or {}, dict)
 
@@ -229,8 +234,8 @@ def _strange(response: httpx.Response) -> RunyardError:
 
 
 async def _frames(response: httpx.Response) -> AsyncGenerator[Frame]:
-    """Yield the frames of a stream until it ends or its connection breaks. Lines are split at newlines only, which JSON never
-    contains; other line separators may be part of a text."""
+    """Yield the frames of a stream until it ends or its connection is lost. Lines are split at newlines only, because encoded
+    JSON never contains a newline but may contain other line separators."""
     rest = b""
     try:
         async for chunk in response.aiter_bytes():

@@ -1,4 +1,4 @@
-"""Calls for which the HTTP API has no route; each raises CapabilityMissingError."""
+"""Calls for which the HTTP API has no route. Each of them raises CapabilityMissingError."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ CLIENT_CALLS: Final = {
 
 
 def only_direct(what: str) -> CapabilityMissingError:
-    """Make the error for ``what``."""
+    """Return the error for the capability ``what``, such as the name of a call or of a parameter."""
     return CapabilityMissingError(
         f"{what} needs a direct connection, such as postgresql://…; the HTTP API does not have it", capability=what
     )
 
 
 class DirectOnly:
-    """A part of a backend. A method that it does not define raises CapabilityMissingError, which names the client's call."""
+    """The base of a store over HTTP. ``part``: the store's name in the backend. A method that a store does not define raises
+    CapabilityMissingError with the name of the client's call."""
 
     def __init__(self, part: str) -> None:
         self._part = part

@@ -1,4 +1,4 @@
-"""Usage of the key's tenant, over HTTP."""
+"""Usage of the API key's tenant, over HTTP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class HttpUsageStore(DirectOnly):
         self._transport = transport
 
     async def report(self, since: date | None = None, until: date | None = None, *, agent: str | None = None) -> UsageReport:
-        """Report the usage of the runs that ended on these days."""
+        """Return the usage of the runs that ended from the day ``since`` to the day ``until``, both included. By default they
+        are the last 30 days. ``agent``: count runs of this agent only."""
         query = {"since": _text(since), "until": _text(until), "agent": agent}
         return read(UsageReport, (await self._transport.ask("GET", "usage", query=query)).data)
 

@@ -1,8 +1,8 @@
 """The memory backend: the executable specification of the stores, and a backend for tests in one process.
 
-Forks and branches copy the messages that they see. The store remembers nothing about cuts, so the rules can be read off the
-code. No method awaits between reading and writing, so each is atomic. ``memory://`` opens a new database; ``memory://name``
-opens one that all connections of the process with that name share.
+Forks and branches copy the messages that they see. The store keeps no cuts, which makes the rules easy to read in the code.
+Each method is atomic, because no method awaits between reading and writing. ``memory://`` opens a new database.
+``memory://name`` opens a database that all connections of the process with that name share.
 """
 
 from __future__ import annotations
@@ -50,9 +50,8 @@ __all__ = ["MemoryBackend", "MemoryWorld", "connect"]
 class MemoryWorld:
     """The state that the connections to one database share.
 
-    ``now``: the clock, which a test may control. ``page_bytes``: maximal size of a page of a list; a page has at least one
-    entry.
-    ``events`` and ``scheduler``: those of another backend; by default both are in memory.
+    ``now``: the clock, which a test may control. ``page_bytes``: maximal bytes of a page of a list; a larger entry is a page of
+    its own. ``events`` and ``scheduler``: the event log and the scheduler; by default both are in memory.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class MemoryWorld:
 
 
 class MemoryBackend:
-    """One tenant's connection to a world."""
+    """One tenant's backend on the state of a database in memory."""
 
     def __init__(self, world: MemoryWorld, tenant: str) -> None:
         self.tenant = tenant
@@ -89,21 +88,21 @@ class MemoryBackend:
         self.streams: Streams = DirectStreams(self)
 
     def for_tenant(self, tenant: str) -> Backend:
-        """Return a backend on the same world, bound to another tenant."""
+        """Return a backend on the same database, bound to another tenant."""
         return MemoryBackend(self.world, tenant)
 
     async def check(self) -> None:
-        """Do nothing: memory is always reachable."""
+        """Do nothing, because memory is always reachable."""
 
     async def notifications(self) -> AsyncGenerator[Effects]:
-        """Yield once at the start, and then the effects of each call that returns no effects to its caller."""
+        """Yield empty effects at the start. Then yield the effects of each call that does not return them to its caller."""
         with self.world.db.listen() as told:
             yield Effects()
             while True:
                 yield await told.get()
 
     async def close(self) -> None:
-        """Do nothing: the world lives as long as it is referenced."""
+        """Do nothing. The database exists as long as an object refers to it."""
 
 
 _worlds: WeakValueDictionary[str, MemoryWorld] = WeakValueDictionary()
@@ -120,18 +119,18 @@ async def connect(
 ) -> Backend:
     """Connect to ``memory://`` (a new database) or ``memory://name`` (a database shared in this process).
 
-    ``now`` is the clock of a new database, and ``page_bytes`` the maximal size of a page of a list, which has at least one
-    entry. ``world`` joins an existing database.
-    ``redis``: the URL of the server that schedules the runs of a new database and stores their events, ``fakeredis://`` for one
-    inside this process. By default both are in memory. Close a backend that has such a server.
+    ``tenant``: the tenant of the backend. ``now``: the clock of a new database. ``page_bytes``: maximal bytes of a page of a
+    list; a larger entry is a page of its own. ``world``: an existing database to connect to. ``redis``: the URL of a Redis
+    server that schedules the runs of a new database and stores their events; ``fakeredis://`` is a server inside this process.
+    By default, the scheduler and the events are in memory. Close a backend with ``redis`` to close its connections.
 
-    Raises InvalidInputError if ``redis`` is given for an existing database; ExtraMissingError if it is ``fakeredis://`` and
-    fakeredis is not installed.
+    Raises InvalidInputError if ``redis`` is given for a shared or existing database. Raises ExtraMissingError if ``redis`` is
+    ``fakeredis://`` and fakeredis is not installed.
     """
     if redis is not None:
         if world is not None or urlsplit(url).netloc:
             raise InvalidInputError("a shared memory database has a scheduler; give redis with memory:// only", field="redis")
-        from .on_redis import MemoryOnRedis  # the driver takes time to import, and few use it here
+        from .on_redis import MemoryOnRedis  # imported here because importing the driver takes time
 
         return MemoryOnRedis(redis, tenant, now or wall_clock, page_bytes)
     if world is None:

@@ -26,7 +26,8 @@ class MemoryCheckpointer:
         self._threads = MemoryThreadStore(db, tenant)
 
     async def load(self, thread_id: str) -> CheckpointData | None:
-        """Load the visible messages of the head's path, and those of runs that no worker holds: external or unclaimed runs."""
+        """Return the thread's data: the visible messages of the head's path, and the messages of live external runs and of runs
+        that were never claimed. Return None if the thread does not exist."""
         thread = self.db.find(self.tenant, thread_id)
         if thread is None:
             return None
@@ -35,7 +36,7 @@ class MemoryCheckpointer:
         return CheckpointData(messages, copied(thread.thread.extra), thread.thread.parent_thread_id)
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store messages, each under its own run id and each message id once; store all or none."""
+        """Store all ``messages`` or none, each under its own run id. A message whose id is stored already is skipped."""
         check_id(thread_id, "thread_id")
         messages = check_messages(messages)
         limits.check_size(self.db, messages)
@@ -57,14 +58,14 @@ class MemoryCheckpointer:
                 self.db.note(thread, "message.stored")
 
     async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
-        """Merge ``extra`` into the thread's extra, at the top level."""
+        """Merge ``extra`` into the thread's extra. A key of ``extra`` replaces the whole value of that key."""
         extra = check_json(extra, "extra")
         thread = self.db.ensure(self.tenant, thread_id)
         thread.thread.extra = merged(thread.thread.extra, extra)
         thread.thread.updated_at = self.db.now()
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
-        """Set or clear the thread's own pending request."""
+        """Set the thread's own pending request. ``request``: None to clear it."""
         if request is not None:
             check_requests(request)
         thread = self.db.ensure(self.tenant, thread_id)
@@ -87,7 +88,7 @@ class MemoryCheckpointer:
         return pending[1] if pending else None
 
     async def load_pending(self, thread_id: str) -> tuple[HitlRequest, str | None] | None:
-        """Return the newest pending request of the thread with its run id."""
+        """Return the newest pending request of the thread with its run id, or None."""
         thread = self.db.find(self.tenant, thread_id)
         pending: list[RequestState] = hitl_answers.pending_of(self.db, thread) if thread else []
         if not pending:
@@ -96,7 +97,7 @@ class MemoryCheckpointer:
         return request.model_copy(deep=True), request.run_id
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
-        """Store requests of an external run; a request whose id is known stays unchanged."""
+        """Store requests of an external run. A stored request with the same id stays unchanged."""
         check_requests(*requests)
         thread = self.db.ensure(self.tenant, thread_id)
         for request in requests:
@@ -105,7 +106,7 @@ class MemoryCheckpointer:
     async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:
         """Return the pending and answered requests of the run or of the thread, the oldest first."""
         thread = self.db.find(self.tenant, thread_id)
-        if thread is not None:  # a reconciler, which would do it otherwise, may not exist
+        if thread is not None:  # a program without workers has no reconciler to fire deadlines
             self.db.tell(hitl_answers.fire_deadlines(self.db, thread))
         found = [state.request for state in self.db.requests_of(thread) if not state.closed] if thread else []
         return [
@@ -123,7 +124,7 @@ class MemoryCheckpointer:
         response_id: str | None = None,
         answered_by: str | None = None,
     ) -> Responded:
-        """Apply an answer to a request once (H3, H4)."""
+        """Answer a request. A repetition has no effect (H3, H4)."""
         responded = await MemoryRunStore(self.db, self.tenant).respond(
             answer, thread_id=thread_id, request_id=request_id, response_id=response_id, answered_by=answered_by
         )
@@ -131,7 +132,7 @@ class MemoryCheckpointer:
         return responded
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human; ``reason`` becomes the text of its open results (H8)."""
+        """Cancel the run that waits for a human. ``reason``: the text of the results of its open tool calls (H8)."""
         done = await MemoryRunStore(self.db, self.tenant).abort_pending(thread_id, reason, run_id=run_id)
         self.db.tell(done.effects)
         return done
@@ -193,8 +194,8 @@ class MemoryCheckpointer:
 
 
 def _loads(thread: ThreadState, entry: Entry) -> bool:
-    """Tell whether ``load`` returns the message: it has no run, or its run completed, is a live external one, or was not
-    claimed."""
+    """Return True if ``load`` returns the message. Its run must be completed, never claimed, or external and live; a message
+    without a run is always returned."""
     run = thread.runs.get(entry.run_id or "")
     if run is None or run.branch is None:
         return True
@@ -208,7 +209,8 @@ def _taken(run: RunState) -> RunAlreadyClaimedError | RunAlreadyCompletedError:
 
 
 def _check_writable(thread: ThreadState, run_id: str | None) -> None:
-    """Raise unless the run can be written to: no run, an unclaimed run, or a running external run."""
+    """Raise RunAlreadyClaimedError or RunAlreadyCompletedError if a checkpointer must not write messages of the run. It may
+    write messages without a run, of a run that was never claimed, and of a live external run."""
     if run_id is None:
         return
     lanes.check_id_free(thread, run_id)
@@ -218,7 +220,7 @@ def _check_writable(thread: ThreadState, run_id: str | None) -> None:
 
 
 def _branch_of(thread: ThreadState, run_id: str | None) -> Branch:
-    """Return the branch of the run's earlier messages, or else the head."""
+    """Return the branch of the run's earlier messages. Without earlier messages, return the head."""
     if run_id is None:
         return thread.head
     run = thread.runs.get(run_id)

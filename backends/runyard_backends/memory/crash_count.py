@@ -1,4 +1,4 @@
-"""How often a run has crashed without progress, and the end of a run that crashes too often."""
+"""The number of crashes of a run without progress, and the end of a run that crashes too often."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .state import Database, RunState, ThreadState
 
 
 def count(run: RunState, *, crashed: bool = False) -> int:
-    """Count the crashes without progress. A crash while the attempt waited to run alone does not count."""
+    """Return the number of crashes without progress. ``crashed``: True if the current attempt crashed. Its crash does not count
+    while it waits to run alone."""
     if run.progress:
         return int(crashed)
     waited = run.run.crash_count == MAX_CRASHES - 1 and not run.isolated
@@ -20,7 +21,8 @@ def count(run: RunState, *, crashed: bool = False) -> int:
 
 
 def end(db: Database, thread: ThreadState, run: RunState, crashes: int, how: str) -> Effects | None:
-    """End a run that was cancelled or has crashed too often; return None if it goes on. ``how``: how it crashed."""
+    """End a run that was cancelled or has crashed MAX_CRASHES times, and return the effects. Return None if the run continues.
+    ``crashes``: the result of :func:`count`. ``how``: the description of the last crash, for the run's error."""
     if run.run.cancel_requested_at is not None:
         run.run.crash_count = crashes
         return lanes.end_outside(db, thread, run, RunStatus.CANCELLED)

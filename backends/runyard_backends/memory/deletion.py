@@ -1,4 +1,4 @@
-"""The memory store's deletion of one run's content."""
+"""Deletion of one run's content in the memory store."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .state import Database, Entry, RunState, ThreadState
 
 
 def delete_run(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Delete the run's content. Raises RunInUseError. ``run.request`` stays, because the digest of a repeated request is
-    compared with it."""
+    """Delete the run's content. ``run.request`` stays, because a repeated request is compared with it. Raises RunInUseError if
+    the run is live, has completed, or another run may still need one of its messages."""
     details = {"thread_id": thread.id, "run_id": run.id, "status": str(run.run.status)}
     if run.live:
         raise RunInUseError(f"run {run.id!r} of thread {thread.id!r} is {run.run.status}; cancel it first", **details)
@@ -42,7 +42,8 @@ def _empty(run: Run) -> None:
 
 
 def _goes_on_from(thread: ThreadState, doomed: Collection[Entry]) -> str | None:
-    """Return a run that may still need one of the messages, or None."""
+    """Return the id of a run that may still need one of the messages ``doomed``, or None. Such a run continues after one of
+    them, or is a live fork with a cut at one of them."""
     ids, numbers = {entry.id for entry in doomed}, {entry.seq for entry in doomed}
     for run in thread.runs.values():
         continues = run.branch is None and run.run.status != "cancelled" and run.run.parent_id in ids

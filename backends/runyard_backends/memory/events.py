@@ -1,4 +1,4 @@
-"""Event streams of runs, in one process."""
+"""Event streams of runs in the memory of one process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from runyard.ports.refs import RunRef
 
 
 def place(event_id: str | None) -> tuple[int, int]:
-    """Parse ``"<fence>-<n>"`` into numbers. An id that runyard never issued sorts before all others."""
+    """Parse an event id ``"<fence>-<n>"`` into numbers. Return (0, 0), which sorts before every id, for any other text."""
     fence, _, n = (event_id or "").partition("-")
     return (int(fence), int(n)) if fence.isdecimal() and n.isdecimal() else (0, 0)
 
 
 class MemoryEventLog:
-    """Unbounded lists of events. Drops an event whose id is not greater than the last one, so that a superseded attempt cannot
-    publish."""
+    """Implements :class:`runyard.ports.scheduling.EventLog` with unbounded lists of events. An event whose id is not above the
+    last id of its run is dropped, so that a superseded attempt cannot publish."""
 
     def __init__(self) -> None:
         self._streams: dict[RunRef, list[Event]] = {}
@@ -40,14 +40,15 @@ class MemoryEventLog:
             await self.append(ref.thread_key, events)
 
     async def read(self, ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]:
-        """Return all events; ``page`` is ignored, because the events are in memory anyway."""
+        """Return all events after the id ``after`` (None: from the start). ``page`` has no effect, because the events are in
+        memory already."""
         return [e for e in self._streams.get(ref, []) if after is None or place(e.id) > place(after)]
 
     async def holds(self, ref: RunRef, event_id: str) -> bool:
         return any(event.id == event_id for event in self._streams.get(ref, []))
 
     async def begins(self, thread_key: int) -> AsyncIterator[bool]:
-        """Yield at once, and whenever an event numbered 1 is added to a run of the thread."""
+        """Yield True at once, and again whenever an event numbered 1 is added to a run of the thread."""
         seen = -1
         while True:
             async with self._changed:
@@ -59,8 +60,8 @@ class MemoryEventLog:
     async def follow(
         self, ref: RunRef, after: str | None = None, *, silence: float | None = None
     ) -> AsyncGenerator[Event | None]:
-        """Yield the events after ``after``, up to one that ends the stream; yield None each time ``silence`` seconds passed
-        without an event."""
+        """Yield the events after the id ``after`` (None: from the start), up to an event of STREAM_ENDS. Yield None each time
+        ``silence`` seconds passed without an event."""
         while True:
             events: list[Event] = []
             with suppress(TimeoutError):

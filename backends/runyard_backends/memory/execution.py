@@ -1,4 +1,4 @@
-"""One attempt of a run: claim, append, complete, suspend, fail, release. Functions over the state, none of which awaits."""
+"""The verbs of one attempt of a run: claim, append, complete, suspend, fail, release. No function awaits."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .state import Branch, Database, Entry, RunState, ThreadState, copy_run, job
 from .values import check_json, check_messages, copied, merged
 
 INPUT_EVENT = 2
-"""Number of the attempt's first event, ``run.started`` or its like. The event of the input has the next number."""
+"""Number of the event of the run's input. Number 1 is the attempt's first event, such as ``run.started``."""
 
 
 def claim(db: Database, worker_id: str, ref: RunRef) -> Claim:
-    """Try to start an attempt of one run, and return the outcome."""
+    """Start an attempt of one run if the run may start. Return the outcome."""
     thread = db.by_key(ref.thread_key)
     if thread is None:
         return Claim(ref, "unknown")
@@ -63,7 +63,8 @@ def _claim(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref
 
 
 def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref: RunRef) -> Claim:
-    """Continue a run whose worker died, or whose own worker lost its task. Only a dead worker counts as a crash."""
+    """Start another attempt of a running run. Its worker must be dead, or be ``worker_id`` itself, whose task was lost. The
+    death of a worker counts as a crash, and a lost task does not."""
     if run.external:
         return Claim(ref, "busy")
     worker = db.workers.get(run.run.worker_id or "")
@@ -77,8 +78,8 @@ def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str,
 
 
 def serves(worker: WorkerInfo, agent: str | None) -> bool:
-    """Tell whether the worker serves the agent. Every worker has an agent named ``default``; a worker that lists no agents
-    serves all."""
+    """Return True if the worker serves the agent. Every worker has an agent named ``default``. A worker that lists no agents
+    serves all agents."""
     return not worker.agents or agent in (None, DEFAULT_AGENT, *worker.agents)
 
 
@@ -126,7 +127,7 @@ def _start(
 
 
 def _first_claim(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Choose the run's branch, freeze the messages that the run sees, and insert its input."""
+    """Choose the run's branch, fix the messages that the run sees, and store its input."""
     run.branch = _branch_for(db, thread, run)
     freeze(thread, run)
     _gather(thread, run, run.branch)
@@ -135,8 +136,8 @@ def _first_claim(db: Database, thread: ThreadState, run: RunState) -> None:
 
 
 def _gather(thread: ThreadState, run: RunState, branch: Branch) -> None:
-    """Move messages that were stored before the run was claimed to the run's branch. No reader has seen them on their old
-    branch."""
+    """Move the messages of the run that were stored before its claim to the run's branch. No reader has seen these messages on
+    their old branch."""
     for other in thread.branches:
         early = [entry for entry in other.own if entry.run_id == run.id]
         if not early or other is branch:
@@ -160,8 +161,8 @@ def _branch_for(db: Database, thread: ThreadState, run: RunState) -> Branch:
 
 
 def branch_at(db: Database, thread: ThreadState, parent_id: str, lane: str) -> Branch:
-    """Return the branch of ``lane`` that ends at the message, or open one there. In the main lane the branch becomes the
-    head."""
+    """Return the branch of ``lane`` that ends at the message ``parent_id``. If there is none, open one there. In the main lane,
+    the branch becomes the head."""
     branch = tree.branch_ending_at(thread, parent_id)
     if branch is None or branch.lane != lane:
         branch = open_branch(db, thread, tree.cut_at(thread, *tree.find(thread, message_id=parent_id)), lane)
@@ -184,7 +185,8 @@ def freeze(thread: ThreadState, run: RunState) -> None:
 
 
 def holder(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
-    """Return thread and run of an attempt that still holds the run. Raises StaleFenceError otherwise (I2)."""
+    """Return the thread and the run of an attempt. Raises StaleFenceError if the attempt does not hold the run any more
+    (I2)."""
     thread, run = reader(db, attempt)
     if run.run.status is not RunStatus.RUNNING:
         raise StaleFenceError(f"run {run.id!r} is {run.run.status}; this attempt is over", run_id=run.id, fence=attempt.fence)
@@ -192,7 +194,8 @@ def holder(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
 
 
 def reader(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
-    """Return thread and run of an attempt. Raises StaleFenceError if another attempt has taken the run."""
+    """Return the thread and the run of an attempt, which may be over. Raises StaleFenceError if another attempt has claimed the
+    run."""
     thread, run = _found(db, attempt)
     if run.run.fence != attempt.fence:
         raise StaleFenceError(
@@ -209,7 +212,8 @@ def _found(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
 
 
 def writer(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
-    """Return thread and run like :func:`holder`. Also raises CancelRequestedError if a cancel was requested (I8)."""
+    """Return the thread and the run like :func:`holder`. Raises CancelRequestedError if a cancel of the run was requested
+    (I8)."""
     thread, run = holder(db, attempt)
     if run.run.cancel_requested_at is not None:
         raise CancelRequestedError(f"run {run.id!r} was asked to cancel", run_id=run.id)
@@ -217,8 +221,8 @@ def writer(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
 
 
 def append(db: Database, thread: ThreadState, run: RunState, messages: Sequence[Message], first_event: int) -> list[Entry]:
-    """Store messages of the run. Skip a message whose id the run holds already: its call is a repetition after a lost
-    answer."""
+    """Store messages of the run and return their entries. ``first_event``: the number of the event of the first message. Skip a
+    message whose id the run has already, because its call is a repetition after a lost reply."""
     if not messages:
         return []
     limits.check_size(db, messages)
@@ -234,7 +238,7 @@ def append(db: Database, thread: ThreadState, run: RunState, messages: Sequence[
 
 
 def _say(db: Database, thread: ThreadState, run: RunState, message: Message, event: int) -> Entry:
-    """Store a message after the run's last message, unless the run holds it already."""
+    """Store a message after the run's last message. If the run has the message already, return its entry."""
     if (known := tree.holder_of(thread, message.id)) is not None:
         return known
     assert run.branch is not None
@@ -244,8 +248,8 @@ def _say(db: Database, thread: ThreadState, run: RunState, message: Message, eve
 
 
 def finish(db: Database, write: Write, status: RunStatus, error: ErrorInfo | None = None) -> Ended:
-    """Complete or fail the run: store the last write and the end in one step. A requested cancel has precedence, then an
-    incomplete tool cycle."""
+    """Complete or fail the run, as ``status`` says. Store the last write and the end in one step. If a cancel was requested,
+    cancel the run instead. If a tool cycle of the run is open, fail the run instead of completing it."""
     if repeated := _repeated(db, write.attempt):
         return repeated
     thread, run = holder(db, write.attempt)
@@ -270,7 +274,7 @@ def _ended(
 
 
 def _repeated(db: Database, attempt: AttemptToken) -> Ended | None:
-    """Return the end of an attempt that is over already: the call is a repetition after a lost answer."""
+    """Return the end of an attempt that is over already, else None. Such a call is a repetition after a lost reply."""
     _, run = _found(db, attempt)
     if run.run.fence != attempt.fence or run.run.status is RunStatus.RUNNING:
         return None
@@ -282,7 +286,7 @@ def cancelled(db: Database, thread: ThreadState, run: RunState, n: int) -> Ended
 
 
 def _checked(write: Write) -> Write:
-    """Return the write with a copy of its extra. Raises InvalidInputError before any part of the write is stored."""
+    """Return the write with a copy of its extra. Raises InvalidInputError if a part of the write is invalid."""
     check_value(write.result, "result")
     if write.usage is not None:
         check_usage(write.usage)
@@ -302,7 +306,8 @@ def _apply(db: Database, thread: ThreadState, run: RunState, write: Write) -> in
 
 
 def suspend(db: Database, write: Write, requests: Sequence[HitlRequest]) -> Ended:
-    """Suspend the run until it gets an answer; queue it at once if the answer is already there."""
+    """Suspend the run until one of ``requests`` is answered. If one is answered already, the run stays RUNNING and
+    continues."""
     if repeated := _repeated(db, write.attempt):
         return repeated
     thread, run = holder(db, write.attempt)
@@ -311,7 +316,7 @@ def suspend(db: Database, write: Write, requests: Sequence[HitlRequest]) -> Ende
     write = _checked(write)
     check_requests(*requests)
     event = f"{run.run.fence}-{write.first_event + len(write.messages) + len(requests)}"
-    if run.run.event_id != event:  # otherwise the call is a repetition after a lost answer
+    if run.run.event_id != event:  # an equal id shows a repetition after a lost reply
         _apply(db, thread, run, write)
     n = write.first_event + len(write.messages)
     states = []
@@ -329,13 +334,15 @@ def suspend(db: Database, write: Write, requests: Sequence[HitlRequest]) -> Ende
 
 
 def isolate(db: Database, attempt: AttemptToken) -> None:
-    """Record that the attempt runs alone, so that a crash from here on is caused by this run."""
+    """Record that the attempt runs alone in its process. Later crashes of the attempt count, because no other run can have
+    caused them."""
     holder(db, attempt)[1].isolated = True
 
 
 def bury(db: Database, attempt: AttemptToken, how: str) -> Ended:
-    """End a run whose process died while the run was alone in it. The run is dead, unless it had made progress or had not
-    begun."""
+    """Handle the death of a process in which the run was executed alone. Count the crash and queue the run again. If it has
+    crashed MAX_CRASHES times without progress, end it as dead. If a cancel was requested, end it as cancelled. ``how``: the
+    description of the crash, for the run's error."""
     if repeated := _repeated(db, attempt):
         return repeated
     thread, run = holder(db, attempt)
@@ -356,8 +363,9 @@ def release(
     first_event: int | None,
     until_fewer: int | None = None,
 ) -> Ended:
-    """Release the run to the queue; with an error the release counts as a retry. ``until_fewer``: a job waits until fewer of
-    its runs are live."""
+    """Release the run and queue it again. ``delay``: seconds until it is due. ``error``: the error to retry after; None if the
+    release is no retry. ``first_event``: the number of the attempt's next event, or None. ``until_fewer``: a job waits until
+    fewer runs that it started are live."""
     if repeated := _repeated(db, attempt):
         return repeated
     thread, run = holder(db, attempt)
@@ -377,7 +385,7 @@ def release(
 
 
 def _again(db: Database, thread: ThreadState, run: RunState) -> Effects:
-    """Return the effects of queuing the run again; other runs may use its permits meanwhile."""
+    """Return the effects of queuing the run again. They offer its permits to other runs."""
     effects = Effects(jobs=[] if lanes.parked(db, thread, run) else [job(thread, run, db.now())])
     effects += limits.offers(db, limits.permits_of(db, thread, run.run))
     return effects

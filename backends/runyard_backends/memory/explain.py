@@ -1,4 +1,4 @@
-"""Why a run does not run (R12), and the events that its stored state proves."""
+"""Explain why a run does not run (R12), and make the events that its stored state proves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Proof: TypeAlias = Entry | RequestState | Event
 
 
 def explain(db: Database, thread: ThreadState, run: RunState) -> str:
-    """Describe the run's situation in one sentence."""
+    """Return one sentence that says why the run runs or waits, or how it ended."""
     r = run.run
     if r.status is RunStatus.RUNNING:
         if run.external:
@@ -68,7 +68,7 @@ def _queued(db: Database, thread: ThreadState, run: RunState) -> str:
 
 
 def _no_worker(db: Database, run: RunState) -> str | None:
-    """Return a sentence if no worker could take the run, or else None."""
+    """Return a sentence if no live worker serves the run, else None."""
     r = run.run
     serving = [w for w in db.workers.values() if w.dead_at is None and not w.draining and r.queue in w.queues]
     if not serving:
@@ -85,7 +85,7 @@ def _paused(db: Database, queue: str) -> str:
 
 
 def _versions(db: Database, run: RunState) -> str:
-    """Return an addition to the sentence if no live worker runs the run's version, or else an empty text."""
+    """Return an addition to the sentence if no live worker has the version that accepted the run, else an empty text."""
     accepted = run.run.app_version
     workers = {w.app_version for w in db.workers.values() if w.dead_at is None and w.app_version}
     if not accepted or not workers or accepted in workers:
@@ -94,13 +94,14 @@ def _versions(db: Database, run: RunState) -> str:
 
 
 def events(db: Database, thread: ThreadState, run: RunState, after: str | None, limit: int) -> list[Event]:
-    """Return events for messages, requests and the end, and ``run.queued`` until an attempt begins: as many as a reader may
-    hold, in the order of their ids."""
+    """Return the events that the run's stored state proves, in the order of their ids, after the id ``after`` (None: from the
+    start). They are the events of its messages, of its HITL requests and of its end, and ``run.queued`` until an attempt
+    begins. ``limit``: the maximum number of events. EVENT_BYTES_PER_READ limits their size."""
     asked = [s for s in db.requests_of(thread) if s.request.run_id == run.id and s.event_id]
     found: list[tuple[str | None, Proof]] = [(e.event_id, e) for e in run.own() if e.event_id]
     found += [(s.event_id, s) for s in asked]
     found += [(e.id, e) for e in (_end(thread, run, asked), queued(thread, run)) if e]
-    places = {place(each[0]): each for each in found}  # of two events with one number, the later kind is used
+    places = {place(each[0]): each for each in found}  # of two events with one number, the last in `found` is used
     following = [places[at] for at in sorted(places) if after is None or at > place(after)]
     part = within(following[:limit], lambda each: _bytes(each[1]), EVENT_BYTES_PER_READ)
     return [_event(thread, run, event_id, proof) for event_id, proof in part]

@@ -1,4 +1,4 @@
-"""The memory store's feed of committed events, in order."""
+"""The feed in memory: entries in the order of their commits."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class MemoryFeed:
         self.db, self.tenant = db, tenant
 
     async def read(self, page: PageRequest = FIRST_PAGE) -> Page[FeedEntry]:
-        """Return the next ``limit`` entries."""
+        """Return up to ``page.limit`` entries after ``page.cursor`` (None: from the start)."""
         seen = 0
         if (cursor := page.cursor) is not None:
             [seen] = cursors.numbers(cursor, 1, below=2**63)
             if seen > self.db.numbers:
                 raise InvalidCursorError("the cursor is ahead of this database; it was issued by another one", field="cursor")
             if seen < self.db.pruned.get(self.tenant, 0):
-                raise CursorExpiredError("entries after this cursor were kept for their time and are gone", cursor=cursor)
+                raise CursorExpiredError("entries after this cursor were pruned; read the feed without a cursor", cursor=cursor)
         found = [note for note in self.db.notes if note.tenant == self.tenant and note.number > seen][: page.limit]
         return Page([_entry(note) for note in found], cursors.encode([found[-1].number if found else self.db.numbers]))
 

@@ -1,4 +1,4 @@
-"""Answers to HITL requests, and the effects of their deadlines."""
+"""Answers to HITL requests, and their deadlines."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from .values import check_json
 
 
 def pending_of(db: Database, thread: ThreadState) -> list[RequestState]:
+    """Return the pending requests of the thread, the oldest first."""
     return sorted((r for r in db.requests_of(thread) if r.pending), key=_order)
 
 
@@ -38,7 +39,8 @@ def _order(request: RequestState) -> tuple[Any, str]:
 
 
 def add(db: Database, thread: ThreadState, request: HitlRequest, run_id: str | None, event: str | None = None) -> RequestState:
-    """Store a request; a request whose id is known stays unchanged."""
+    """Store a request and return it. A stored request with the same id stays unchanged. ``event``: the id of its event; None
+    for a request of a checkpointer."""
     key = (thread.tenant, request.request_id)
     if key not in db.requests:
         run = thread.runs.get(run_id or "")
@@ -55,7 +57,8 @@ def add(db: Database, thread: ThreadState, request: HitlRequest, run_id: str | N
 def record(
     db: Database, thread: ThreadState, state: RequestState, answer: Any, by: str | None, response_id: str | None
 ) -> Effects:
-    """Store the answer; the run that waits for it becomes the next one of its lane."""
+    """Store the answer. Queue the suspended run of the request, which is still the head of its lane. ``by``: the author of the
+    answer."""
     request = state.request
     request.answer, request.answered_at, request.answered_by, request.response_id = (
         check_json(answer, "answer"),
@@ -71,8 +74,8 @@ def record(
 
 
 def overdue(db: Database, thread: ThreadState) -> list[RequestState]:
-    """Return the overdue requests whose default can be applied now. A queued or running run cannot fail before it is suspended
-    again."""
+    """Return the overdue requests whose default can be applied. The default that fails the run waits while the run is queued or
+    running."""
     return [
         state
         for state in pending_of(db, thread)
@@ -88,7 +91,8 @@ def _applies(thread: ThreadState, request: HitlRequest) -> bool:
 
 
 def fire_deadlines(db: Database, thread: ThreadState) -> Effects:
-    """Apply the default of each overdue request: store its answer, or else fail the suspended run."""
+    """Apply the default of each overdue request. The default is an answer to store, or the failure of the run. Close an overdue
+    request without a run."""
     effects = Effects()
     for state in overdue(db, thread):
         request = state.request
@@ -106,7 +110,12 @@ def fire_deadlines(db: Database, thread: ThreadState) -> Effects:
 
 
 def choose(db: Database, thread: ThreadState, request_id: str | None, response_id: str | None) -> RequestState:
-    """Return the request to which an answer belongs."""
+    """Return the request that an answer is for. A request that has ``response_id`` already comes first. Else it is the request
+    ``request_id``, or without it the only pending request.
+
+    Raises HitlAmbiguousError if several requests are pending and none is named, HitlNoPendingRequestError if none is pending,
+    and HitlStaleAnswerError if the named request takes no answer.
+    """
     pending = pending_of(db, thread)
     if response_id is not None:
         for state in db.requests_of(thread):
@@ -145,7 +154,8 @@ def respond(
     by: str | None,
     on_behalf_of: str | None = None,
 ) -> Responded:
-    """Apply an answer once (I6)."""
+    """Store an answer once (I6). Return an equal answer that was stored before. Raises HitlAlreadyAnsweredError if another
+    answer was stored before."""
     check_value(answer, "answer")
     request = state.request
     if not state.pending:

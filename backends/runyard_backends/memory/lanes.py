@@ -1,4 +1,4 @@
-"""Admission to lanes, and the ends of runs. No function awaits, so every operation is atomic."""
+"""Admission of runs to lanes, and the ends of runs. Every operation is atomic, because no function awaits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENDS: dict[RunStatus, FeedType] = {
 
 
 def new_run(db: Database, thread: ThreadState, request: AcceptRequest, parent_id: str | None) -> RunState:
-    """Make the run of ``request``, which has no place in a lane yet."""
+    """Make the run of ``request``, without a place in a lane."""
     now = db.now()
     run = Run(
         thread_id=thread.id,
@@ -66,8 +66,8 @@ def lane_for(thread: ThreadState, run: Run) -> str:
 
 
 def check_id_free(thread: ThreadState, run_id: str) -> None:
-    """Raise if the fork inherited the run id. An inherited run counts as completed; the id of the run inside which the cut was
-    made is taken."""
+    """Raise if a run that the fork inherited has the id. Raises RunAlreadyCompletedError for a completed run, and
+    RunAlreadyClaimedError for the run inside which the cut was made."""
     if run := thread.root.ancestral.get(run_id):
         error = RunAlreadyClaimedError if run.completion is None else RunAlreadyCompletedError
         raise error(
@@ -78,7 +78,7 @@ def check_id_free(thread: ThreadState, run_id: str) -> None:
 
 
 def check_lane(thread: ThreadState, run: RunState) -> None:
-    """Raise ThreadBusyError if the strategy is ``reject`` and the lane is busy."""
+    """Raise ThreadBusyError if the run's ``multitask_strategy`` is ``reject`` and its lane has a live run."""
     lane = lane_for(thread, run.run)
     if run.run.options.multitask_strategy == "reject" and (busy := thread.lane(lane)):
         raise busy_error(thread, busy[0])
@@ -104,62 +104,62 @@ def admit_run(db: Database, thread: ThreadState, run: RunState) -> Effects:
 
 
 def expired(db: Database, thread: ThreadState) -> list[RunState]:
-    """Return the admitted runs whose first attempt did not start in time, in order."""
+    """Return the admitted runs that were not started by their ``expires_at``, in the order of admission."""
     runs = [r for r in thread.runs.values() if r.lane_seq is not None and is_late(db, r)]
     return sorted(runs, key=lambda r: r.lane_seq or 0)
 
 
 def is_late(db: Database, run: RunState) -> bool:
-    """Tell whether the run should have started by now."""
+    """Return True if the run's first attempt has not started by its ``expires_at``."""
     r = run.run
     return r.status is RunStatus.QUEUED and r.attempt == 0 and r.expires_at is not None and r.expires_at <= db.now()
 
 
 def expire(db: Database, thread: ThreadState, run: RunState) -> Effects:
-    """End a run that did not start in time."""
+    """Fail a run that was not started by its ``expires_at``."""
     message = f"run {run.id} did not start in time"
     return end_outside(db, thread, run, RunStatus.FAILED, ErrorInfo(code=RunExpiredError.code, message=message))
 
 
 def may_start(thread: ThreadState, run: RunState) -> bool:
-    """Tell whether the run waits for nothing but a worker."""
+    """Return True if the run is queued, is the head of its lane, and waits for no other run."""
     if run.run.status is not RunStatus.QUEUED or run.lane_seq is None or waits_for(thread, run):
         return False
     return thread.lane(run.run.lane or "")[0] is run
 
 
 def waits_for(thread: ThreadState, run: RunState) -> RunState | None:
-    """Return the live run at whose end a fork job is to cut, or None."""
+    """Return the live run after which a fork job cuts, or None if the run is no such job or that run has ended."""
     cut = thread.runs.get(run.run.after_run_id or "")
     return cut if cut and cut.live else None
 
 
 def started_by(db: Database, thread: ThreadState, run: RunState) -> int:
-    """Count the live runs among those that the job started."""
+    """Return the number of live runs that the job ``run`` started."""
     job_of = RunRef(thread.key, run.id)
     return sum(r.job == job_of and r.live for t in db.threads.values() for r in t.runs.values())
 
 
 def parked(db: Database, thread: ThreadState, run: RunState) -> bool:
-    """Tell whether the job waits for runs that it started."""
+    """Return True if the job waits for runs that it started."""
     return run.until_fewer is not None and started_by(db, thread, run) >= run.until_fewer
 
 
 def offer_job(db: Database, run: RunState) -> Effects:
-    """Offer the job that started the ended run to the workers again, so that a claim checks whether it may continue."""
+    """Offer the job that started the ended ``run`` to the workers again. The claim then checks whether the job may continue."""
     thread = db.by_key(run.job.thread_key) if run.job else None
     waiting = thread.runs.get(run.job.run_id) if thread and run.job else None
     return Effects([job(thread, waiting, db.now())]) if thread and waiting and waiting.live else Effects()
 
 
 def due(db: Database, thread: ThreadState) -> list[RunState]:
-    """Return the runs that are due and not admitted yet, in order."""
+    """Return the runs that are due and not admitted, in the order in which to admit them."""
     runs = [r for r in thread.runs.values() if r.lane_seq is None and r.run.status is RunStatus.QUEUED]
     return sorted((r for r in runs if r.due_at <= db.now()), key=lambda r: (r.due_at, r.accept_no))
 
 
 def admit_thread(db: Database, thread: ThreadState) -> Effects:
-    """Admit the due runs in order, so that none overtakes another. A run that is refused now fails, because its caller has
+    """Admit the due runs of the thread in order. A run that is refused here fails, because its ``accept`` has already
     returned."""
     effects = Effects()
     for run in due(db, thread):
@@ -177,7 +177,7 @@ def admit_thread(db: Database, thread: ThreadState) -> Effects:
 
 
 def end_outside(db: Database, thread: ThreadState, run: RunState, status: RunStatus, error: ErrorInfo | None = None) -> Effects:
-    """End a run that no attempt holds. The event of the end gets a new fence: there is no attempt whose fence it could have."""
+    """End a run that no attempt holds. The event of the end gets a new fence, because no attempt can give it one."""
     event = f"{db.next_fence()}-1"
     effects = end_run(db, thread, run, status, event, error)
     data: JsonObject = {"error": error.model_dump(mode="json")} if error else {}
@@ -188,7 +188,8 @@ def end_outside(db: Database, thread: ThreadState, run: RunState, status: RunSta
 def end_run(
     db: Database, thread: ThreadState, run: RunState, status: RunStatus, event: str, error: ErrorInfo | None = None
 ) -> Effects:
-    """End the run in one step: repair, completion number, extra, status, requests, and the next run of the lane."""
+    """End the run in one step and return the effects: jobs for the next run of the lane and for other runs that may start.
+    ``event``: the id of the event of the end."""
     kept = (
         status is RunStatus.CANCELLED and run.keep and (bool(run.own()) or (run.words is not None and run.branch is not None))
     )
@@ -223,7 +224,7 @@ def end_run(
 
 
 def count(thread: ThreadState, run: RunState) -> None:
-    """Give the run its completion number, which makes its messages visible, and add its usage and extra to the thread."""
+    """Give the run its completion number. The number makes its messages visible. Add its usage and its extra to the thread."""
     assert run.branch is not None
     run.run.completion_seq = thread.next_completion
     thread.next_completion += 1
@@ -234,13 +235,13 @@ def count(thread: ThreadState, run: RunState) -> None:
 
 
 def cycles_closed(run: RunState) -> bool:
-    """Tell whether every tool call of the run is directly followed by its result (R5)."""
+    """Return True if every tool call of the run is directly followed by its result (R5)."""
     return closed((entry.message for entry in run.context), (entry.message for entry in run.own()))
 
 
 def repair(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Close the run's open tool calls with error results, so that every provider accepts the messages. An abort also adds a
-    last message (H8)."""
+    """Close the run's open tool calls with error results, because providers refuse messages with an open tool call. An abort
+    also adds a last message (H8)."""
     assert run.branch is not None
     messages = closing(open_tool_calls(e.message for e in run.own()), run.words or CANCELLED)
     for message in [*messages, *([farewell(run.words)] if run.words is not None else [])]:
@@ -249,7 +250,8 @@ def repair(db: Database, thread: ThreadState, run: RunState) -> None:
 
 
 def cancel_run(db: Database, thread: ThreadState, run: RunState, *, keep: bool) -> Effects:
-    """Cancel a live run: set a flag if a worker has it, or else end it. The first cancel decides about ``keep``."""
+    """Cancel a live run. If a worker executes it, only record the request. Otherwise end the run. ``keep``: True to keep its
+    messages in the context; the first cancel decides."""
     if run.run.cancel_requested_at is None:
         run.run.cancel_requested_at, run.keep, run.changed_at = db.now(), keep, db.now()
     if run.lane_seq is None:
@@ -260,7 +262,7 @@ def cancel_run(db: Database, thread: ThreadState, run: RunState, *, keep: bool) 
 
 
 def abort_run(db: Database, thread: ThreadState, run: RunState, words: str) -> Effects:
-    """Cancel a run that waits for a human; ``words`` replace the missing answers (H8)."""
+    """Cancel a run that waits for a human. ``words``: the text of the results of its open tool calls (H8)."""
     if run.run.cancel_requested_at is None:
         run.words = words
     for key, state in list(db.requests.items()):
@@ -270,4 +272,5 @@ def abort_run(db: Database, thread: ThreadState, run: RunState, words: str) -> E
 
 
 def live_runs(thread: ThreadState) -> list[RunState]:
+    """Return the live runs of the thread, without external runs."""
     return [r for r in thread.runs.values() if r.run.status in LIVE and not r.external]

@@ -1,4 +1,4 @@
-"""The memory store's limits: on waiting runs, on the size of a message, on running runs."""
+"""Limits in memory: on queued runs, on the size of a message, on running runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runyard.ports.scheduling import Effects
 from .state import Database, Permit, RunState, ThreadState, job
 
 RETRY_AFTER_SECONDS = 1
-"""Seconds."""
+"""Seconds after which a client may repeat a call that a limit on queued runs refused."""
 
 
 class MemoryLimitStore:
@@ -25,7 +25,7 @@ class MemoryLimitStore:
         self.db = db
 
     async def limits(self) -> list[Limit]:
-        """Return all limits that are set, by name; a limit without a subject comes first."""
+        """Return all limits that are set, in the order of their names. Of one name, the limit without a subject comes first."""
         found = [Limit(name=name, subject=subject, most=most) for (name, subject), most in self.db.limits.items()]
         return sorted(found, key=lambda limit: (limit.name, limit.subject is not None, limit.subject or ""))
 
@@ -36,17 +36,18 @@ class MemoryLimitStore:
         return self.db.limits.pop((name, subject), None) is not None
 
     async def review_limits(self) -> Effects:
-        """Offer the runs for which a permit is free."""
+        """Return the jobs of waiting runs for which a permit is free."""
         return offers(self.db, {run.permit for _, run in _runs(self.db) if run.permit is not None})
 
 
 def limit_of(db: Database, name: LimitName, subject: str | None = None) -> int | None:
-    """Return the value of the limit for ``subject``, or None."""
+    """Return the limit ``name`` of ``subject``, or else the limit ``name`` without a subject. Return None if neither is set."""
     return db.limits.get((name, subject), db.limits.get((name, None)))
 
 
 def check_size(db: Database, messages: Iterable[Message]) -> None:
-    """Raise MessageTooLargeError for a message over the limit, and InvalidInputError for other oversized parts."""
+    """Raise MessageTooLargeError if a message has more bytes than the limit, and InvalidInputError if a field of a message is
+    invalid or too large."""
     most = limit_of(db, "message_bytes")
     most = MESSAGE_BYTES if most is None else most
     size = 0
@@ -61,7 +62,8 @@ def check_size(db: Database, messages: Iterable[Message]) -> None:
 
 
 def check_room(db: Database, thread: ThreadState, run: RunState, lane: str) -> None:
-    """Raise QueueFullError if the run would exceed a limit. The limit of a lane also counts runs that are not due yet."""
+    """Raise QueueFullError if the run would exceed a limit on queued runs. The limit of a lane also counts runs that are not
+    admitted."""
     queued = [(t, r) for t, r in _runs(db) if r.run.status is RunStatus.QUEUED]
     ahead = [r for t, r in queued if t is thread and (r.lane_seq is None or r.run.lane == lane)]
     own_lane = run.run.kind == "prompt" and not run.run.options.parallel
@@ -78,14 +80,14 @@ def check_room(db: Database, thread: ThreadState, run: RunState, lane: str) -> N
 
 
 def permits_of(db: Database, thread: ThreadState, run: Run) -> list[Permit]:
-    """Return the permits that the run needs while it runs."""
+    """Return the permits that the run holds while it runs."""
     wanted: list[Permit] = [("running_per_agent", run.agent or DEFAULT_AGENT), ("running_per_tenant", thread.tenant)]
     return [permit for permit in wanted if limit_of(db, *permit) is not None]
 
 
 def missing_permit(db: Database, thread: ThreadState, run: RunState) -> Permit | None:
-    """Return the permit that the run must wait for, because none is free or the free ones go to earlier runs of the line; or
-    None."""
+    """Return a permit for which the run must wait, or None. It must wait if the permit's line has at least as many runs before
+    it as there are free permits."""
     for permit in permits_of(db, thread, run.run):
         line = [r for _, r in _line(db, permit)]
         before = line.index(run) if run in line else len(line)
@@ -95,7 +97,8 @@ def missing_permit(db: Database, thread: ThreadState, run: RunState) -> Permit |
 
 
 def wait_for(db: Database, thread: ThreadState, run: RunState, permit: Permit) -> Effects:
-    """Put the run into the line. A tenant that has no run there joins behind the other tenants."""
+    """Put the run into the line of ``permit``. If its tenant has no run in the line, the tenant joins behind the other
+    tenants."""
     left = run.permit
     if left == permit:
         return offers(db, [permit])
@@ -106,20 +109,21 @@ def wait_for(db: Database, thread: ThreadState, run: RunState, permit: Permit) -
 
 
 def take_turn(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Take the run out of the line because it gets its permit; its tenant goes behind the other tenants."""
+    """Take the run out of the line, because it gets its permit. Its tenant moves behind the other tenants."""
     if run.permit is not None:
         db.turns[run.permit, thread.tenant] = db.number()
         run.permit = None
 
 
 def leave_line(db: Database, run: RunState) -> Effects:
-    """Take a run out of the line that cannot be claimed for another reason, and offer the permits to the runs behind it."""
+    """Take the run out of the line, because it cannot be claimed for another reason. Offer the permit to the runs behind it."""
     left, run.permit = run.permit, None
     return offers(db, [left] if left else [])
 
 
 def offers(db: Database, permits: Iterable[Permit]) -> Effects:
-    """Offer the first runs of each line, as many as there are free permits. They stay in the line until they are claimed."""
+    """Return the jobs of the first runs of each permit's line, as many as there are free permits. The runs stay in the line
+    until a worker claims them."""
     effects = Effects()
     for permit in sorted(permits):
         effects.jobs += [job(t, r, db.now()) for t, r in _line(db, permit)[: _free(db, permit)]]
@@ -135,8 +139,9 @@ def _free(db: Database, permit: Permit) -> int:
 
 
 def _line(db: Database, permit: Permit) -> list[tuple[ThreadState, RunState]]:
-    """Return the line: the first run of each tenant, by turns, then the second of each, and so on. A tenant's own runs are
-    ordered by priority."""
+    """Return the runs that wait for the permit, in the order of the line. The first run of each tenant comes first, in the
+    order of their turns, then the second run of each tenant, and so on. Runs of one tenant are ordered by priority, then by
+    admission."""
     tenants: defaultdict[str, list[tuple[ThreadState, RunState]]] = defaultdict(list)
     for thread, run in _runs(db):
         if run.permit == permit:

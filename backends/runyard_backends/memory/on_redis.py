@@ -1,4 +1,4 @@
-"""The memory stores, with the scheduler and the event log of the Redis backend."""
+"""The memory stores with the scheduler and the event log on Redis."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from .state import Clock
 
 
 class MemoryOnRedis(MemoryBackend):
-    """One tenant's connection to a fresh database in memory, whose runs are scheduled by the Redis server at the URL ``redis``.
+    """One tenant's connection to a new database in memory. The Redis server at the URL ``redis`` schedules its runs and stores
+    their events.
 
-    Backends of :meth:`for_tenant` share the connections to Redis, and end with this one.
+    Backends of :meth:`for_tenant` share the connections to Redis. Closing this backend closes the connections of all of them.
     """
 
     def __init__(self, redis: str, tenant: str, now: Clock, page_bytes: int) -> None:

@@ -15,9 +15,11 @@ T = TypeVar("T")
 
 
 def page_of(items: Sequence[T], asked: PageRequest, key: Callable[[T], str], size: Callable[[T], int], budget: int) -> Page[T]:
-    """Return the page that is asked for: as many items as ``budget`` bytes hold, but at least one.
+    """Return the page ``asked`` of ``items``: at most ``asked.limit`` items, and together at most ``budget`` bytes. A larger
+    item is a page of its own.
 
-    ``key``: what a cursor names. Raises InvalidCursorError.
+    ``key``: returns the name of an item in a cursor. ``size``: returns the bytes of an item. Raises InvalidCursorError if the
+    cursor names no item.
     """
     start = 0
     if asked.cursor is not None:
@@ -31,7 +33,7 @@ def page_of(items: Sequence[T], asked: PageRequest, key: Callable[[T], str], siz
 
 
 def within(items: Sequence[T], size: Callable[[T], int], budget: int) -> list[T]:
-    """Return the first of ``items`` that fit into ``budget`` bytes together, but at least one."""
+    """Return the first ``items`` that have at most ``budget`` bytes together. Return the first item alone if it is larger."""
     left = budget
     for n, item in enumerate(items):
         left -= size(item)

@@ -1,4 +1,4 @@
-"""The memory store of queues: their waiting runs, and whether they are paused."""
+"""The memory store of queues: the waiting runs of each queue, and its pause."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MemoryQueueStore:
         self.db = db
 
     async def queues(self) -> list[QueueInfo]:
-        """Return every queue that holds runs, is paused or is served, by name."""
+        """Return every queue that has live runs, is paused or has a live worker, in the order of their names."""
         live = [(t.key, r) for t in self.db.threads.values() for r in t.runs.values() if r.live and not r.external]
         names = {r.run.queue for _, r in live} | self.db.paused.keys()
         names |= {queue for worker in self.db.workers.values() if worker.dead_at is None for queue in worker.queues}
@@ -44,14 +44,14 @@ class MemoryQueueStore:
         )
 
     async def pause(self, queue: str) -> datetime:
-        """Stop claims of runs of ``queue``. Return the time since which the queue is paused."""
+        """Stop claims of runs of ``queue``. Return the time at which the pause began."""
         return self.db.paused.setdefault(check_id(queue, "queue"), self.db.now())
 
     async def resume(self, queue: str) -> bool:
-        """Allow claims of runs of ``queue`` again. Return whether it was paused."""
+        """Allow claims of runs of ``queue`` again. Return True if the queue was paused."""
         return self.db.paused.pop(queue, None) is not None
 
 
 def _since(run: RunState) -> datetime:
-    """Return the time from which the run could start if a worker and its lane were free."""
+    """Return the earliest time at which the run could have started, if a worker and its lane had been free."""
     return max(moment for moment in (run.changed_at, run.run.run_at, run.not_before, run.run.accepted_at) if moment is not None)

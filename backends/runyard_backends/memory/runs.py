@@ -1,4 +1,4 @@
-"""The memory store of runs: the operations of a run's life."""
+"""The memory store of runs: the verbs of a run, and the reads."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ from .values import check_error, check_json, check_messages
 
 
 class MemoryRunStore:
-    """Runs of one tenant; the operations of an attempt and ``admit`` reach every tenant."""
+    """Runs of one tenant. The verbs of an attempt, ``claim``, ``admit`` and ``run_events`` cover all tenants."""
 
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
-        """Accept and admit in one step."""
+        """Accept the run of ``request``, and admit it in the same step if it is due. Return the run of an equal request that
+        was accepted before."""
         if connection is not None:
             raise CapabilityMissingError(
                 "the memory backend has no transactions of a host", backend="memory", method="accept(connection=)"
@@ -57,7 +58,7 @@ class MemoryRunStore:
             _same_or_conflict(run, request)
             return Accepted(copy_run(run.run), False, effects)
         if thread is None:
-            # A refusal must not leave a thread behind, so a request on an unknown thread is checked on a scratch thread.
+            # Check the request on a temporary thread first, because a refusal must not leave a new thread behind.
             self._judge(Database(self.db.now).create(self.tenant, request.thread_id), request)
             thread = self.db.create(self.tenant, request.thread_id)
         run = self._judge(thread, request)
@@ -78,7 +79,7 @@ class MemoryRunStore:
         return replace(request, parent_id=parent, input=message, fork=fork)
 
     def _judge(self, thread: ThreadState, request: AcceptRequest) -> RunState:
-        """Make the run if the thread can take it; change nothing."""
+        """Make the run of ``request``, or raise if the thread cannot accept it. Do not change the thread."""
         lanes.check_id_free(thread, request.run_id)
         if request.parent_id is not None:
             tree.check_parent(thread, request.parent_id)
@@ -96,8 +97,8 @@ class MemoryRunStore:
         return run
 
     def _refuse_asking(self, run: RunState) -> None:
-        """Raise if the agent of a probe can ask humans, who cannot answer a probe (F9). Live workers report which of their
-        agents ask."""
+        """Raise HitlNotAllowedError if the agent of a probe can ask humans, because nobody can answer a probe (F9). Workers
+        report at their registration which agents ask."""
         fan = run.fork.fan if run.fork else None
         probes = run.run.kind == "fork_once" or (fan is not None and not fan.threads)
         for agent in (run.run.agent if probes else None, fan.judge if fan else None):
@@ -105,7 +106,7 @@ class MemoryRunStore:
                 raise HitlNotAllowedError(f"agent {agent!r} asks humans; nobody can answer a probe", agent=agent)
 
     def _fix_cut(self, thread: ThreadState, run: RunState) -> None:
-        """Fix a fork job's cut and the new thread's id when the job is accepted (F4, F5)."""
+        """Determine the cut of a fork job when the job is accepted, and check the id of its new thread (F4, F5)."""
         fork = run.fork
         if fork is None:
             raise InvalidInputError(f"a run of kind {run.run.kind!r} needs a fork request", field="fork")
@@ -124,7 +125,8 @@ class MemoryRunStore:
             raise ThreadAlreadyExistsError(f"thread {fork.new!r} exists", thread_id=fork.new)
 
     async def admit(self, limit: int = 1000) -> Admitted:
-        """Admit the due runs of all threads, apply HITL deadlines, and end the runs that did not start in time."""
+        """Admit the due runs, apply the deadlines of HITL requests, and fail the runs that were not started by their
+        ``expires_at``, of at most ``limit`` threads. Return also the seconds until the next of these times."""
         effects = Effects()
         threads = [t for t in self.db.threads.values() if not t.deleted]
         due_ones = [
@@ -145,7 +147,8 @@ class MemoryRunStore:
         return Admitted(effects, max(0.0, (min(due) - now).total_seconds()) if due else None)
 
     async def claim(self, worker_id: str, refs: Sequence[RunRef]) -> list[Claim]:
-        """Raises WorkerDeadError if the worker is unknown or was declared dead."""
+        """Claim the runs ``refs`` for the worker, and return one outcome per run. Raises WorkerDeadError if the worker is not
+        registered or was declared dead."""
         worker = self.db.workers.get(worker_id)
         if worker is None or worker.dead_at is not None:
             raise WorkerDeadError(f"worker {worker_id!r} is not registered, or was declared dead", worker_id=worker_id)
@@ -165,8 +168,8 @@ class MemoryRunStore:
         return tree.copies(execution.append(self.db, thread, run, messages, first_event))
 
     async def start_step(self, attempt: AttemptToken, key: str) -> Step | None:
-        """Return None if this attempt has now started the step, or else the record of an earlier attempt, with its result if it
-        has one."""
+        """Start the step ``key``. Return None if this attempt may execute it. Return the record of an earlier attempt that
+        started it, or its result if it is finished."""
         _, run = execution.writer(self.db, attempt)
         known = run.steps.get(key)
         if known is None or not known.done:
@@ -222,7 +225,7 @@ class MemoryRunStore:
         answered_by: str | None = None,
         on_behalf_of: str | None = None,
     ) -> Responded:
-        """Answer the named request, or the thread's only pending one (H3)."""
+        """Answer the request ``request_id``, or without it the thread's only pending request (H3)."""
         if thread_id is not None:
             thread = self.db.get(self.tenant, thread_id)
         elif request_id is None:
@@ -248,7 +251,7 @@ class MemoryRunStore:
         raise RunNotFoundError(f"thread {thread_id!r} has no run {run_id!r}", thread_id=thread_id, run_id=run_id)
 
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
-        """Cancel a live run; a cancelled run stays unchanged (R10)."""
+        """Cancel a live run. A cancelled run stays unchanged (R10)."""
         thread, run = self._get(thread_id, run_id)
         effects = lanes.admit_thread(self.db, thread)
         if run.live:
@@ -258,7 +261,7 @@ class MemoryRunStore:
         return Changed(copy_run(run.run), effects)
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human; ``reason`` becomes the text of its open results (H8)."""
+        """Cancel the run that waits for a human. ``reason``: the text of the results of its open tool calls (H8)."""
         words = check_json(aborted(reason), "reason")
         thread = self.db.get(self.tenant, thread_id)
         effects = lanes.admit_thread(self.db, thread)
@@ -289,7 +292,7 @@ class MemoryRunStore:
         if run.external:
             message = f"run {run_id!r} is external and {r.status}; no worker can take it up, claim a new one"
             raise RunEndedError(message, run_id=run_id, status=str(r.status))
-        for request in self.db.requests_of(thread):  # a request without an answer; if it is asked again, it is a new question
+        for request in self.db.requests_of(thread):  # the run may store a new request with the id of an unanswered one
             if request.request.run_id == run_id and request.request.answered_at is None:
                 del self.db.requests[thread.tenant, request.request.request_id]
         r.status, r.finished_at, r.error, r.error_count, r.crash_count = RunStatus.QUEUED, None, None, 0, 0
@@ -301,7 +304,7 @@ class MemoryRunStore:
         return Changed(copy_run(r), effects)
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
-        """Delete the content of an ended run that is in no context, except the messages that a live thread shows."""
+        """Delete the content of an ended run that is in no context. Messages that another branch or a fork shows stay."""
         deletion.delete_run(self.db, *self._get(thread_id, run_id))
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:
@@ -328,7 +331,7 @@ class MemoryRunStore:
         return explain.explain(self.db, thread, run)
 
     async def attempts(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Page[AttemptInfo]:
-        """Return the run's attempts, in order."""
+        """Return the run's attempts, the oldest first."""
         made = self._get(thread_id, run_id)[1].attempts
         part = page_of(made, page, lambda a: str(a.fence), attempt_bytes, self.db.page_bytes)
         return Page([attempt.model_copy(deep=True) for attempt in part.items], part.next)
@@ -336,7 +339,7 @@ class MemoryRunStore:
     async def requests(
         self, *, thread_id: str | None = None, pending: bool = True, page: PageRequest = FIRST_PAGE
     ) -> Page[HitlRequest]:
-        """Return requests, the oldest first."""
+        """Return HITL requests, the oldest first. ``pending``: True for unanswered requests only."""
         threads = {t.key: t for t in self.db.of(self.tenant) if thread_id in (None, t.id)}
         found = [r for r in self.db.requests.values() if r.thread_key in threads and (r.pending or not pending)]
         size = self.db.page_bytes
@@ -344,12 +347,12 @@ class MemoryRunStore:
         return Page([r.request.model_copy(deep=True) for r in part.items], part.next)
 
     async def request(self, request_id: str) -> HitlRequest | None:
-        """Return one request, whether it waits or not."""
+        """Return one HITL request, pending or not, or None if it does not exist."""
         found = self.db.requests.get((self.tenant, request_id))
         return found.request.model_copy(deep=True) if found else None
 
     async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = EVENTS_PER_READ) -> list[Event]:
-        """Return the events that the stored state proves."""
+        """Return at most ``limit`` events after the id ``after`` that the run's stored state proves."""
         thread = self.db.by_key(ref.thread_key)
         run = thread.runs.get(ref.run_id) if thread is not None else None
         return explain.events(self.db, thread, run, after, limit) if thread is not None and run is not None else []
@@ -375,8 +378,8 @@ def _same_or_conflict(run: RunState, request: AcceptRequest) -> None:
 
 
 def _check_something_to_run(thread: ThreadState, run: RunState) -> None:
-    """Raise NothingToRunError if a run without a message has nothing to answer. On a busy lane an earlier run may still bring
-    something."""
+    """Raise NothingToRunError if a run without a message has nothing to answer. On a busy lane, do not raise, because an
+    earlier run may still add a message to answer."""
     if run.run.parent_id is not None:
         leaf: Message | None = tree.find(thread, message_id=run.run.parent_id)[1].message
     elif thread.lane(lanes.lane_for(thread, run.run)):

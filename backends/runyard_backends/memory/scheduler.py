@@ -1,4 +1,4 @@
-"""The Scheduler port in one process: the jobs that may start now."""
+"""The Scheduler port in the memory of one process."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .events import MemoryEventLog
 from .state import Clock
 
 LOCK = timedelta(seconds=3)
+"""Time after which a lock expires that its worker does not renew."""
 
 
 @dataclass
@@ -34,7 +35,7 @@ class _Lock:
 
 
 class MemoryScheduler:
-    """Jobs by id, and one lock per lane. A lock that is not renewed expires after 3 s."""
+    """Implements :class:`runyard.ports.scheduling.Scheduler`: jobs by id, and one lock per lane."""
 
     def __init__(self, now: Clock, events: MemoryEventLog) -> None:
         self.now = now
@@ -71,7 +72,7 @@ class MemoryScheduler:
             self._changed.notify_all()
 
     async def rouse(self, worker_id: str) -> None:
-        """End the current wait of this worker's claim, or its next wait if it is not waiting."""
+        """End the wait of this worker's current claim. If no claim waits, end the wait of its next claim."""
         self._roused.add(worker_id)
         async with self._changed:
             self._changed.notify_all()
@@ -94,8 +95,8 @@ class MemoryScheduler:
         return sorted(due, key=lambda w: (PRIORITIES.index(w.job.priority), w.due, w.number))
 
     def _by_turns(self, queues: Sequence[str]) -> Iterator[_Waiting]:
-        """Yield the due jobs, each time the first one of the tenant whose turn it is, in the queue that was served longest ago.
-        A tenant without due jobs is not in the ring, and a new one joins at its end."""
+        """Yield the due jobs by turns: from the queue that was served longest ago, the first job of the tenant whose turn it
+        is. A tenant without due jobs loses its turn, and a tenant with new due jobs gets the last turn."""
         due = self._due(queues)
         waiting = {(w.job.queue, w.job.tenant): None for w in sorted(due, key=lambda w: w.number)}
         for gone in [name for name in self._turns if name[0] in queues and name not in waiting]:
@@ -108,8 +109,8 @@ class MemoryScheduler:
             yield following
 
     async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]:
-        """Take due jobs and their lanes' locks, after waiting at most ``wait`` seconds for one. A job of a locked lane becomes
-        due when the lock expires."""
+        """Wait at most ``wait`` seconds for a due job. Take up to ``limit`` due jobs of ``queues`` with their lanes' locks. A
+        job of a locked lane becomes due when the lock expires."""
         if wait > 0:
             await self._wait(worker_id, queues, wait)
         taken: list[Delivery] = []
@@ -132,7 +133,7 @@ class MemoryScheduler:
         return lock is not None and lock.token == delivery.token
 
     async def renew(self, worker_id: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Extend the locks that are still held. Return the deliveries whose lock was lost."""
+        """Extend the locks of ``deliveries``. Return the deliveries whose locks are lost."""
         lost = []
         for delivery in deliveries:
             lock = self._locks.get(delivery.job.lane_key)
@@ -143,7 +144,7 @@ class MemoryScheduler:
         return lost
 
     async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None:
-        """Release the locks, make the jobs that waited for them due, and submit ``submit``."""
+        """Release the locks of ``deliveries``, make the jobs of their lanes due, and submit the jobs ``submit``."""
         for delivery in deliveries:
             if self._mine(delivery):
                 del self._locks[delivery.job.lane_key]
@@ -153,13 +154,13 @@ class MemoryScheduler:
         await self.submit(submit)
 
     async def unknown(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the jobs that neither wait nor are held by a worker."""
+        """Return the jobs of ``jobs`` that are lost: not offered, and their lane not locked for their own run."""
         now = self.now()
         held = {(key, lock.run_id) for key, lock in self._locks.items() if lock.until > now}
         return [job for job in jobs if job.id not in self._jobs and (job.lane_key, job.run_id) not in held]
 
     async def ping(self) -> None:
-        """Do nothing: memory is always reachable."""
+        """Do nothing, because memory is always reachable."""
 
     async def hint_cancel(self, refs: Sequence[RunRef]) -> None:
         for queue in self._hints:

@@ -1,5 +1,4 @@
-"""The state of the memory store. A fork or a branch copies the messages that it sees, so nothing must be remembered about
-cuts."""
+"""The state of the memory store. It keeps no cuts, because a fork or a branch copies the messages that it sees."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 Clock = Callable[[], datetime]
 Permit = tuple[LimitName, str]
-"""A permit of a limit on running runs: the limit, and the agent or tenant."""
+"""A permit of a limit on running runs: the name of the limit, and the agent or the tenant."""
 
 
 def wall_clock() -> datetime:
@@ -50,10 +49,11 @@ def wall_clock() -> datetime:
 
 @dataclass(frozen=True)
 class Entry:
-    """One stored message. In a copied prefix, ``completion`` and ``cutoff`` have the values of the message's run at the time of
-    the copy.
+    """One stored message. ``owner``: the key of the thread that stored it. ``branch``: the number of its branch there.
 
-    ``cutoff``: a cut at this message shows no run with a greater completion number.
+    The other fields are set in a copied prefix only, with the values at the time of the copy. ``completion``: the completion
+    number of the message's run. ``cutoff``: the greatest completion number that a cut at this message shows. ``extra``: the
+    thread's extra at that cutoff. ``status``: the status of the message's run.
     """
 
     owner: int
@@ -80,13 +80,18 @@ class Entry:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Identify the message over all threads."""
+        """The thread and the number of the message, which identify it over all threads."""
         return self.owner, self.seq
 
 
 @dataclass(frozen=True)
 class Ancestral:
-    """A run that a fork inherited: a completed one (``completion`` is set), or the run inside which the cut was made."""
+    """A run that a fork inherited: a completed run, or the run inside which the cut was made.
+
+    ``completion``: the completion number; None for a run that is not completed. ``snapshot``: the messages that were visible
+    after the run, as far as the fork shows them. ``extra``: the thread's extra after the run. ``whole``: True if the fork shows
+    all messages of the run.
+    """
 
     run_id: str
     completion: int | None = None
@@ -97,7 +102,8 @@ class Ancestral:
 
 @dataclass
 class Branch:
-    """A branch of messages: a copy of all messages that were visible where it was opened, followed by its own."""
+    """A branch of messages. ``prefix``: copies of the messages that were visible where the branch was opened. ``own``: the
+    messages that were stored on the branch. ``ancestral``: the inherited runs, by id."""
 
     number: int
     lane: str
@@ -108,9 +114,11 @@ class Branch:
 
 @dataclass
 class RunState:
-    """A run with the fields that only the store uses. ``context``: the messages that its first claim saw. ``words``: the text
-    of its abort. ``job``: the job that started it. ``until_fewer``: a job waits until fewer of the runs that it started are
-    live. ``counted``: the usage at its last end."""
+    """A run with the fields that only the store uses. ``context``: the messages that its first claim saw. ``keep``: True if its
+    cancel keeps its messages. ``words``: the text of its abort. ``progress``: True if it has made progress since its last
+    claim. ``isolated``: True if its attempt runs alone in its process. ``job``: the job that started the run. ``until_fewer``:
+    a job waits until fewer runs that it started are live. ``permit``: the permit that it waits for. ``counted``: its usage at
+    its last end."""
 
     run: Run
     accept_no: int
@@ -165,7 +173,8 @@ class RunState:
 
 @dataclass
 class RequestState:
-    """A HITL request. ``closed``: its run ended without an answer."""
+    """A HITL request. ``event_id``: the id of its event; None if a checkpointer stored it. ``closed``: True if its run ended
+    without an answer to it."""
 
     request: HitlRequest
     thread_key: int
@@ -174,7 +183,7 @@ class RequestState:
 
     @property
     def saved(self) -> bool:
-        """Tell whether a checkpointer stored the request; a request of a worker's run has an event instead."""
+        """True if a checkpointer stored the request. Only a request of a worker's run has an event."""
         return self.event_id is None
 
     @property
@@ -184,7 +193,8 @@ class RequestState:
 
 @dataclass
 class ThreadState:
-    """One thread: its branches (the first is the root), runs in order of acceptance, counters."""
+    """One thread. ``branches``: the first branch is the root. ``runs``: by id, in the order of acceptance. ``next_seq``,
+    ``next_completion``: the next message number and the next completion number."""
 
     key: int
     tenant: str
@@ -208,12 +218,12 @@ class ThreadState:
         return self.branches[0]
 
     def lane(self, name: str) -> list[RunState]:
-        """Return the lane's admitted, unfinished runs in order."""
+        """Return the admitted runs of the lane that have not ended, in the order of admission."""
         runs = [r for r in self.runs.values() if r.run.lane == name and r.lane_seq is not None and r.live and not r.external]
         return sorted(runs, key=lambda r: r.lane_seq or 0)
 
     def extra_at(self, completion: int) -> JsonObject:
-        """Return the extra as it was stored with the last run whose completion number is at most ``completion``."""
+        """Return the thread's extra after the last run whose completion number is at most ``completion``."""
         past = [r for r in self.runs.values() if r.run.completion_seq is not None and r.run.completion_seq <= completion]
         return max(past, key=lambda r: r.run.completion_seq or 0).thread_extra if past else self.base_extra
 
@@ -231,7 +241,7 @@ class Note:
 
 
 class Database:
-    """The threads of all tenants. ``now``: the clock, which a test may control. ``page_bytes``: maximal size of a page of a
+    """The state of all tenants. ``now``: the clock, which a test may control. ``page_bytes``: maximal bytes of a page of a
     list."""
 
     def __init__(self, now: Clock = wall_clock, page_bytes: int = PAGE_BYTES) -> None:
@@ -259,7 +269,7 @@ class Database:
 
     @contextmanager
     def listen(self) -> Iterator[asyncio.Queue[Effects]]:
-        """Receive the effects that :meth:`tell` publishes."""
+        """Return a queue that receives the effects that :meth:`tell` publishes inside the block."""
         queue: asyncio.Queue[Effects] = asyncio.Queue()
         self._listeners.append(queue)
         try:
@@ -268,7 +278,7 @@ class Database:
             self._listeners.remove(queue)
 
     def tell(self, effects: Effects) -> None:
-        """Publish the effects of an operation that returns none to its caller, so that a worker carries them out."""
+        """Publish the effects of a call that does not return them to its caller, so that a worker applies them."""
         if effects:
             for queue in self._listeners:
                 queue.put_nowait(effects)
@@ -311,7 +321,7 @@ class Database:
         return thread, thread.runs[ref.run_id]
 
     def create(self, tenant: str, thread_id: str, **fields: Any) -> ThreadState:
-        """Make a thread with an empty root branch. The caller has checked that the id is free."""
+        """Make a thread with an empty root branch. The caller must have checked that the id is free."""
         now = self.now()
         root = Branch(self.number(), "")
         thread = Thread(thread_id=thread_id, created_at=now, updated_at=now, usage=Usage(), **fields)
@@ -332,7 +342,7 @@ class Database:
         run_id: str | None,
         event: str | None = None,
     ) -> Entry:
-        """Append one message to ``branch``."""
+        """Store a copy of ``message`` at the end of ``branch``, and return its entry."""
         update = {"run_id": run_id, "parent_id": parent, "seq": thread.next_seq, "created_at": self.now()}
         stored = message.model_copy(update=update, deep=True)
         thread.next_seq += 1
@@ -346,6 +356,7 @@ class Database:
 
 
 def job(thread: ThreadState, run: RunState, now: datetime) -> Job:
+    """Return the job of a queued run."""
     delay = max(0.0, (run.not_before - now).total_seconds()) if run.not_before else 0.0
     r = run.run
     ready_at, waiting = now.timestamp() + delay, queued(thread, run)
@@ -353,13 +364,13 @@ def job(thread: ThreadState, run: RunState, now: datetime) -> Job:
 
 
 def queued(thread: ThreadState, run: RunState) -> Event | None:
-    """Return the event ``run.queued`` of a queued run, or None."""
+    """Return the event ``run.queued``, or None if an attempt has begun since the run was accepted or redriven."""
     waits = (run.run.fence or 0) < run.queued_fence
     return queued_event(thread.id, run.id, run.queued_fence, run.run.attempt + 1) if waits else None
 
 
 def outside(thread: ThreadState, run: RunState, event_id: str, data: JsonObject | None = None) -> Effects:
-    """Return the effects of an operation that ended the run outside any attempt: the event, and no further offer to workers."""
+    """Return the effects of the end of a run outside any attempt: the event to write, and the run's job to withdraw."""
     kind = f"run.{run.run.status}"
     r = run.run
     said: JsonObject = {"status": str(r.status), **(data or {})}
@@ -369,7 +380,7 @@ def outside(thread: ThreadState, run: RunState, event_id: str, data: JsonObject 
 
 
 def erased(entry: Entry) -> Entry:
-    """Return the tombstone that replaces an erased message wherever it was visible."""
+    """Return the tombstone that replaces an erased message."""
     blank = Message(id=entry.id, role=entry.message.role, content="[erased]")
     keep = {name: getattr(entry.message, name) for name in ("run_id", "parent_id", "seq", "created_at")}
     return replace(entry, message=blank.model_copy(update=keep))

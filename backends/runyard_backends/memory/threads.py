@@ -48,14 +48,14 @@ class MemoryThreadStore:
         return thread.key if thread else None
 
     async def threads(self, where: ThreadFilter = ALL_THREADS, page: PageRequest = FIRST_PAGE) -> Page[Thread]:
-        """Return threads in the order in which they were made."""
+        """Return threads, the oldest first."""
         found = [t.thread for t in self.db.of(self.tenant) if where.parent_thread_id in (None, t.thread.parent_thread_id)]
         found = [t for t in found if where.agent in (None, t.agent) and where.tags.items() <= t.tags.items()]
         part = page_of(found, page, lambda t: t.thread_id, entry_bytes, self.db.page_bytes)
         return Page([entry(t) for t in part.items], part.next)
 
     async def create_thread(self, request: ThreadRequest) -> Created:
-        """Make an empty thread; a repetition of the request finds it."""
+        """Make an empty thread, or return the thread that an equal request made before."""
         tags = check_tags(check_json(dict(request.tags), "tags"), check_json(request.title, "title"))
         extra, config = check_json(request.extra, "extra"), check_json(request.config, "config")
         existing = self.db.find(self.tenant, request.thread_id)
@@ -79,7 +79,8 @@ class MemoryThreadStore:
         extra: JsonObject | Unset | None = UNSET,
         expected: datetime | None = None,
     ) -> Thread:
-        """Set the given fields and clear those that are None; merge extra at its top level."""
+        """Set the given fields and clear the fields that are None. A given ``extra`` is merged: each key replaces the whole
+        value of that key, and a key whose value is None is removed."""
         state = self.db.get(self.tenant, thread_id)
         _check_unchanged(state, expected)
         thread = state.thread
@@ -95,7 +96,7 @@ class MemoryThreadStore:
         return thread.model_copy(deep=True)
 
     async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]:
-        """Return the path to ``leaf_id``; without it, all visible messages of the head's path (B2)."""
+        """Return the path to ``leaf_id``. Without ``leaf_id``, return all visible messages of the head's path (B2)."""
         thread = self.db.get(self.tenant, thread_id)
         branch, entries = thread.head, tree.view(thread, thread.head)
         after: int | None = None
@@ -116,13 +117,13 @@ class MemoryThreadStore:
         return Page(tree.copies(part), following)
 
     async def cut_messages(self, thread_id: str, cut: Cut) -> tuple[list[Message], JsonObject]:
-        """Return the messages that a fork at ``cut`` would see, and its extra."""
+        """Return the messages that a fork at ``cut`` would see, and the extra that it would have."""
         result = tree.resolve(self.db.get(self.tenant, thread_id), cut)
         messages = tree.copies(result.entries)
         return [*messages, *closing(result.open_calls, FORKED)], copied(result.extra)
 
     async def branches(self, thread_id: str, page: PageRequest = FIRST_PAGE) -> Page[Leaf]:
-        """Return the leaves of the tree, the oldest first (B3)."""
+        """Return the branches of the tree, each with its leaf, in the order of the leaves' creation (B3)."""
         thread = self.db.get(self.tenant, thread_id)
         continued = {b.prefix[-1].id for b in thread.branches[1:] if b.prefix and _own_visible(thread, b)}
         leaves: list[tuple[Entry, int]] = []
@@ -149,7 +150,7 @@ class MemoryThreadStore:
     async def store_message(
         self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None
     ) -> Message:
-        """Store a message without a run; create the thread if it does not exist (B1)."""
+        """Store a message without a run. Make the thread if it does not exist (B1)."""
         check_id(thread_id, "thread_id")
         message = check_messages([message])[0].by_caller()
         limits.check_size(self.db, [message])
@@ -216,7 +217,7 @@ class MemoryThreadStore:
         return Forked(child.thread.model_copy(deep=True), True)
 
     async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
-        """Delete the thread; forks keep the messages that they see."""
+        """Delete the thread. Its forks keep the messages that they see. ``cancel``: True to cancel live runs first."""
         thread = self.db.get(self.tenant, thread_id)
         _check_unchanged(thread, expected)
         live = lanes.live_runs(thread)
@@ -260,7 +261,8 @@ def _check_unchanged(thread: ThreadState, expected: datetime | None) -> None:
 
 
 def _known(thread: ThreadState, message: Message, parent_id: str | None) -> Entry | None:
-    """Return the message if it was stored before under its id, or else None."""
+    """Return the stored message with the id of ``message``, or None. Raises InvalidInputError if it belongs to a run, or has
+    another content or parent."""
     if (known := tree.holder_of(thread, message.id)) is None:
         return None
     if known.run_id is not None or not known.message.says(message) or parent_id not in (None, known.message.parent_id):
@@ -269,7 +271,7 @@ def _known(thread: ThreadState, message: Message, parent_id: str | None) -> Entr
 
 
 def _check_leaf(thread: ThreadState, branch: Branch, expected: str | None) -> None:
-    """Raise LeafMovedError if the branch no longer ends at the message that the caller saw."""
+    """Raise LeafMovedError if ``expected`` is given and is not the last visible message of the branch."""
     last = tree.last_visible(thread, branch)
     leaf = last.id if last else None
     if expected is not None and expected != leaf:

@@ -1,4 +1,4 @@
-"""Visibility and cuts: the rules of forks and branches, written out over lists."""
+"""The rules of visibility, forks and branches, as functions over lists of messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .state import Ancestral, Branch, Entry, RunState, ThreadState
 
 @dataclass
 class CutAt:
-    """A copy of everything that a cut shows: messages, inherited runs, extra, and the run after which it was made, if any."""
+    """A copy of the content of a cut. ``entries``: its messages. ``ancestral``: its runs, by id. ``extra``: the thread's extra
+    at the cut. ``run_id``: the run after which the cut is, or None. ``open_calls``: the ids of the open tool calls."""
 
     entries: tuple[Entry, ...]
     ancestral: dict[str, Ancestral]
@@ -26,13 +27,13 @@ class CutAt:
 
 
 def completion(thread: ThreadState, entry: Entry) -> int | None:
-    """Return the completion number of the run of one of the thread's own messages."""
+    """Return the completion number of the message's run, or None. ``entry``: one of the thread's own messages."""
     run = thread.runs.get(entry.run_id or "")
     return run.run.completion_seq if run else None
 
 
 def view(thread: ThreadState, branch: Branch) -> list[Entry]:
-    """Return all messages that are visible on a branch now."""
+    """Return all messages that are visible on a branch."""
     return [*branch.prefix, *(e for e in branch.own if e.run_id is None or completion(thread, e) is not None)]
 
 
@@ -41,7 +42,8 @@ def last_visible(thread: ThreadState, branch: Branch) -> Entry | None:
 
 
 def branch_ending_at(thread: ThreadState, message_id: str) -> Branch | None:
-    """Return the branch whose last visible message has this id: the head if it does, or else the oldest; or None."""
+    """Return a branch whose last visible message has this id, or None. Of several such branches, return the head, or else the
+    oldest."""
     for branch in sorted(thread.branches, key=lambda b: (b is not thread.head, b.number)):
         last = last_visible(thread, branch)
         if last and last.id == message_id:
@@ -50,7 +52,8 @@ def branch_ending_at(thread: ThreadState, message_id: str) -> Branch | None:
 
 
 def find(thread: ThreadState, *, message_id: str | None = None, seq: int | None = None) -> tuple[Branch, Entry]:
-    """Return the message and its branch (the root for an inherited message). Messages of unclaimed runs cannot be found."""
+    """Return the branch and the entry of a message. The branch of an inherited message is the root. Raises MessageNotFoundError
+    if there is no such message, or if its run was never claimed."""
     for branch in thread.branches:
         for entry in branch.own:
             if message_id == entry.id or seq == entry.seq:
@@ -72,7 +75,7 @@ def holder_of(thread: ThreadState, message_id: str) -> Entry | None:
 
 
 def check_id_free(thread: ThreadState, message_id: str, run_id: str | None) -> None:
-    """Raise unless the message id is free, or belongs to the same run, or to no run if ``run_id`` is None."""
+    """Raise InvalidInputError if a message with this id exists and belongs to another run than ``run_id`` (None: no run)."""
     if (error := id_error(thread, message_id, run_id)) is not None:
         raise error
 
@@ -88,8 +91,9 @@ def id_taken(thread_id: str, message_id: str) -> InvalidInputError:
 
 
 def path(thread: ThreadState, branch: Branch, entry: Entry) -> list[Entry]:
-    """Return the path from the root to ``entry``: all messages that were visible where its branch was opened; then, of that
-    branch, the messages without a run, those of runs that completed no later than the entry's run, and those of that run."""
+    """Return the path from the root to ``entry``. It begins with all messages that were visible where the entry's branch was
+    opened. Then it has these messages of the branch: messages without a run, messages of the entry's run, and messages of runs
+    that completed before it."""
     if entry.owner != thread.key:
         shown = [e for e in thread.root.prefix if e.seq <= entry.seq]
         limit = entry.cutoff or 0
@@ -112,8 +116,8 @@ def cutoff_of(thread: ThreadState, entry: Entry) -> int:
 
 
 def snapshot_after(thread: ThreadState, run: RunState) -> tuple[Entry, ...]:
-    """Return the messages that are visible after a run that has just received its completion number: up to the last message
-    that a completed run of the branch stored, or saw when it was claimed (F1, F10)."""
+    """Return the messages that are visible after a run that has just got its completion number. The last of them is the last
+    message that a completed run of the branch stored, or saw at its claim (F1, F10)."""
     assert run.branch is not None
     done = [r for r in thread.runs.values() if r.branch is run.branch and r.run.completion_seq is not None]
     high_water = max((e.seq for r in done for e in (*r.context, *r.own())), default=0)
@@ -121,8 +125,8 @@ def snapshot_after(thread: ThreadState, run: RunState) -> tuple[Entry, ...]:
 
 
 def frozen(thread: ThreadState, entries: Iterable[Entry], limit: int) -> tuple[Entry, ...]:
-    """Return copies that later changes of their runs cannot affect. ``limit``: a cut at one of them shows no greater completion
-    number."""
+    """Return copies of ``entries`` that later changes of their runs cannot affect. ``limit``: the greatest completion number
+    that a cut at one of them shows."""
 
     def freeze(entry: Entry) -> Entry:
         if entry.cutoff is not None:
@@ -137,8 +141,8 @@ def frozen(thread: ThreadState, entries: Iterable[Entry], limit: int) -> tuple[E
 
 
 def _ancestral(thread: ThreadState, branch: Branch, entries: Sequence[Entry], limit: int) -> dict[str, Ancestral]:
-    """Return the runs that a cut of ``branch`` inherits. ``entries``: the messages that the cut shows. ``limit``: its
-    completion number."""
+    """Return the runs that a cut of ``branch`` shows, by id. ``entries``: the messages that the cut shows. ``limit``: the
+    greatest completion number that the cut shows."""
     seen = {e.place for e in entries}
     kept: dict[str, Ancestral] = {}
     for run in branch.ancestral.values():
@@ -160,15 +164,14 @@ def _ancestral(thread: ThreadState, branch: Branch, entries: Sequence[Entry], li
 
 
 def whole_branch(thread: ThreadState, branch: Branch) -> CutAt:
-    """Return a cut that shows everything visible on the branch; a parallel run starts from it."""
+    """Return the cut that shows all visible messages of the branch. A parallel run starts from it."""
     limit = thread.next_completion - 1
     entries = frozen(thread, view(thread, branch), limit)
     return CutAt(entries, _ancestral(thread, branch, entries, limit), thread.extra_at(limit))
 
 
 def cut_at(thread: ThreadState, branch: Branch, entry: Entry) -> CutAt:
-    """Return the cut at a message, which it includes. ``open_calls`` lists open tool calls, if the cut is inside a tool
-    cycle."""
+    """Return the cut at a message. The cut includes the message. It has ``open_calls`` if it is inside a tool cycle."""
     inherited = entry.owner != thread.key
     limit = (entry.cutoff or 0) if inherited else cutoff_of(thread, entry)
     entries = frozen(thread, path(thread, branch, entry), limit)
@@ -177,7 +180,8 @@ def cut_at(thread: ThreadState, branch: Branch, entry: Entry) -> CutAt:
 
 
 def cut_after(thread: ThreadState, run_id: str) -> CutAt:
-    """Return the cut after a completed run, own or inherited."""
+    """Return the cut after a completed run, which may be inherited. Raises RunNotCompletedError, and ForkBoundaryError if the
+    thread shows only a part of the run."""
     if run := thread.runs.get(run_id):
         if run.run.completion_seq is not None and run.branch is not None:
             limit = run.run.completion_seq
@@ -201,7 +205,8 @@ def not_completed(thread: ThreadState, run_id: str | None) -> RunNotCompletedErr
 
 
 def last_completed(thread: ThreadState) -> str:
-    """Return the id of the last completed run of the head's path: the default cut."""
+    """Return the id of the last completed run of the head's path. The default cut is after this run. Raises
+    RunNotCompletedError."""
     runs = {run.run_id: run.completion for run in thread.head.ancestral.values() if run.completion is not None}
     for state in thread.runs.values():
         if state.branch is thread.head and state.run.completion_seq is not None:
@@ -212,8 +217,8 @@ def last_completed(thread: ThreadState) -> str:
 
 
 def resolve(thread: ThreadState, cut: Cut) -> CutAt:
-    """Return the content of ``cut``. Raises RunNotCompletedError, MessageNotFoundError, and, unless ``cut.repair``,
-    ForkBoundaryError."""
+    """Return the content of ``cut``. Raises RunNotCompletedError and MessageNotFoundError. Raises ForkBoundaryError if the cut
+    is inside a tool cycle and ``cut.repair`` is False."""
     if cut.at_message_id is None and cut.at_seq is None:
         return cut_after(thread, cut.after_run_id or last_completed(thread))
     wanted = check_uuid(cut.at_message_id, "at_message_id") if cut.at_message_id is not None else None
@@ -225,8 +230,8 @@ def resolve(thread: ThreadState, cut: Cut) -> CutAt:
 
 
 def check_parent(thread: ThreadState, message_id: str) -> tuple[Branch, Entry]:
-    """Return branch and entry of the message that a prompt continues. Raises ForkBoundaryError inside an unfinished tool
-    cycle."""
+    """Return the branch and the entry of the message that a prompt continues. Raises MessageNotFoundError, and
+    ForkBoundaryError if the message is inside an open tool cycle."""
     branch, entry = find(thread, message_id=message_id)
     if calls := open_tool_calls(e.message for e in path(thread, branch, entry)):
         raise boundary_error(thread, branch, entry, calls)
@@ -234,7 +239,8 @@ def check_parent(thread: ThreadState, message_id: str) -> tuple[Branch, Entry]:
 
 
 def boundary_error(thread: ThreadState, branch: Branch, entry: Entry, calls: list[str]) -> ForkBoundaryError:
-    """Make the error, which names the nearest messages before and after the cut at which no tool call is open."""
+    """Return the error for a cut at ``entry`` inside a tool cycle. It names the nearest messages before and after ``entry`` at
+    which no tool call is open."""
     whole = _whole_path(thread, branch, entry)
     closed = [e for i, e in enumerate(whole) if not open_tool_calls(x.message for x in whole[: i + 1])]
     before = next((e.id for e in reversed(closed) if e.seq < entry.seq), None)
@@ -254,14 +260,15 @@ def _whole_path(thread: ThreadState, branch: Branch, entry: Entry) -> list[Entry
 
 
 def side_leaves(thread: ThreadState) -> list[tuple[Branch, Entry]]:
-    """Return the last message of every run that did not complete: the tree shows it, but no context contains it."""
+    """Return the last message of every run that is not completed, with its branch. The tree shows these messages as leaves, but
+    no context contains them."""
     unsuccessful = [run for run in thread.runs.values() if run.run.completion_seq is None and run.run.deleted_at is None]
     return [(run.branch, own[-1]) for run in unsuccessful if run.branch and (own := run.own())]
 
 
 def grouped(entries: Sequence[Entry]) -> list[Message]:
-    """Return each run's messages together, in the order of the runs' first messages. A message without a run is a group of its
-    own."""
+    """Return copies of the messages, grouped by run. The groups are in the order of their first messages. A message without a
+    run is a group of its own."""
     groups: dict[object, list[Message]] = {}
     for entry in entries:
         groups.setdefault(entry.run_id if entry.run_id is not None else entry.place, []).append(entry.message)
@@ -273,7 +280,7 @@ def copies(entries: Iterable[Entry]) -> list[Message]:
 
 
 def status_of(thread: ThreadState, entry: Entry) -> RunStatus | None:
-    """Return the status of the message's run; for an inherited message the status at the time of the cut."""
+    """Return the status of the message's run. For an inherited message, return the status at the time of the cut."""
     if entry.owner != thread.key:
         return entry.status
     run = thread.runs.get(entry.run_id or "")

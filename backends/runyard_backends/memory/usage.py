@@ -1,4 +1,4 @@
-"""The memory store of usage: each run is counted when it ends."""
+"""The memory store of usage. It counts each run when the run ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class MemoryUsageStore:
         self.db, self.tenant = db, tenant
 
     async def report(self, since: date | None = None, until: date | None = None, *, agent: str | None = None) -> UsageReport:
-        """Report the usage of the runs that ended on these days."""
+        """Return the usage of the runs that ended from the day ``since`` to the day ``until``, both included. By default they
+        are the last 30 days. ``agent``: count runs of this agent only."""
         if until is None:
             until = self.db.now().astimezone(UTC).date()
         since = first_day(since, until)
@@ -29,11 +30,11 @@ class MemoryUsageStore:
         return UsageReport.of(since, until, agent, found, self.db.now())
 
     async def count(self, limit: int = 5000) -> None:
-        """Do nothing: each run is counted when it ends."""
+        """Do nothing, because each run is counted when it ends."""
 
 
 def count_run(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Add the run's usage since its last end to the totals of the day: those of its agent, and those of all agents (None)."""
+    """Add the run's usage since its last end to the totals of the day, for its agent and for all agents together (None)."""
     used, first = run.run.usage, run.counted is None
     day = db.now().astimezone(UTC).date()
     for agent in (None, run.run.agent or "default") if run.run.fence is not None else (None,):

@@ -1,4 +1,4 @@
-"""Values that the memory store takes: checked as Postgres checks them, and copied."""
+"""Checks and copies of the values that the memory store stores. The checks are those of Postgres."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def check_json(value: Any, name: str) -> Any:
 
 
 def merged(extra: JsonObject, more: JsonObject) -> JsonObject:
-    """Return ``extra`` merged with ``more``. Raises InvalidInputError if the result is too large for a thread."""
+    """Return ``extra`` merged with ``more``, whose keys replace equal keys. Raises InvalidInputError if the result has more
+    than MAX_EXTRA bytes."""
     both = {**extra, **more}
     size = len(json.dumps(both, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
     if size > MAX_EXTRA:

@@ -1,4 +1,4 @@
-"""The memory store's webhooks: each event becomes a delivery for each webhook that subscribed to it."""
+"""The memory store of webhooks. Each entry of the feed becomes a delivery for each webhook that subscribed to its type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .state import Database, Note
 
 @dataclass
 class Subscription:
-    """A webhook, and the number of the last feed entry that became a delivery for it."""
+    """A webhook with its signing key. ``seen``: the number of the last feed entry that was made into a delivery or skipped."""
 
     webhook: Webhook
     seen: int
@@ -32,6 +32,8 @@ class Subscription:
 
 @dataclass
 class DeliveryState:
+    """A delivery with its number and its tenant."""
+
     number: int
     tenant: str
     delivery: WebhookDelivery
@@ -43,12 +45,12 @@ class DeliveryState:
 
     @property
     def over_at(self) -> datetime | None:
-        """Return the time since which the delivery is finished, or None."""
+        """The time at which the delivery arrived or failed, or None."""
         return self.delivery.delivered_at or self.delivery.failed_at
 
 
 class MemoryWebhookStore:
-    """Webhooks of one tenant; ``take``, ``settle`` and ``oldest`` reach all tenants."""
+    """Webhooks of one tenant. ``take``, ``settle`` and ``oldest`` cover all tenants."""
 
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
@@ -112,7 +114,7 @@ class MemoryWebhookStore:
         return self.db.rotations.get(self.tenant) if webhook_id is None else self.db.webhooks[webhook_id].rotation_id
 
     def _versions(self, webhook_id: str | None, tenant: str) -> list[int]:
-        """Return the versions of the secret that sign now, the current one first."""
+        """Return the versions of the secret that sign a delivery, the current version first."""
         if webhook_id is None:
             key = self.db.webhook_keys.get(tenant, SigningKey())
         elif webhook_id in self.db.webhooks:
@@ -125,7 +127,9 @@ class MemoryWebhookStore:
     async def take(
         self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0
     ) -> list[Posting]:
-        """Take due deliveries, endpoint by endpoint; the endpoint that has waited longest comes first."""
+        """Take up to ``limit`` due deliveries, endpoint by endpoint in the order of their names, from after ``after``. An
+        endpoint gets at most ``each``, less its number in ``busy``. A delivery that is not settled is due again after ``lease``
+        seconds."""
         for subscription in self.db.webhooks.values():
             self._spread(subscription)
         now = self.db.now()
@@ -194,7 +198,7 @@ class MemoryWebhookStore:
 
 
 def add_delivery(db: Database, note: Note, url: str, webhook_id: str | None = None) -> None:
-    """Add a delivery, which is due at once."""
+    """Add a delivery of the feed entry ``note``. It is due at once."""
     delivery = WebhookDelivery(
         delivery_id=f"msg_{new_id().replace('-', '')}",
         webhook_id=webhook_id,

@@ -1,4 +1,4 @@
-"""The memory store of workers, the leader's lease, and the queries of a reconciler."""
+"""The memory store of workers, the leader's lease, and the reads of the reconciler."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class MemoryWorkerStore:
         ]
 
     async def lead(self, worker_id: str, ttl: float) -> bool:
-        """Take or renew the lease for ``ttl`` seconds. Return whether the worker holds it."""
+        """Take or renew the leader's lease for ``ttl`` seconds. Return True if the worker holds the lease."""
         now = self.db.now()
         if self.db.lease is not None and self.db.lease[0] != worker_id and self.db.lease[1] > now:
             return False
@@ -60,7 +60,7 @@ class MemoryWorkerStore:
         return True
 
     async def mark_dead(self, worker_id: str, heartbeat_at: datetime) -> bool:
-        """Declare the worker dead unless it has sent a heartbeat since ``heartbeat_at``."""
+        """Declare the worker dead if its last heartbeat was at ``heartbeat_at``. Return True if this call declared it dead."""
         worker = self.db.workers.get(worker_id)
         if worker is None or worker.dead_at is not None or worker.heartbeat_at != heartbeat_at:
             return False
@@ -78,8 +78,8 @@ class MemoryWorkerStore:
         return [RunRef(t.key, r.run_id) for t, r in asked if r.worker_id == worker_id]
 
     async def heads(self, *, unchanged: timedelta, after: tuple[int, str] | None = None, limit: int = 1000) -> list[LaneHead]:
-        """Return the lane heads that wait for a worker, or whose worker is dead or gone, and that did not change for
-        ``unchanged``."""
+        """Return up to ``limit`` heads of lanes that did not change for ``unchanged`` and that wait for a worker or have a dead
+        or missing worker. ``after``: the thread key and the lane after which to continue."""
         found: list[tuple[tuple[int, str], LaneHead]] = []
         for thread in self.db.threads.values():
             names = {r.run.lane for r in thread.runs.values() if r.run.lane is not None}
@@ -93,7 +93,8 @@ class MemoryWorkerStore:
         return [item for _, item in sorted(found, key=lambda pair: pair[0])][:limit]
 
     async def prune(self, retention: Retention, limit: int = 5000) -> bool:
-        """Delete rows whose retention time is over."""
+        """Delete data whose retention has passed: at most ``limit`` entries of each kind, but all dead workers. Return True if
+        there may be more."""
         now = self.db.now()
         active = [each for each in self.db.webhooks.values() if each.webhook.disabled_at is None]
         old = [note for note in self.db.notes if note.at < now - retention.feed]

@@ -1,3 +1,4 @@
-"""The Postgres store, which holds the authoritative state of runyard. Its tables are in ``migrations``, its stored functions in
-``functions``, and the statements that Python sends in ``queries.sql``; ``schema.sql`` shows what they amount to.
+"""The Postgres stores, which hold the authoritative state of runyard. Their tables are in ``migrations``, their stored
+functions in ``functions``, and the statements that Python sends in ``queries.sql``. ``schema.sql`` shows all tables and the
+signatures of all functions on one page.
 """

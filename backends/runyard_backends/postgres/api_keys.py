@@ -9,13 +9,14 @@ from .database import Database
 
 
 class PostgresKeyStore:
-    """API keys of one tenant; only ``find_key`` searches all tenants."""
+    """API keys of one tenant. ``find_key`` alone searches all tenants."""
 
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
 
     async def create_key(self, key: ApiKey, digest: bytes, *, lifetime: float | None = None) -> ApiKey:
-        """Store a key of this tenant that expires in ``lifetime`` seconds."""
+        """Store a key of this tenant. ``digest``: the digest of its secret. ``lifetime``: seconds until it expires; None:
+        never."""
         return _key(await self.db.one("create_key", key.key_id, self.tenant, key.name, key.scopes, digest, lifetime))
 
     async def keys(self) -> list[ApiKey]:
@@ -23,11 +24,11 @@ class PostgresKeyStore:
         return [_key(row) for row in await self.db.rows("keys", self.tenant)]
 
     async def revoke_key(self, key_id: str) -> bool:
-        """Revoke a key of this tenant. Return whether it was valid."""
+        """Revoke a key of this tenant. Return True if this call revoked the key."""
         return await self.db.row("revoke_key", self.tenant, key_id) is not None
 
     async def find_key(self, key_id: str) -> tuple[ApiKey, bytes] | None:
-        """Return a valid key of any tenant with its digest, or None."""
+        """Return a valid key of any tenant and the digest of its secret, or None."""
         row = await self.db.row("find_key", key_id)
         return (_key(row), bytes(row["digest"])) if row else None
 

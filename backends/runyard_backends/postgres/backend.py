@@ -1,4 +1,4 @@
-"""The backend behind ``postgresql://``: Postgres for the state, Redis for the schedule."""
+"""The backend behind ``postgresql://``: Postgres for the state, Redis for the jobs and the event streams."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from .workers import PostgresQueueStore, PostgresWorkerStore
 
 
 class PostgresBackend:
-    """The backend of one tenant. ``listen_url``: a direct connection for LISTEN where ``url`` goes through PgBouncer."""
+    """The backend of one tenant. ``listen_url``: the URL of the connection for LISTEN, which must not go through PgBouncer."""
 
     def __init__(self, db: Database, redis: RedisServer | None, tenant: str, listen_url: str) -> None:
         self.db, self.redis, self.tenant, self.listen_url = db, redis, tenant, listen_url
@@ -71,13 +71,13 @@ class PostgresBackend:
         return PostgresBackend(self.db, self.redis, tenant, self.listen_url)
 
     async def check(self) -> None:
-        """Check that Postgres answers and its schema fits. Raises BackendUnavailableError, SchemaUninitialized,
-        SchemaMismatch."""
+        """Check that Postgres answers and that this code can run on its schema. Raises BackendUnavailableError,
+        SchemaUninitialized, SchemaMismatch."""
         await check_schema(self.db)
 
     async def notifications(self) -> AsyncGenerator[Effects]:
-        """Yield when a host's transaction accepted a run, and after each (re)connection, when a notification may have been
-        missed. Also yields the effects of calls that return none to their caller."""
+        """Yield the effects of calls that do not return them to their caller. Yield empty effects when a host's transaction
+        accepted a run, and after each connection, because a notification before it may have been missed."""
         heard = asyncio.Event()
         told: list[str] = []
         url, _ = split_url(self.listen_url)
@@ -129,11 +129,13 @@ async def connect(
     name: str = "runyard",
     **settings: Any,
 ) -> Backend:
-    """Connect to Postgres at ``url`` and Redis at ``redis`` (a URL; without it only the stores work).
+    """Connect to Postgres at ``url`` and to Redis at ``redis``.
 
-    ``min_pool_size`` and ``max_pool_size`` limit the number of Postgres connections. ``name`` is the name under which both
-    servers list the connections. Further ``settings`` go to the pool, for example ``statement_cache_size=0`` behind PgBouncer
-    in transaction mode. Raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError.
+    ``redis``: a URL; with None, only the stores work. ``tenant``: the tenant of the backend. ``min_pool_size`` and
+    ``max_pool_size`` limit the number of Postgres connections. ``listen_url``: the URL of a direct connection to Postgres, if
+    ``url`` goes through PgBouncer. ``name``: the name under which both servers list the connections. ``settings``: arguments of
+    asyncpg's pool, for example ``statement_cache_size=0`` behind PgBouncer in transaction mode. Raises SchemaUninitialized,
+    SchemaMismatch, BackendUnavailableError.
     """
     db = await Database.connect(url, min_pool_size=min_pool_size, max_pool_size=max_pool_size, name=name, **settings)
     try:

@@ -25,22 +25,23 @@ class PostgresCheckpointer:
         self._threads = PostgresThreadStore(db, tenant)
 
     async def load(self, thread_id: str) -> CheckpointData | None:
-        """Load the visible messages of the head's path, and those of runs that no worker holds: external or unclaimed runs.
-
-        Returns None for an unknown thread."""
+        """Return the thread's data: the visible messages of the head's path, and the messages of live external runs and of runs
+        that were never claimed. Return None if the thread does not exist."""
         async with self.db.snapshot() as db:
             row = await db.row("thread", self.tenant, thread_id)
             if row is None:
                 return None
             rows = await db.rows("load", self.tenant, thread_id)
-        # Sorted here and not in SQL: rows are read while Postgres produces further ones, and they arrive almost in order.
+        # Sort here and not in SQL. Without a sort, Postgres sends the first rows before it has found the last ones. They arrive
+        # almost in order, so that sorting them here is cheap.
         rows.sort(key=itemgetter("seq"))
         messages = await history.messages(rows, thread_id=thread_id)
         thread = codec.thread(row)
         return CheckpointData(messages, thread.extra, thread.parent_thread_id)
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Append all messages, each under its own run id, or none. Raises RunAlreadyCompletedError, RunAlreadyClaimedError."""
+        """Store all ``messages`` or none, each under its own run id. A message whose id is stored already is skipped. Raises
+        RunAlreadyCompletedError, RunAlreadyClaimedError."""
         check_id(thread_id, "thread_id")
         check_named_once(messages)
         new = codec.many(messages)
@@ -48,17 +49,17 @@ class PostgresCheckpointer:
         await self.db.row("checkpoint_append", self.tenant, thread_id, new, run_ids)
 
     async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
-        """Merge ``extra`` into the thread's extra, at the top level."""
+        """Merge ``extra`` into the thread's extra. A key of ``extra`` replaces the whole value of that key."""
         check_value(extra, "extra")
         await self.db.row("save_extra", self.tenant, check_id(thread_id, "thread_id"), codec.to_json(extra))
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
-        """Store one pending request; None clears it and its run id."""
+        """Set the thread's own pending request. ``request``: None to clear it."""
         new = codec.new_request(request) if request else None
         await self.db.row("save_pending", self.tenant, check_id(thread_id, "thread_id"), new, run_id)
 
     async def load_pending(self, thread_id: str) -> tuple[HitlRequest, str | None] | None:
-        """Return the pending request and its run id, read together, or None."""
+        """Return the newest pending request of the thread with its run id, or None."""
         row = await self.db.row("pending", self.tenant, thread_id)
         return (codec.request(row), row["run_id"]) if row else None
 
@@ -68,12 +69,12 @@ class PostgresCheckpointer:
         return pending[0] if pending else None
 
     async def load_pending_run_id(self, thread_id: str) -> str | None:
-        """Return the run id of the pending request, or None without one."""
+        """Return the run id of the pending request. Return None if there is no pending request, or if it has no run id."""
         pending = await self.load_pending(thread_id)
         return pending[1] if pending else None
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
-        """Store requests of an external run; a request whose id is known stays unchanged."""
+        """Store requests of an external run. A stored request with the same id stays unchanged."""
         new = [codec.new_request(request) for request in requests]
         await self.db.row("save_requests", self.tenant, check_id(thread_id, "thread_id"), new, run_id)
 
@@ -90,20 +91,20 @@ class PostgresCheckpointer:
         response_id: str | None = None,
         answered_by: str | None = None,
     ) -> Responded:
-        """Apply an answer to a request once (H3, H4)."""
+        """Answer a request. A repetition has no effect (H3, H4)."""
         asked = (self.tenant, thread_id, request_id, response_id)
         responded, effects = await hitl_answers.respond(self.db, asked, answer, answered_by)
         await self._notify(effects)
         return responded
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human; ``reason`` becomes the text of its open results (H8)."""
+        """Cancel the run that waits for a human. ``reason``: the text of the results of its open tool calls (H8)."""
         row = await self.db.one("abort_pending", self.tenant, thread_id, run_id, aborted(reason))
         await self._notify(row["effects"])
         return Aborted(codec.run_entry(row) if row["run_id"] is not None else None)
 
     async def _notify(self, effects: str | None) -> None:
-        """Notify the workers of the effects, because the caller of a checkpointer's method does not carry them out."""
+        """Notify the workers of the effects, because the caller of a checkpointer's method does not apply them."""
         if effects is not None:
             await self.db.row("tell", effects)
 
@@ -112,7 +113,7 @@ class PostgresCheckpointer:
         await self.db.row("claim_external", self.tenant, check_id(thread_id, "thread_id"), check_id(run_id, "run_id"))
 
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
-        """Complete an external run; a repetition has no effect. Raises RunNotClaimedError, RunAlreadyClaimedError."""
+        """Complete an external run. A repetition has no effect. Raises RunNotClaimedError, RunAlreadyClaimedError."""
         await self.db.row("complete_external", self.tenant, thread_id, run_id)
 
     async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
@@ -123,7 +124,7 @@ class PostgresCheckpointer:
     async def fork(
         self, src_thread_id: str, new_thread_id: str, *, after_run_id: str, metadata: JsonObject | None = None
     ) -> None:
-        """Fork after a completed run to a thread that does not exist yet (F1, F4)."""
+        """Fork after a completed run into a new thread (F1, F4). Raises ThreadAlreadyExistsError."""
         cut = Cut(after_run_id=after_run_id)
         request = ForkRequest(src=src_thread_id, new=new_thread_id, cut=cut, metadata=metadata)
         (await self._threads.fork(request)).require_new()

@@ -1,4 +1,4 @@
-"""The connection pool, the named statements, and the one place where driver errors are mapped to runyard's."""
+"""The connection pool, the named statements, and the translation of the driver's errors into runyard's."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from runyard.support.store_retries import jittered
 T = TypeVar("T")
 
 _DEADLOCK_PAUSE_SECONDS: Final = 0.05
-"""Seconds to wait before a statement that was undone in a deadlock is sent again, so that waiting statements get its locks
+"""Seconds to wait before a statement is repeated that Postgres undid because of a deadlock. Waiting statements get its locks
 first."""
 
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 
 REFUSED = "RY000"
-"""SQLSTATE with which the stored functions refuse: HINT holds the error code, DETAIL the details as JSON."""
+"""SQLSTATE of a refusal by a stored function. Its HINT is the error code, and its DETAIL has the details as JSON."""
 
 
 @cache
@@ -49,7 +49,7 @@ def statements() -> dict[str, str]:
 
 
 def refusal(code: str | None, message: str, details: dict[str, Any]) -> RunyardError:
-    """Make the error with which a stored function refused."""
+    """Return the error for a refusal by a stored function."""
     if "existing" in details and "request" in details:
         old, new = json.loads(details.pop("existing")), json.loads(details.pop("request"))
         details["differs"] = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
@@ -57,7 +57,7 @@ def refusal(code: str | None, message: str, details: dict[str, Any]) -> RunyardE
 
 
 def translate(error: BaseException) -> RunyardError | None:
-    """Map a driver's error to runyard's, the most specific first; None for a defect, which should be raised unchanged."""
+    """Return runyard's error for an error of the driver. Return None for a defect, whose error should be raised unchanged."""
     match error:
         case asyncpg.PostgresError() if error.sqlstate == REFUSED:
             return refusal(error.hint, error.args[0], json.loads(error.detail or "{}"))
@@ -94,7 +94,7 @@ def translate(error: BaseException) -> RunyardError | None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Raise runyard's errors in place of the driver's."""
+    """Raise runyard's errors instead of the driver's inside the block."""
     try:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError) as error:
@@ -105,7 +105,8 @@ def translated() -> Iterator[None]:
 
 
 async def _undone_again(send: Callable[[], Awaitable[T]]) -> T:
-    """Send a statement that is a transaction of its own. Repeat it once if the server undid it to break a deadlock."""
+    """Send a statement that is a transaction of its own. Repeat it, at most twice, if Postgres undid it because of a
+    deadlock."""
     for _ in range(2):
         with contextlib.suppress(asyncpg.TransactionRollbackError):
             return await send()
@@ -114,19 +115,18 @@ async def _undone_again(send: Callable[[], Awaitable[T]]) -> T:
 
 
 class _PlainConnection(asyncpg.Connection):
-    """A connection that is not reset when it returns to the pool. No statement changes the session, so this saves a round
-    trip."""
+    """A connection that is not reset when it returns to the pool, which saves a round trip. No statement changes the
+    session."""
 
     def get_reset_query(self) -> str:
         return ""
 
 
 class Database:
-    """A pool of connections and the statements to send.
+    """A pool of connections that sends the named statements.
 
-    ``command_timeout`` (seconds) limits every call, so that a server that hangs shows as BackendUnavailableError.
-    ``page_bytes``: maximal size of a page of a list, which has at least one entry. ``decoding``: a lock for decoding a run's
-    events, so that many concurrent readers decode one after the other and leave time for other tasks.
+    ``page_bytes``: maximal bytes of a page of a list; a larger entry is a page of its own. The attribute ``decoding`` is the
+    lock to hold while decoding a page of a run's events, so that other tasks get their turn between the pages of many readers.
     """
 
     def __init__(self, pool: asyncpg.Pool, page_bytes: int = PAGE_BYTES) -> None:
@@ -144,7 +144,9 @@ class Database:
         page_bytes: int = PAGE_BYTES,
         **settings: Any,
     ) -> Database:
-        """Open the pool. Works behind PgBouncer in transaction mode with ``statement_cache_size=0``, here or in the URL."""
+        """Open the pool. ``command_timeout``: seconds after which a call without a reply raises BackendUnavailableError.
+        ``name``: the name under which Postgres lists the connections. ``settings``: arguments of asyncpg's pool. Behind
+        PgBouncer in transaction mode, ``statement_cache_size=0`` is required, as an argument or in the URL."""
         url, in_url = split_url(url)
         with translated():
             return cls(
@@ -153,7 +155,7 @@ class Database:
                     min_size=min_pool_size,
                     max_size=max_pool_size,
                     command_timeout=command_timeout,
-                    max_cached_statement_lifetime=0,  # its timer would keep the contextvars of the first run that asked
+                    max_cached_statement_lifetime=0,  # a timer of the cache would keep the contextvars of its first run
                     connection_class=_PlainConnection,
                     server_settings={"application_name": name},
                     **in_url | settings,
@@ -162,7 +164,7 @@ class Database:
             )
 
     async def close(self) -> None:
-        """Close the pool. Connections that are still in use after 5 seconds are cut."""
+        """Close the pool. After 5 seconds, close connections that are still in use too."""
         try:
             async with asyncio.timeout(5):
                 await self.pool.close()
@@ -182,7 +184,7 @@ class Database:
             return await _undone_again(lambda: self.pool.fetchrow(statements()[name], *args))
 
     async def one(self, name: str, *args: Any, connection: Connection | None = None) -> asyncpg.Record:
-        """Return the only row of a statement that always returns one."""
+        """Return the only row of a statement that always returns one row."""
         row = await self.row(name, *args, connection=connection)
         assert row is not None, name
         return row
@@ -194,14 +196,14 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Database]:
-        """Execute several reads that see one state of the database."""
+        """Return a database whose reads, inside the block, all see one state."""
         with translated():
             async with self.pool.acquire() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
                 yield _Bound(self.pool, connection)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Database]:
-        """Execute several calls in one transaction."""
+        """Return a database whose calls, inside the block, are one transaction."""
         with translated():
             async with self.pool.acquire() as connection, connection.transaction():
                 yield _Bound(self.pool, connection)
@@ -226,9 +228,10 @@ CACHE_SIZE: Final = "statement_cache_size"
 
 
 def split_url(url: str) -> tuple[str, dict[str, Any]]:
-    """Split ``statement_cache_size`` off ``url`` and return it as an argument; asyncpg would send it to the server.
+    """Remove ``statement_cache_size`` from ``url``. Return the URL, and the setting as an argument of asyncpg's pool.
 
-    The URL carries it because every process behind PgBouncer that reads the URL from its environment needs it.
+    asyncpg would send the setting to the server. The URL has it because processes behind PgBouncer read their URL, and no other
+    setting of the pool, from the environment. Raises InvalidInputError if the setting is not a number.
     """
     parts = urlsplit(url)
     query = parse_qsl(parts.query, keep_blank_values=True)

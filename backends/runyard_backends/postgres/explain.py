@@ -27,7 +27,7 @@ _SENTENCES = {
 
 
 def sentence(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
-    """Return the sentence for the reason that the store found."""
+    """Return the sentence for ``reason`` and ``facts``, which ``runyard.explain`` returned."""
     code = run.error.code if run.error else None
     text = _SENTENCES.get(reason, f"{reason} at {run.finished_at}").format(**facts, error_code=code)
     if run.ended and run.error:

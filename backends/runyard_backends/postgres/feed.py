@@ -21,7 +21,8 @@ class PostgresFeed:
         self.db, self.tenant = db, tenant
 
     async def read(self, page: PageRequest = FIRST_PAGE) -> Page[FeedEntry]:
-        """Return the next ``limit`` entries. Raises InvalidCursorError, CursorExpiredError."""
+        """Return up to ``page.limit`` entries after ``page.cursor`` (None: from the oldest). Raises InvalidCursorError,
+        CursorExpiredError."""
         after = cursors.numbers(page.cursor, 2, below=_HIGHEST) if page.cursor is not None else (None, None)
         rows = await self.db.rows("feed", self.tenant, *after, page.limit)
         entries = [
@@ -37,5 +38,5 @@ class PostgresFeed:
         ]
         if len(entries) == page.limit and entries:
             return Page(entries, entries[-1].cursor)
-        # All entries of transactions below the horizon were read, so the cursor of a quiet feed advances too.
+        # All entries of transactions below the horizon were read. With the horizon as its cursor, a quiet feed advances too.
         return Page(entries, cursors.encode([rows[0]["horizon"], 0]))

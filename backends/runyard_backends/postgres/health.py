@@ -14,10 +14,11 @@ from .migrate import check_schema
 
 @dataclass(frozen=True, slots=True)
 class PostgresFacts:
-    """``clock_ahead``: seconds by which the server's clock is ahead of this host's; the error is at most half of ``round_trip``
-    seconds. ``max_connections``: connections for roles that are not superusers. ``schema``: the version of the schema, None
-    without one. ``schema_trouble``: the reason why this code cannot run on it. ``leader``: the worker that holds a valid lease
-    as reconciler."""
+    """Facts about a Postgres server. ``max_connections``: the number of connections for roles that are not superusers.
+    ``connections``: the number of open connections. ``clock_ahead``: seconds by which the server's clock is ahead of this
+    host's. ``round_trip``: seconds that reading the clock took; the error of ``clock_ahead`` is at most half of them.
+    ``schema``: the version of the schema, or None. ``schema_trouble``: the reason why this code cannot run on the schema, or
+    None. ``leader``: the id of the worker that holds the leader's lease, or None."""
 
     version: str
     in_recovery: bool

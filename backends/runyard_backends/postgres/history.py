@@ -1,4 +1,4 @@
-"""Decode long histories in slices, because one slice is a call of C code that blocks the rest of the process.
+"""Decode long histories in slices. Each slice is decoded by one call of C code, which blocks the process.
 
 Between two slices the event loop and other threads can run, such as the thread that sends a worker's heartbeat.
 """
@@ -15,15 +15,15 @@ from runyard.support.garbage_collector import held_back
 from . import codec
 
 SLICE_MESSAGES: Final = 2_000
-"""Messages of one slice."""
+"""Maximum number of messages of one slice."""
 SLICE_BYTES: Final = 2**18
-"""Bytes of a slice's stored messages; the last message may exceed them. One byte may be a value of its own."""
+"""Bytes of stored messages after which a slice ends. The limit is low because each byte may decode to one Python object."""
 _PAYLOAD: Final = 5
-"""Position of the payload's column, in the order of queries.sql."""
+"""Position of the payload among the columns of a message in queries.sql."""
 
 
 async def messages(rows: Sequence[codec.Row], **thread: str | int) -> list[Message]:
-    """Decode any number of rows; otherwise like :func:`codec.messages`."""
+    """Decode any number of rows as :func:`codec.messages` does."""
     made: list[Message] = []
     with held_back(len(rows)):
         for part in _slices(rows):

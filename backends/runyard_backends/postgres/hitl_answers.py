@@ -13,13 +13,14 @@ from . import codec
 from .database import Database
 
 Asked: TypeAlias = tuple[str, str | None, str | None, str | None]
-"""Tenant, thread id, request id, response id."""
+"""The request to answer: tenant, thread id, request id, response id."""
 
 
 async def respond(
     db: Database, asked: Asked, answer: Any, answered_by: str | None, on_behalf_of: str | None = None
 ) -> tuple[Responded, str | None]:
-    """Store ``answer``. Return the outcome, and the effects as JSON."""
+    """Store ``answer`` as the answer to the request ``asked``. Return the outcome, and the effects as JSON. Raises
+    HitlAlreadyAnsweredError if another answer was stored before."""
     check_value(answer, "answer")
     packed = codec.pack(answer)
     codec.to_json(answer)

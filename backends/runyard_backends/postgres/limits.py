@@ -16,17 +16,17 @@ class PostgresLimitStore:
         self.db = db
 
     async def limits(self) -> list[Limit]:
-        """Return all limits that are set, by name; a limit without a subject comes first."""
+        """Return all limits that are set, in the order of their names. Of one name, the limit without a subject comes first."""
         return [Limit(**row) for row in await self.db.rows("limits")]
 
     async def set_limit(self, limit: Limit) -> None:
-        """Set a limit, replacing the one with the same name and subject."""
+        """Set a limit. Replace the limit with the same name and subject."""
         await self.db.row("set_limit", limit.name, limit.subject, limit.most)
 
     async def clear_limit(self, name: LimitName, subject: str | None = None) -> bool:
-        """Remove a limit. Return whether it was set."""
+        """Remove a limit. Return True if the limit was set."""
         return await self.db.row("clear_limit", name, subject) is not None
 
     async def review_limits(self) -> Effects:
-        """Count the waiting runs, and offer the runs for which a permit is free."""
+        """Count the waiting runs. Return the jobs of waiting runs for which a permit is free."""
         return codec.effects(await self.db.value("review_limits"))

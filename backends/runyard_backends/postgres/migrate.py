@@ -1,9 +1,12 @@
 """Versions of the schema: tables in ``migrations``, stored functions in ``functions``.
 
-A file of ``migrations`` is a version. It is applied once. One that older code cannot run on (a contraction) has the header
-``-- oldest code: N``, which is recorded with it. A file of ``functions`` is applied again whenever its text has changed, but
-never over the functions of a newer release. Code starts on any schema from OLDEST_SCHEMA to the newest that admits it, if the
-schema has every function that the code calls. So migrating first never stops the processes of the release before.
+A file of ``migrations`` is a version. It is applied once. A version on which older code cannot run (a contraction) has the
+header ``-- oldest code: N``, which is recorded with the version. A file of ``functions`` is applied again whenever its text has
+changed, but never over the functions of a newer release.
+
+Code can run on a schema if the schema's version is at least OLDEST_SCHEMA, if no applied contraction excludes the code, and if
+the schema has every function that the code calls. Migrating before an upgrade therefore never stops processes of the release
+before.
 """
 
 from __future__ import annotations
@@ -25,9 +28,10 @@ from runyard.errors import SchemaMismatch, SchemaUninitialized
 from .database import Connection, Database, split_url, statements, translated
 
 CODE_VERSION: Final = 1
-"""What this code calls itself; a contraction names the first code version that does without what it takes away."""
+"""The version of this code. A contraction names the lowest code version that runs after it."""
 OLDEST_SCHEMA: Final = 5
-"""The first schema version that has all that this code uses. An expansion for later code does not raise it."""
+"""The first schema version with all tables and columns that this code uses. A version that only later code uses does not raise
+it."""
 
 _HEADER = re.compile(r"^-- oldest code: (\d+)$", re.MULTILINE)
 _FUNCTION = re.compile(r"^CREATE OR REPLACE FUNCTION runyard\.(\w+)\(", re.MULTILINE)
@@ -35,7 +39,7 @@ _FUNCTION = re.compile(r"^CREATE OR REPLACE FUNCTION runyard\.(\w+)\(", re.MULTI
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file of ``migrations``. ``oldest_code``: the lowest CODE_VERSION that runs on the schema once this is applied."""
+    """One file of ``migrations``. ``version``: the number before its name. ``name``: the name without number and suffix."""
 
     version: int
     name: str
@@ -43,20 +47,21 @@ class Migration:
 
     @property
     def oldest_code(self) -> int:
+        """The lowest CODE_VERSION that runs on the schema after this migration."""
         match = _HEADER.search(self.sql)
         return int(match[1]) if match else 1
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionFile:
-    """One file of ``functions``."""
+    """One file of ``functions``. ``name``: its name without the suffix."""
 
     name: str
     sql: str
 
     @property
     def functions(self) -> list[str]:
-        """The names of the functions that the file makes, without their schema."""
+        """The names of the functions that the file makes, without their schema's name."""
         return _FUNCTION.findall(self.sql)
 
     @property
@@ -67,7 +72,8 @@ class FunctionFile:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What one release brings to a database. ``number``: its version, as in (0, 1, 0); that of a pre-release is the same."""
+    """The migrations and the functions of one release. ``number``: its version, such as (0, 1, 0); a pre-release has the number
+    of its release."""
 
     number: tuple[int, ...]
     migrations: tuple[Migration, ...]
@@ -75,7 +81,7 @@ class Release:
 
     @classmethod
     def installed(cls) -> Release:
-        """The release that is installed."""
+        """Return the installed release."""
         number = re.match(r"\d+(\.\d+)*", installed_version("runyard"))
         assert number is not None
         return cls(
@@ -91,11 +97,11 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """What a call of :func:`migrate` did.
+    """The result of :func:`migrate`.
 
-    ``before``, ``after``: versions of the schema; 0 if there was none. ``migrations``: the names of those that were applied.
-    ``functions``: how many were made or replaced. ``newer_release``: the release whose functions the database has, if that is a
-    newer one; they were left as they are. None otherwise.
+    ``before``, ``after``: the versions of the schema before and after the call; 0 without a schema. ``migrations``: the names
+    of the applied migrations. ``functions``: the number of functions that were made or replaced. ``newer_release``: the number
+    of a newer release whose functions the database has, or None. Its functions were not replaced.
     """
 
     before: int
@@ -106,22 +112,23 @@ class Migrated:
 
 
 def _texts(folder: str) -> dict[str, str]:
-    """The SQL files of a folder of this package, by name without the suffix, in order."""
+    """Return the texts of the SQL files of a folder of this package, by name without the suffix, in the order of their
+    names."""
     found = (file for file in files("runyard_backends.postgres").joinpath(folder).iterdir() if file.name.endswith(".sql"))
     return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in sorted(found, key=lambda file: file.name)}
 
 
 @cache
 def called_functions() -> frozenset[str]:
-    """The stored functions that this code calls itself, and ``accept``, which hosts call."""
+    """Return the names of the stored functions that this code calls, and of ``accept``, which hosts call."""
     return frozenset(re.findall(r"runyard\.(\w+)\(", "\n".join(statements().values()))) | {"accept"}
 
 
 async def migrate(url: str, *, lock_timeout: float = 5.0, release: Release | None = None) -> Migrated:
-    """Bring the schema at ``url``, and its functions, to those of ``release``, by default the installed one.
+    """Apply the migrations and the functions of ``release`` to the database at ``url``. By default it is the installed release.
 
-    Each version is one transaction, and the functions are one. ``lock_timeout`` (seconds) bounds the wait for a table in use.
-    Concurrent calls wait for each other. Nobody but the owner may call the functions, unless it is granted. Raises
+    Each version is one transaction, and all functions together are one more. ``lock_timeout``: seconds to wait for a lock on a
+    table. Concurrent calls wait for each other. Only the owner may call the functions; other roles need a GRANT. Raises
     BackendUnavailableError.
     """
     sql = statements()
@@ -130,7 +137,8 @@ async def migrate(url: str, *, lock_timeout: float = 5.0, release: Release | Non
     before: int | None = None
     applied: list[str] = []
     with translated():
-        connection = await asyncpg.connect(url, statement_cache_size=0)  # may be a transaction pooler
+        # Without a cache of statements, the URL may be one of PgBouncer in transaction mode.
+        connection = await asyncpg.connect(url, statement_cache_size=0)
         try:
             for migration in release.migrations:
                 async with _locked(connection, lock_timeout):
@@ -154,7 +162,7 @@ async def migrate(url: str, *, lock_timeout: float = 5.0, release: Release | Non
 
 @asynccontextmanager
 async def _locked(connection: asyncpg.Connection, lock_timeout: float) -> AsyncIterator[None]:
-    """A transaction that no other migration runs beside, with the tables that record what was applied."""
+    """Open a transaction that excludes every other call of :func:`migrate`. Make the tables that record the applied files."""
     sql = statements()
     async with connection.transaction():
         await connection.execute(f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}")
@@ -164,9 +172,10 @@ async def _locked(connection: asyncpg.Connection, lock_timeout: float) -> AsyncI
 
 
 async def _replace_functions(connection: Connection, release: Release) -> int:
-    """Apply the files whose text has changed, and those of which a function is gone; how many functions they hold.
+    """Apply the files whose text has changed, and the files of which the database lacks a function. Return the number of
+    functions in these files.
 
-    Bodies are parsed once all functions are there: a function may come before what it uses.
+    Bodies are parsed after all functions are made, because a function may come before a function that it calls.
     """
     sql = statements()
     digests = {row["file"]: row["digest"] for row in await connection.fetch(sql["functions_applied"])}
@@ -190,7 +199,7 @@ async def _replace_functions(connection: Connection, release: Release) -> int:
 
 
 async def check_schema(db: Database) -> None:
-    """Raise SchemaUninitialized or SchemaMismatch unless this code can run on the schema."""
+    """Raise SchemaUninitialized if there is no schema, and SchemaMismatch if this code cannot run on the schema."""
     if not await db.value("schema_exists"):
         raise SchemaUninitialized("the database has no runyard schema; run `runyard migrate`")
     state = await db.one("schema_state", sorted(called_functions()))

@@ -1,7 +1,7 @@
-"""Stand-ins for the scheduler and the event log of a connection without Redis.
+"""The scheduler and the event log of a connection without Redis.
 
-Stores work without Redis. Losing Redis costs latency only: the reconciler of a worker submits jobs that nobody submitted, a
-worker's heartbeat finds cancels without a hint, and readers of streams ask Postgres.
+The stores work without Redis. Its loss costs latency only. The reconciler submits the jobs that were not submitted. A worker's
+heartbeat reads the cancels whose hints were lost. Readers of streams read the events that Postgres proves.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ def _missing() -> BackendUnavailableError:
 
 
 class NoScheduler:
-    """Implements :class:`runyard.ports.scheduling.Scheduler`: raises BackendUnavailableError, and drops hints of cancels."""
+    """Implements :class:`runyard.ports.scheduling.Scheduler`. Its methods raise BackendUnavailableError, but ``rouse`` and
+    ``hint_cancel`` do nothing."""
 
     async def submit(self, jobs: Sequence[Job]) -> None:
-        """Raises BackendUnavailableError: the caller logs that the reconciler has to submit."""
+        """Raise BackendUnavailableError. The caller logs the error, and the reconciler submits the jobs."""
         raise _missing()
 
     async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]:
         raise _missing()
 
     async def rouse(self, worker_id: str) -> None:
-        """Do nothing: no claim waits."""
+        """Do nothing, because no claim waits."""
 
     async def renew(self, worker_id: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
         raise _missing()
@@ -46,7 +47,7 @@ class NoScheduler:
         raise _missing()
 
     async def hint_cancel(self, refs: Sequence[RunRef]) -> None:
-        """Do nothing: the worker that executes the run learns of the cancel from Postgres."""
+        """Do nothing, because the worker that executes the run reads the cancel in Postgres."""
 
     async def cancel_hints(self) -> AsyncIterator[RunRef]:
         raise _missing()
@@ -54,14 +55,14 @@ class NoScheduler:
 
 
 class NoEventLog:
-    """Implements :class:`runyard.ports.scheduling.EventLog`: drops what is written, and raises BackendUnavailableError to
-    readers, who continue with the events that Postgres proves."""
+    """Implements :class:`runyard.ports.scheduling.EventLog`. It drops all events. Its reads raise BackendUnavailableError, and
+    the readers continue with the events that Postgres proves."""
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None:
-        """Do nothing: readers find the committed data in Postgres."""
+        """Do nothing, because readers find the committed data in Postgres."""
 
     async def append_many(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> None:
-        """Do nothing."""
+        """Do nothing, as :meth:`append`."""
 
     async def read(self, ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]:
         raise _missing()

@@ -1,43 +1,43 @@
--- Every statement that Python sends, by name. `-- name:` begins one, and the next line says what it does and what it answers.
--- Statements that return messages begin with the same ten columns.
+-- Every statement that Python sends, by name. A line `-- name:` begins a statement. The next line describes the statement and its
+-- result. Statements that return messages begin with the same ten columns.
 
 -- name: accept
--- Accept and admit runs. One row per request, in their order: the run as it was accepted, or why it was refused.
+-- Accept and admit runs. Return one row per request, in the order of the requests: the accepted run, or the refusal.
 SELECT * FROM runyard.accept_many($1, $2::runyard.request[]) ORDER BY n
 
 -- name: accept_request
--- Accept a run in a host's transaction. Whether it is new.
+-- Accept a run in a host's transaction. Return true if the run is new.
 SELECT runyard.accept_request($1, $2::runyard.request) AS created
 
 -- name: admit
--- Admit the runs that are due. The effects, and the seconds until something is due next.
+-- Admit the runs that are due. Return the effects, and the seconds until the next call has work.
 SELECT effects, next_due FROM runyard.admit($1)
 
 -- name: claim
--- Claim runs for a worker. One row per run: the outcome, and the run if it was claimed.
+-- Claim runs for a worker. Return one row per run: the outcome, and the run if it was claimed.
 SELECT c.thread_key AS key, c.run_id AS id, c.outcome, c.retry_in, c.takeover, c.leaf_id::text AS leaf_id, c.version_before, c.thread_extra, c.effects, (c.run).*
 FROM runyard.claim($1, $2, $3) c
 
 -- name: context
--- The messages that an attempt's run sees, in order.
+-- Return the messages that an attempt's run sees, in order.
 SELECT c.seq, c.message_id::text AS id, c.parent_id::text AS parent_id, c.run_id, c.role, c.payload, c.note, c.calls, c.results, c.created_at
 FROM runyard.context($1, $2, $3) c
 
 -- name: steps
--- The ledger of a run's steps.
+-- Return the steps of a run.
 SELECT s.step_key, s.done, s.result, s.fence FROM runyard.steps s JOIN runyard.runs r USING (accept_no) WHERE r.thread_key = $1 AND r.run_id = $2
 
 -- name: run_requests
--- The requests of a run, answered or not.
+-- Return the HITL requests of a run, pending or not.
 SELECT q.* FROM runyard.requests q WHERE q.thread_key = $1 AND q.run_id = $2
 
 -- name: append
--- Append messages to an attempt's run. The messages as they are stored.
+-- Append messages to an attempt's run. Return the stored messages.
 SELECT seq, message_id::text AS id, parent_id::text AS parent_id, run_id, role, payload, note, calls, results, created_at
 FROM runyard.append($1, $2, $3, $4::runyard.new_message[], $5)
 
 -- name: start_step
--- Begin a step. The step's row, if an earlier attempt began it or if it is done.
+-- Begin a step. Return the step's row if the step is finished or an earlier attempt began it, else no row.
 SELECT step_key, done, result, fence FROM runyard.start_step($1, $2, $3, $4)
 
 -- name: finish_step
@@ -45,23 +45,23 @@ SELECT step_key, done, result, fence FROM runyard.start_step($1, $2, $3, $4)
 SELECT runyard.finish_step($1, $2, $3, $4, $5)
 
 -- name: complete
--- Complete the runs of attempts. One row per attempt: how its run ended.
+-- Complete the runs of attempts. Return one row per attempt: the end of its run, or the refusal.
 SELECT * FROM runyard.complete($1::runyard.attempt_write[])
 
 -- name: suspend
--- Suspend an attempt's run until its requests are answered. The status that the run has then.
+-- Suspend an attempt's run until its requests are answered. Return the run's new status.
 SELECT * FROM runyard.suspend($1::runyard.attempt_write, $2::runyard.new_request[])
 
 -- name: fail
--- Fail an attempt's run. How it ended.
+-- Fail an attempt's run. Return the end of the run.
 SELECT * FROM runyard.fail($1::runyard.attempt_write, $2::jsonb)
 
 -- name: release
--- Put an attempt's run back into the queue. The status that the run has then.
+-- Release an attempt's run to the queue. Return the run's new status.
 SELECT * FROM runyard.release($1, $2, $3, $4, $5::jsonb, $6, $7)
 
 -- name: request_for
--- The request that an answer is for.
+-- Return the HITL request that an answer is for.
 SELECT q.* FROM runyard.request_for($1, $2, $3, $4) q
 
 -- name: isolate
@@ -69,84 +69,84 @@ SELECT q.* FROM runyard.request_for($1, $2, $3, $4) q
 SELECT runyard.isolate($1, $2, $3)
 
 -- name: bury
--- Record that the process of an attempt that ran alone has died. The status that the run has then.
+-- Record that the process died in which an attempt ran alone. Return the run's new status.
 SELECT * FROM runyard.bury($1, $2, $3, $4)
 
 -- name: respond
--- Record an answer. The request, whether it took the answer, and whether it was the last that its run waited for.
+-- Record an answer. Return the HITL request, whether this call answered it, and whether its run waits for no other answer.
 SELECT (a.request).*, a.created, a.effects, a.is_last FROM runyard.respond($1, $2, $3, $4, $5, $6, $7, $8) a
 
 -- name: cancel
--- Cancel a run. The run as it is then.
+-- Cancel a run. Return the changed run.
 SELECT (c.run).*, c.effects FROM runyard.cancel($1, $2, $3, $4) c
 
 -- name: abort_pending
--- Cancel the run of a thread that waits for an answer. That run, or a row of NULLs.
+-- Cancel the run of a thread that waits for an answer. Return the changed run, or a row of NULLs if no run waits.
 SELECT (a.run).*, a.effects FROM runyard.abort_pending($1, $2, $3, $4) a
 
 -- name: redrive
--- Queue a failed or dead run again. The run as it is then.
+-- Queue a failed or dead run again. Return the changed run.
 SELECT (c.run).*, c.effects FROM runyard.redrive($1, $2, $3) c
 
 -- name: run
--- One run by its ids.
+-- Return one run by its ids.
 SELECT r.* FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
 
 -- name: last_message
--- The id of the last message of a run.
+-- Return the id of the last message of a run.
 SELECT m.message_id::text FROM runyard.runs r JOIN runyard.messages m ON m.branch_id = r.branch_id AND m.seq = r.last_seq AND m.run_id = r.run_id
 WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
 
 -- name: runs
--- A page of runs, the newest first.
+-- Return a page of runs, the newest first.
 SELECT f.omitted, f.place_time, f.place_no, (f.run).* FROM runyard.list_runs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) f
 
 -- name: explain
--- A run, and why it is not running.
+-- Return a run, and the reason why it is not running.
 SELECT (e.run).*, e.reason, e.facts FROM runyard.explain($1, $2, $3) e
 
 -- name: attempts
--- A page of the attempts of a run.
+-- Return a page of the attempts of a run, the oldest first.
 SELECT a.more, (a.attempt).* FROM runyard.list_attempts($1, $2, $3, $4, $5, $6) a
 
 -- name: request
--- One request by its id.
+-- Return one HITL request by its id.
 SELECT q.* FROM runyard.requests q WHERE q.tenant = $1 AND q.request_id = $2
 
 -- name: requests
--- A page of requests, the oldest first.
+-- Return a page of HITL requests, the oldest first.
 SELECT f.more, (f.request).* FROM runyard.list_requests($1, $2, $3, $4, $5, $6, $7) f
 
 -- name: run_events
--- The events that the rows of a run prove, after a place in its stream.
+-- Return the events that the rows of a run prove, after an event id.
 SELECT (e.message).seq, (e.message).message_id::text AS id, (e.message).parent_id::text AS parent_id, (e.message).run_id AS of_run, (e.message).role,
        (e.message).payload, (e.message).note, (e.message).calls, (e.message).results, (e.message).created_at AS stored_at,
        e.type, e.proved_id, e.in_thread, e.why, e.asked, e.attempt, (e.request).*
 FROM runyard.run_events($1, $2, $3, $4, $5) e
 
 -- name: thread
--- One thread by its id.
+-- Return one thread by its id.
 SELECT t.* FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
 
 -- name: threads
--- A page of threads, in the order in which they were made.
+-- Return a page of threads, the oldest first.
 SELECT f.omitted, f.place, (f.thread).* FROM runyard.list_threads($1, $2, $3, $4::jsonb, $5, $6, $7) f
 
 -- name: create_thread
--- Make an empty thread. The thread, and whether it is new.
+-- Make an empty thread. Return the thread, and whether it is new.
 SELECT (c.thread).*, c.created FROM runyard.create_thread($1, $2, $3, $4, $5, $6::jsonb, $7::jsonb, $8::jsonb) c
 
 -- name: update_thread
--- Change fields of a thread. The thread as it is then.
+-- Change fields of a thread. Return the changed thread.
 SELECT t.* FROM runyard.update_thread($1, $2, $3::jsonb, $4) t
 
 -- name: path
--- All messages of a branch, or of the path to a message, in order.
+-- Return all messages of a branch, or of the path to a message, in order.
 SELECT p.seq, p.message_id::text AS id, p.parent_id::text AS parent_id, p.run_id, p.role, p.payload, p.note, p.calls, p.results, p.created_at
 FROM runyard.page($1, $2, $3, $4, $5, NULL, false, $6) p
 
 -- name: page
--- A page of the messages of a branch, or of the path to a message, with the branch for the pages that follow.
+-- Return a page of the messages of a branch, or of the path to a message, and the branch for the next page.
 SELECT x.seq, x.message_id::text AS id, x.parent_id::text AS parent_id, x.run_id, x.role, x.payload, x.note, x.calls, x.results, x.created_at,
        x.found,
        coalesce($8, (SELECT t.head_branch FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL)) AS branch
@@ -158,44 +158,45 @@ FROM (
 WHERE x.fits ORDER BY x.ordinality
 
 -- name: cut
--- What a cut of a thread sees: its view and its extra.
+-- Return the view and the extra of a cut of a thread.
 SELECT c.view, runyard.extra_at(c.view) AS extra
 FROM runyard.known_snapshot($1, $2) t, runyard.cut(t, $3::jsonb) c
 
 -- name: cut_messages
--- The messages that a cut of a thread sees, in order.
+-- Return the messages that a cut of a thread shows, in order.
 SELECT v.seq, v.message_id::text AS id, v.parent_id::text AS parent_id, v.run_id, v.role, v.payload, v.note, v.calls, v.results, v.created_at
 FROM runyard.known_snapshot($1, $2) t, runyard.cut(t, $3::jsonb) c, runyard.visible(c.view) v
 ORDER BY v.seq
 
 -- name: branches
--- A page of the leaves of a thread, by age.
+-- Return a page of the leaves of a thread, the oldest first.
 SELECT l.message_id::text AS message_id, l.depth, l.created_at, l.run_id, l.run_status
 FROM runyard.known_snapshot($1, $2) t, runyard.leaves(t, $3, $4, $5) l
 
 -- name: store_message
--- Store a message outside any run. The message as it is stored.
+-- Store a message without a run. Return the stored message.
 SELECT seq, message_id::text AS id, parent_id::text AS parent_id, run_id, role, payload, note, calls, results, created_at
 FROM runyard.store_message($1, $2, $3::runyard.new_message, $4, $5)
 
 -- name: fork
--- Fork a thread. The new thread, and whether it is new.
+-- Fork a thread. Return the fork, and whether it is new.
 SELECT (f.thread).*, f.created FROM runyard.fork($1, $2::jsonb, $3) f
 
 -- name: delete_thread
--- Delete a thread. The effects.
+-- Delete a thread. Return the effects.
 SELECT runyard.delete_thread($1, $2, $3, $4)
 
 -- name: delete_run
--- Delete the content of a run that ended and counts nowhere.
+-- Delete the content of a run that ended and is in no context.
 SELECT runyard.delete_run($1, $2, $3)
 
 -- name: erase_content
--- Replace the content of all messages of a thread.
+-- Replace the content of all messages of a thread by tombstones.
 SELECT runyard.erase_content($1, $2)
 
 -- name: load
--- What a checkpointer loads: the messages of the head, and those of external and unclaimed runs on it.
+-- Return the messages that a checkpointer loads: the visible messages of the head, and on it the messages of external and
+-- unclaimed runs.
 SELECT m.seq, m.message_id::text AS id, m.parent_id::text AS parent_id, m.run_id, m.role, m.payload, m.note, m.calls, m.results, m.created_at
 FROM (
     SELECT v.* FROM runyard.threads t, runyard.visible(runyard.branch_view(t.head_branch)) v
@@ -214,7 +215,7 @@ FROM (
 ) m
 
 -- name: checkpoint_append
--- Append the messages that a checkpointer saves.
+-- Store messages of a checkpointer.
 SELECT runyard.checkpoint_append($1, $2, $3::runyard.new_message[], $4)
 
 -- name: save_extra
@@ -222,7 +223,7 @@ SELECT runyard.checkpoint_append($1, $2, $3::runyard.new_message[], $4)
 SELECT runyard.save_extra($1, $2, $3::jsonb)
 
 -- name: save_pending
--- Replace the one request that a checkpointer keeps for a thread.
+-- Replace the one pending request that a checkpointer keeps for a thread.
 SELECT runyard.save_pending($1, $2, $3::runyard.new_request, $4)
 
 -- name: save_requests
@@ -230,21 +231,21 @@ SELECT runyard.save_pending($1, $2, $3::runyard.new_request, $4)
 SELECT runyard.save_requests($1, $2, $3::runyard.new_request[], $4)
 
 -- name: load_requests
--- The requests of a thread or run that are answered or closed.
+-- Return the pending and answered requests of a thread or of a run.
 SELECT q.* FROM runyard.load_requests($1, $2, $3) q
 
 -- name: tell
--- Tell the workers about effects, through NOTIFY.
+-- Send effects to the workers through NOTIFY.
 SELECT runyard.tell($1::jsonb)
 
 -- name: pending
--- The newest request of a thread that waits for an answer.
+-- Return the newest pending request of a thread.
 SELECT q.* FROM runyard.requests q
 WHERE q.tenant = $1 AND q.thread_id = $2 AND q.answered_at IS NULL AND q.closed_at IS NULL
 ORDER BY q.created_at DESC, q.request_id DESC LIMIT 1
 
 -- name: claim_external
--- Claim a run id for a process that is not a worker.
+-- Claim an external run.
 SELECT runyard.claim_external($1, $2, $3)
 
 -- name: complete_external
@@ -256,7 +257,7 @@ SELECT runyard.complete_external($1, $2, $3)
 SELECT runyard.register($1, $2, $3::jsonb, $4, $5, $6, $7, $8)
 
 -- name: beat
--- Record a worker's heartbeat. Whether it drains, which queues are paused, and the oldest code that the schema admits.
+-- Record a worker's heartbeat. Return whether it drains, the paused queues, and the oldest code that the schema admits.
 SELECT draining, paused, oldest_code FROM runyard.beat($1)
 
 -- name: leave
@@ -264,37 +265,37 @@ SELECT draining, paused, oldest_code FROM runyard.beat($1)
 DELETE FROM runyard.workers WHERE worker_id = $1
 
 -- name: drain
--- Ask a worker to claim no more. One row if it is alive.
+-- Mark a worker as draining. Return one row if the worker is not dead.
 UPDATE runyard.workers SET draining = true WHERE worker_id = $1 AND dead_at IS NULL RETURNING worker_id
 
 -- name: workers
--- All workers, and the seconds since their last heartbeats.
+-- Return all workers, and the seconds since their last heartbeats.
 SELECT w.*, extract(epoch FROM clock_timestamp() - w.heartbeat_at)::float8 AS silent_for FROM runyard.workers w ORDER BY w.started_at, w.worker_id
 
 -- name: lead
--- Take or renew the lease of the leader. Whether the worker has it.
+-- Take or renew the leader's lease. Return true if the worker holds the lease.
 SELECT runyard.lead('reconciler', $1, $2)
 
 -- name: mark_dead
--- Declare a worker dead, unless it has beaten since. One row if it was declared dead.
+-- Declare a worker dead if its last heartbeat was at the given time. Return one row if it was declared dead.
 UPDATE runyard.workers SET dead_at = clock_timestamp() WHERE worker_id = $1 AND heartbeat_at = $2 AND dead_at IS NULL
 RETURNING worker_id
 
 -- name: running
--- The attempts that a worker has by its rows.
+-- Return the attempts that a worker holds by the rows of its runs.
 SELECT r.thread_key, r.run_id, r.fence FROM runyard.runs r WHERE r.worker_id = $1 AND r.finished_at IS NULL AND r.status = 'running'
 
 -- name: cancelling
--- The runs of a worker for which a cancel was requested.
+-- Return the running runs of a worker for which a cancel was requested.
 SELECT r.thread_key, r.run_id FROM runyard.runs r
 WHERE r.worker_id = $1 AND r.finished_at IS NULL AND r.status = 'running' AND r.cancel_requested_at IS NOT NULL
 
 -- name: heads
--- Lane heads that wait for a worker, or whose worker is dead or gone.
+-- Return the heads of lanes that wait for a worker, or whose worker is dead or missing.
 SELECT runyard.job(h) AS job, h.status, h.cancel_requested_at IS NOT NULL AS cancelled FROM runyard.heads($1, $2, $3, $4) h
 
 -- name: limits
--- All limits that are set.
+-- Return all limits that are set.
 SELECT l.limit_name AS name, l.subject, l.most FROM runyard.limits l ORDER BY l.limit_name, l.subject NULLS FIRST
 
 -- name: set_limit
@@ -303,23 +304,23 @@ INSERT INTO runyard.limits (limit_name, subject, most) VALUES ($1, $2, $3)
 ON CONFLICT (limit_name, subject) DO UPDATE SET most = excluded.most
 
 -- name: clear_limit
--- Remove a limit. One row if it was set.
+-- Remove a limit. Return one row if the limit was set.
 DELETE FROM runyard.limits WHERE limit_name = $1 AND subject IS NOT DISTINCT FROM $2 RETURNING limit_name
 
 -- name: review_limits
--- Count the queues, and offer the runs for which a permit is free. The effects.
+-- Count the waiting runs. Return the effects that offer waiting runs for which a permit is free.
 SELECT runyard.review_limits()
 
 -- name: feed
--- A page of the feed, and up to where it was read.
+-- Return a page of the feed, and the transaction up to which it was read.
 SELECT * FROM runyard.feed($1, $2, $3, $4)
 
 -- name: usage
--- What a tenant's runs used, day by day.
+-- Return the usage of a tenant's runs, day by day.
 SELECT * FROM runyard.usage_of($1, $2, $3, $4)
 
 -- name: today
--- The current day, in UTC.
+-- Return the current day in UTC.
 SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date
 
 -- name: count_usage
@@ -331,32 +332,32 @@ SELECT runyard.count_usage($1)
 INSERT INTO runyard.webhooks (webhook_id, tenant, url, events) VALUES ($1, $2, $3, $4)
 
 -- name: webhooks
--- The webhooks that a tenant sees: its own, and those of every tenant.
+-- Return the webhooks that a tenant sees: its own webhooks, and the webhooks for all tenants.
 SELECT w.webhook_id, w.tenant, w.url, w.events, w.created_at, w.disabled_at FROM (
     SELECT x.* FROM runyard.webhooks x WHERE x.tenant = $1 UNION ALL SELECT x.* FROM runyard.webhooks x WHERE x.tenant IS NULL) w
 ORDER BY w.created_at, w.webhook_id
 
 -- name: remove_webhook
--- Remove a webhook. Whether it was there.
+-- Remove a webhook. Return true if the webhook existed.
 SELECT runyard.remove_webhook($1, $2)
 
 -- name: webhook_key
--- The version of a webhook's secret, and until when the version before it signs as well.
+-- Return the version of a webhook's secret, and the time until which the version before it also signs.
 SELECT w.version, w.both_until FROM runyard.webhooks w WHERE w.webhook_id = $2 AND (w.tenant IS NULL OR w.tenant = $1)
 
 -- name: webhook_key_of_tenant
--- The same for the secret of a tenant's runs.
+-- Return the version of the secret for a tenant's runs, and the time until which the version before it also signs.
 SELECT k.version, k.both_until FROM runyard.webhook_keys k WHERE k.tenant = $1
 
 -- name: rotate_webhook_key
--- Rotate a webhook's secret. No row if this rotation was made before.
+-- Rotate the secret of a webhook. Return no row if this rotation was made before.
 UPDATE runyard.webhooks w SET version = w.version + 1,
        both_until = CASE WHEN $3::float8 > 0 THEN clock_timestamp() + make_interval(secs => $3::float8) END, rotation_id = $4::text
 WHERE w.webhook_id = $2 AND (w.tenant IS NULL OR w.tenant = $1) AND ($4::text IS NULL OR w.rotation_id IS DISTINCT FROM $4::text)
 RETURNING w.version, w.both_until
 
 -- name: rotate_webhook_key_of_tenant
--- The same for the secret of a tenant's runs.
+-- Rotate the secret for a tenant's runs. Return no row if this rotation was made before.
 INSERT INTO runyard.webhook_keys AS k (tenant, version, both_until, rotation_id)
 VALUES ($1, 2, CASE WHEN $2::float8 > 0 THEN clock_timestamp() + make_interval(secs => $2::float8) END, $3::text)
 ON CONFLICT (tenant) DO UPDATE SET version = k.version + 1, both_until = excluded.both_until, rotation_id = excluded.rotation_id
@@ -364,47 +365,47 @@ WHERE excluded.rotation_id IS NULL OR k.rotation_id IS DISTINCT FROM excluded.ro
 RETURNING k.version, k.both_until
 
 -- name: webhook_deliveries
--- A page of deliveries, the newest first.
+-- Return a page of deliveries, the newest first.
 SELECT d.* FROM runyard.list_deliveries($1, $2, $3, $4) d
 
 -- name: redeliver
--- Send a delivery once more. Whether that can be done.
+-- Make a delivery that arrived or failed due again. Return true if this was possible.
 SELECT runyard.redeliver($1, $2)
 
 -- name: take_webhooks
--- Take deliveries that are due.
+-- Make deliveries from committed events. Take deliveries that are due, and return them.
 SELECT * FROM runyard.take_webhooks($1::jsonb, $2, $3, $4, $5)
 
 -- name: settle_webhook
--- Record the outcome of a try.
+-- Record the outcome of a try of a delivery.
 SELECT runyard.settle_webhook($1, $2, $3, $4, $5, $6)
 
 -- name: oldest_webhook
--- The seconds for which the oldest pending delivery has waited.
+-- Return the age in seconds of the oldest pending delivery.
 SELECT extract(epoch FROM clock_timestamp() - min(d.created_at))::float8 FROM runyard.webhook_deliveries d WHERE d.next_at IS NOT NULL
 
 -- name: prune
--- Delete entries that were kept for their time. The largest number that was deleted of one kind.
+-- Delete data whose retention has passed. Return the largest number of rows that were deleted of one kind.
 SELECT runyard.prune($1, $2, $3, $4)
 
 -- name: queues
--- Every queue that holds runs, is paused or is served.
+-- Return every queue that has live runs, is paused or has a live worker.
 SELECT q.* FROM runyard.queues() q
 
 -- name: pause
--- Pause a queue. Since when it is paused.
+-- Pause a queue. Return the time at which the pause began.
 INSERT INTO runyard.paused_queues AS p (queue) VALUES ($1) ON CONFLICT (queue) DO UPDATE SET queue = excluded.queue RETURNING p.paused_at
 
 -- name: resume
--- Resume a queue. One row if it was paused.
+-- Resume a queue. Return one row if the queue was paused.
 DELETE FROM runyard.paused_queues WHERE queue = $1 RETURNING queue
 
 -- name: schema_version
--- The version of the schema.
+-- Return the version of the schema.
 SELECT max(version) FROM runyard.schema_versions
 
 -- name: schema_exists
--- Whether the database has a schema of runyard's.
+-- Return true if the database has the schema "runyard".
 SELECT to_regclass('runyard.schema_versions') IS NOT NULL
 
 -- name: schema_start
@@ -412,31 +413,31 @@ SELECT to_regclass('runyard.schema_versions') IS NOT NULL
 CREATE SCHEMA IF NOT EXISTS runyard
 
 -- name: schema_table
--- Make the table of the versions that were applied.
+-- Make the table that records the applied versions.
 CREATE TABLE IF NOT EXISTS runyard.schema_versions (
     version integer PRIMARY KEY, name text NOT NULL, oldest_code integer NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
 )
 
 -- name: schema_lock
--- Wait for other migrations to end.
+-- Wait for other migrations to end, and exclude them until this transaction ends.
 SELECT pg_advisory_xact_lock(hashtext('runyard.migrate'))
 
 -- name: functions_table
--- Make the table of the function files that were applied: the digest of each, and the release that applied it.
+-- Make the table that records the applied files of functions: the digest of each file, and the release that applied it.
 CREATE TABLE IF NOT EXISTS runyard.schema_functions (
     file text PRIMARY KEY, digest text NOT NULL, release integer[] NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
 )
 
 -- name: functions_of_newer_release
--- The newest release that has applied functions, if it is newer than the given one.
+-- Return the newest release that has applied functions, if it is newer than the given release.
 SELECT max(f.release) FROM runyard.schema_functions f WHERE f.release > $1::integer[]
 
 -- name: functions_applied
--- The digest of each function file that was applied.
+-- Return the digest of each applied file of functions.
 SELECT f.file, f.digest FROM runyard.schema_functions f
 
 -- name: functions_missing
--- Which of the given functions the schema lacks.
+-- Return the given functions that the schema lacks.
 SELECT ARRAY(SELECT n.name FROM unnest($1::text[]) n(name)
              WHERE NOT EXISTS (SELECT 1 FROM pg_proc p WHERE p.pronamespace = 'runyard'::regnamespace AND p.proname = n.name) ORDER BY n.name)
 
@@ -446,7 +447,7 @@ SELECT plpgsql_validator(p.oid) FROM pg_proc p JOIN pg_language l ON l.oid = p.p
 WHERE p.pronamespace = 'runyard'::regnamespace AND l.lanname = 'plpgsql'
 
 -- name: functions_record
--- Record the function files of a release, and forget those that it does not have.
+-- Record the files of functions of a release. Delete the records of files that it does not have.
 WITH gone AS (DELETE FROM runyard.schema_functions f WHERE f.file <> ALL ($1::text[]))
 INSERT INTO runyard.schema_functions AS f (file, digest, release) SELECT n.file, n.digest, $3::integer[] FROM unnest($1::text[], $2::text[]) n(file, digest)
 ON CONFLICT (file) DO UPDATE SET digest = excluded.digest, release = excluded.release,
@@ -454,29 +455,29 @@ ON CONFLICT (file) DO UPDATE SET digest = excluded.digest, release = excluded.re
 WHERE (f.digest, f.release) IS DISTINCT FROM (excluded.digest, excluded.release)
 
 -- name: schema_closed
--- Let nobody call the functions to whom it was not granted.
+-- Revoke the right of PUBLIC to call the functions.
 REVOKE ALL ON ALL ROUTINES IN SCHEMA runyard FROM PUBLIC
 
 -- name: schema_applied
--- Record a version.
+-- Record an applied version.
 INSERT INTO runyard.schema_versions (version, name, oldest_code) VALUES ($1, $2, $3)
 
 -- name: schema_state
--- The version of the schema, the oldest code that it admits, and which of the given functions it lacks.
+-- Return the version of the schema, the oldest code that it admits, and the given functions that it lacks.
 SELECT max(v.version) AS version, max(v.oldest_code) AS oldest_code,
        ARRAY(SELECT n.name FROM unnest($1::text[]) n(name)
              WHERE NOT EXISTS (SELECT 1 FROM pg_proc p WHERE p.pronamespace = 'runyard'::regnamespace AND p.proname = n.name)) AS missing
 FROM runyard.schema_versions v
 
 -- name: server_facts
--- What `runyard doctor` shows of a server.
+-- Return the facts about a server that `runyard doctor` shows.
 SELECT current_setting('server_version') AS version, clock_timestamp() AS now, pg_is_in_recovery() AS in_recovery,
        current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,
        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS max_connections,
        (SELECT count(*) FROM pg_stat_activity a WHERE a.backend_type = 'client backend') AS connections
 
 -- name: leader
--- The worker that has the lease of the leader.
+-- Return the id of the worker that holds the leader's lease.
 SELECT l.holder FROM runyard.leases l WHERE l.name = 'reconciler' AND l.expires_at > clock_timestamp()
 
 -- name: create_key
@@ -485,14 +486,14 @@ INSERT INTO runyard.api_keys (key_id, tenant, name, scopes, digest, expires_at)
 VALUES ($1, $2, $3, $4, $5, clock_timestamp() + make_interval(secs => $6)) RETURNING *
 
 -- name: keys
--- The API keys of a tenant.
+-- Return the API keys of a tenant, the oldest first.
 SELECT k.* FROM runyard.api_keys k WHERE k.tenant = $1 ORDER BY k.created_at, k.key_id
 
 -- name: revoke_key
--- Revoke an API key. One row if it was valid.
+-- Revoke an API key. Return one row if this statement revoked it.
 UPDATE runyard.api_keys SET revoked_at = clock_timestamp() WHERE tenant = $1 AND key_id = $2 AND revoked_at IS NULL RETURNING key_id
 
 -- name: find_key
--- A valid API key by its id.
+-- Return a valid API key by its id.
 SELECT k.* FROM runyard.api_keys k
 WHERE k.key_id = $1 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())

@@ -1,4 +1,4 @@
-"""Read the events that Postgres proves of a run, for readers of a stream that Redis lost (E1, E2, E4)."""
+"""Read the events of a run that its rows in Postgres prove, for readers of a stream that Redis lost (E1, E2, E4)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from . import codec
 from .database import Database
 
 DECODE_SECONDS: Final = 0.003
-"""Seconds of CPU time for which one call decodes: a page that takes longer ends there, and the next call continues."""
+"""Seconds of CPU time after which a call of :func:`read` stops decoding. It returns the events so far, and the next call
+continues."""
 
 _WITH_CONTENT: Final = frozenset({"message.completed", "hitl.requested"})
 """Types of events that may be large."""
 
 
 async def read(db: Database, ref: RunRef, after: str | None, limit: int) -> list[Event]:
-    """Return the events of a run after ``after`` that its rows prove, in the order of their ids.
+    """Return the events that the rows of a run prove, in the order of their ids, after the id ``after`` (None: from the start).
 
-    They stand for its messages, its requests and its end, with ``run.queued`` until an attempt begins. A row that cannot be
-    decoded is left out: readers find a hole in the numbers and report a gap. At most ``limit`` events and about
-    EVENT_BYTES_PER_READ bytes are read at once; an empty list says that there are no more.
+    They are the events of its messages, of its HITL requests and of its end, and ``run.queued`` until an attempt begins. A row
+    that cannot be decoded is left out. Readers then find a hole in the event numbers and report a gap. A call returns at most
+    ``limit`` events with about EVENT_BYTES_PER_READ bytes. The list is empty at the end.
     """
     found: list[Event] = []
     while not found:
@@ -66,6 +67,6 @@ def _event(ref: RunRef, row: codec.Row) -> Event:
 
 
 def _place(event_id: str | None) -> list[int]:
-    """Parse an event id into numbers that Postgres can compare; an id that is too large sorts after all others."""
+    """Parse an event id into two numbers that Postgres can compare. A number that is too large becomes 2**63 - 1."""
     fence, _, n = (event_id or "-1-0").rpartition("-")
     return [min(int(part), 2**63 - 1) for part in (fence, n)]

@@ -1,4 +1,4 @@
-"""The run store on Postgres: each operation is one call of a stored function."""
+"""The run store on Postgres. Each verb is one call of a stored function."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from .database import Database, refusal
 from .explain import sentence
 
 ACCEPT_BATCH: Final = 32
-"""Maximal number of accepts in one transaction."""
+"""Maximum number of requests that one transaction accepts."""
 
 
 class PostgresRunStore:
-    """Runs of one tenant; the operations of an attempt use the tenant of their run."""
+    """Runs of one tenant. The verbs of an attempt, ``claim``, ``admit`` and ``run_events`` cover all tenants."""
 
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
         self._accepts: Batcher[AcceptRequest, Accepted] = Batcher(self._accept_many, limit=ACCEPT_BATCH, in_flight=2)
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
-        """Accept a run. With ``connection`` (asyncpg, in the host's transaction), workers admit the run after the commit."""
+        """Accept a run. ``connection``: an asyncpg connection of the host, in whose transaction the run is accepted. Workers
+        admit such a run after the commit."""
         if connection is None:
             return await self._accepts(request)
         inserted = await self.db.one("accept_request", self.tenant, codec.run_request(request), connection=connection)
@@ -42,7 +43,8 @@ class PostgresRunStore:
         return Accepted(codec.run(found), inserted["created"])
 
     async def _accept_many(self, requests: Sequence[AcceptRequest]) -> list[Accepted | Exception]:
-        """Accept the requests of calls that meet in one transaction, or each alone if one of them breaks it."""
+        """Accept the requests of concurrent calls in one transaction. If one of them makes it fail, accept each in its own
+        transaction."""
         rows = await each_its_own(self._accept_rows, requests)
         return [
             row if isinstance(row, Exception) else await self._accepted(request, row)
@@ -61,12 +63,13 @@ class PostgresRunStore:
         return Accepted(codec.run(await self.db.one("run", self.tenant, request.thread_id, request.run_id)), False, effects)
 
     async def admit(self, limit: int = 100) -> Admitted:
-        """Admit committed runs that are due, over all tenants, on up to ``limit`` threads."""
+        """Admit committed runs that are due, on up to ``limit`` threads of all tenants. Return also the seconds until the next
+        run is due."""
         row = await self.db.one("admit", limit)
         return Admitted(codec.effects(row["effects"]), row["next_due"])
 
     async def claim(self, worker_id: str, refs: Sequence[RunRef]) -> list[Claim]:
-        """Claim runs in one transaction. Raises WorkerDeadError."""
+        """Claim the runs ``refs`` for the worker in one transaction, and return one outcome per run. Raises WorkerDeadError."""
         rows = await self.db.rows("claim", worker_id, [ref.thread_key for ref in refs], [ref.run_id for ref in refs])
         return [await self._claim(row) for row in rows]
 
@@ -88,7 +91,7 @@ class PostgresRunStore:
         return claim
 
     async def _end_corrupted(self, claim: Claim, row: codec.Row, error: DataCorruptedError) -> Claim:
-        """Fail a run that was claimed but cannot be decoded, because no worker could ever execute it (I1)."""
+        """Fail a claimed run whose row cannot be decoded, because no worker could ever execute it (I1)."""
         assert claim.attempt is not None
         why = ErrorInfo(code=error.code, message=error.message, details=error.details)
         ended = await self.fail(Write(attempt=claim.attempt), why)
@@ -107,7 +110,7 @@ class PostgresRunStore:
         return by_run(await history.messages(rows, thread_key=attempt.thread_key))
 
     async def ledger(self, attempt: AttemptToken) -> Ledger:
-        """Return the steps and requests of the run so far."""
+        """Return the steps and the HITL requests that the run has stored."""
         steps = await self.db.rows("steps", attempt.thread_key, attempt.run_id)
         requests = await self.db.rows("run_requests", attempt.thread_key, attempt.run_id)
         return Ledger(
@@ -116,19 +119,21 @@ class PostgresRunStore:
         )
 
     async def append(self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
-        """Append messages under the fence and return the stored ones (I3). Raises StaleFenceError, CancelRequestedError."""
+        """Store messages of the run under the attempt's fence and return them (I3). ``first_event``: the number of the event of
+        the first message. Raises StaleFenceError, CancelRequestedError."""
         rows = await self.db.rows(
             "append", attempt.thread_key, attempt.run_id, attempt.fence, codec.many(list(messages)), first_event
         )
         return codec.messages(rows, thread_key=attempt.thread_key)
 
     async def start_step(self, attempt: AttemptToken, key: str) -> Step | None:
-        """Record that a step starts. Return the earlier record if the step is done or another attempt started it, else None."""
+        """Record that the step ``key`` starts. Return the earlier record if the step is finished or another attempt started it,
+        else None."""
         row = await self.db.row("start_step", attempt.thread_key, attempt.run_id, attempt.fence, key)
         return codec.step(row) if row else None
 
     async def finish_step(self, attempt: AttemptToken, key: str, result: Any) -> None:
-        """Record a step's result."""
+        """Record the result of the step ``key``."""
         check_value(result, "result")
         packed = codec.pack(result)
         await self.db.row("finish_step", attempt.thread_key, attempt.run_id, attempt.fence, key, packed)
@@ -140,12 +145,13 @@ class PostgresRunStore:
         return [_ended_or_error(found[w.attempt.thread_key, w.attempt.run_id], w.attempt) for w in writes]
 
     async def suspend(self, write: Write, requests: Sequence[HitlRequest]) -> Ended:
-        """Suspend the run until one of ``requests`` is answered; its status stays RUNNING if one is answered already."""
+        """Suspend the run until one of ``requests`` is answered. If one is answered already, the run stays RUNNING and
+        continues."""
         row = await self.db.one("suspend", codec.attempt_write(write), [codec.new_request(r) for r in requests])
         return _ended(row, write.attempt)
 
     async def fail(self, write: Write, error: ErrorInfo) -> Ended:
-        """End the run with an error. Its messages are kept but are in no context."""
+        """Fail the run with ``error``. Its messages stay stored, but no context contains them."""
         return _ended(await self.db.one("fail", codec.attempt_write(write), codec.error_json(error)), write.attempt)
 
     async def release(
@@ -157,19 +163,21 @@ class PostgresRunStore:
         first_event: int | None = 1,
         until_fewer: int | None = None,
     ) -> Ended:
-        """Release the run to the queue, due in ``delay`` seconds; with an ``error`` the release counts as a retry.
-        ``first_event`` is None if the caller is not the attempt and does not know how many events it sent. ``until_fewer``: a
-        job waits until fewer of its runs are live."""
+        """Release the run and queue it again. ``delay``: seconds until it is due. ``error``: the error to retry after; None if
+        the release is no retry. ``first_event``: the number of the attempt's next event; None if the caller is not the attempt,
+        and has not counted its events. ``until_fewer``: a job waits until fewer runs that it started are live."""
         why = codec.error_json(error) if error else None
         held = (attempt.thread_key, attempt.run_id, attempt.fence)
         return _ended(await self.db.one("release", *held, delay, why, first_event, until_fewer), attempt)
 
     async def isolate(self, attempt: AttemptToken) -> None:
-        """Record that the attempt begins to run alone. Raises StaleFenceError."""
+        """Record that the attempt runs alone in its process. Raises StaleFenceError."""
         await self.db.row("isolate", attempt.thread_key, attempt.run_id, attempt.fence)
 
     async def bury(self, attempt: AttemptToken, how: str) -> Ended:
-        """End a run whose process died while it ran alone; ``how`` becomes part of its error. Raises StaleFenceError."""
+        """Handle the death of a process in which the run was executed alone. Count the crash. Queue the run again, or end it as
+        dead if it has crashed too often without progress. ``how``: the description of the crash, for the run's error. Raises
+        StaleFenceError."""
         return _ended(await self.db.one("bury", attempt.thread_key, attempt.run_id, attempt.fence, how), attempt)
 
     async def respond(
@@ -182,19 +190,20 @@ class PostgresRunStore:
         answered_by: str | None = None,
         on_behalf_of: str | None = None,
     ) -> Responded:
-        """Apply an answer to a request once (H3, H4)."""
+        """Answer a HITL request. A repetition has no effect (H3, H4)."""
         asked = (self.tenant, thread_id, request_id, response_id)
         responded, effects = await hitl_answers.respond(self.db, asked, answer, answered_by, on_behalf_of)
         responded.effects = codec.effects(effects)
         return responded
 
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
-        """Cancel a run durably (R10). Raises RunEndedError, RunNotFoundError, ThreadNotFoundError."""
+        """Cancel a run (R10). Return after the request is stored. Raises RunEndedError, RunNotFoundError,
+        ThreadNotFoundError."""
         row = await self.db.one("cancel", self.tenant, thread_id, run_id, keep)
         return Changed(codec.run_entry(row), codec.effects(row["effects"]))
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human; ``reason`` becomes the text of its open results (H8)."""
+        """Cancel the run that waits for a human. ``reason``: the text of the results of its open tool calls (H8)."""
         words = aborted(reason)
         check_value(words, "reason")
         codec.to_json(words)
@@ -211,12 +220,12 @@ class PostgresRunStore:
         await self.db.row("delete_run", self.tenant, thread_id, run_id)
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:
-        """Return the run, or None."""
+        """Return the run, or None if it does not exist."""
         row = await self.db.row("run", self.tenant, thread_id, run_id)
         return codec.run(row) if row else None
 
     async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = EVENTS_PER_READ) -> list[Event]:
-        """Return the run's events after ``after`` that its rows prove; none if there are no more."""
+        """Return at most ``limit`` events after the id ``after`` that the run's rows prove. The list is empty at the end."""
         return await run_events.read(self.db, ref, after, limit)
 
     async def last_message_id(self, thread_id: str, run_id: str) -> str | None:
@@ -243,24 +252,24 @@ class PostgresRunStore:
         return sentence(codec.run_entry(row), row["reason"], codec.from_json(row["facts"]))
 
     async def attempts(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Page[AttemptInfo]:
-        """Return the run's attempts, in order. Raises RunNotFoundError, ThreadNotFoundError."""
+        """Return the run's attempts, the oldest first. Raises RunNotFoundError, ThreadNotFoundError."""
         after = cursors.number(page.cursor) if page.cursor is not None else -1
         rows = await self.db.rows("attempts", self.tenant, thread_id, run_id, after, page.limit, self.db.page_bytes)
         if not rows:
-            await self.explain(thread_id, run_id)  # raises for an unknown run
+            await self.explain(thread_id, run_id)  # raises if the run does not exist
         more = bool(rows and rows[-1]["more"])
         found = [codec.attempt_entry(row) for row in (rows[:-1] if more else rows)]
         return Page(found, cursors.encode(found[-1].fence) if more else None)
 
     async def request(self, request_id: str) -> HitlRequest | None:
-        """Return one HITL request, whether it waits or not, or None."""
+        """Return one HITL request, pending or not, or None if it does not exist."""
         row = await self.db.row("request", self.tenant, request_id)
         return codec.request(row) if row else None
 
     async def requests(
         self, *, thread_id: str | None = None, pending: bool = True, page: PageRequest = FIRST_PAGE
     ) -> Page[HitlRequest]:
-        """Return HITL requests, the oldest first."""
+        """Return HITL requests, the oldest first. ``pending``: True for unanswered requests only."""
         since, last = cursors.moment(page.cursor) if page.cursor is not None else (None, None)
         rows = await self.db.rows("requests", self.tenant, thread_id, pending, since, last, page.limit, self.db.page_bytes)
         more = bool(rows and rows[-1]["more"])

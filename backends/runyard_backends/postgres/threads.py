@@ -31,17 +31,17 @@ class PostgresThreadStore:
         self.db, self.tenant = db, tenant
 
     async def thread(self, thread_id: str) -> Thread | None:
-        """Return the thread, or None."""
+        """Return the thread, or None if it does not exist."""
         row = await self.db.row("thread", self.tenant, thread_id)
         return codec.thread(row) if row else None
 
     async def thread_key(self, thread_id: str) -> int | None:
-        """Return the thread's surrogate key, or None."""
+        """Return the number of the thread's row, or None if it does not exist."""
         row = await self.db.row("thread", self.tenant, thread_id)
         return row["thread_key"] if row else None
 
     async def threads(self, where: ThreadFilter = ALL_THREADS, page: PageRequest = FIRST_PAGE) -> Page[Thread]:
-        """Return threads in the order in which they were made."""
+        """Return threads, the oldest first."""
         after = cursors.number(page.cursor) if page.cursor is not None else 0
         having = codec.to_json(dict(where.tags)) if where.tags else None
         rows = await self.db.rows(
@@ -51,7 +51,7 @@ class PostgresThreadStore:
         return Page([codec.thread_entry(row) for row in rows], cursors.encode(more["place"]) if more else None)
 
     async def create_thread(self, request: ThreadRequest) -> Created:
-        """Make an empty thread; a repetition of the request finds it. Raises ThreadAlreadyExistsError."""
+        """Make an empty thread, or return the thread that an equal request made before. Raises ThreadAlreadyExistsError."""
         row = await self.db.one(
             "create_thread",
             *(self.tenant, request.thread_id, request.hash, request.agent, request.title),
@@ -70,8 +70,8 @@ class PostgresThreadStore:
         extra: JsonObject | Unset | None = UNSET,
         expected: datetime | None = None,
     ) -> Thread:
-        """Set the given fields, clear those that are None, and merge extra. Raises ThreadNotFoundError,
-        PreconditionFailedError."""
+        """Set the given fields and clear the fields that are None. A given ``extra`` is merged: each key replaces the whole
+        value of that key, and a key whose value is None is removed. Raises ThreadNotFoundError, PreconditionFailedError."""
         patch: dict[str, Any] = {"title": title, "extra": extra, "tags": tags}
         if extra is not UNSET:
             check_value(extra, "extra")
@@ -83,7 +83,7 @@ class PostgresThreadStore:
         return codec.thread(await self.db.one("update_thread", self.tenant, thread_id, given, expected))
 
     async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]:
-        """Return the path to ``leaf_id``; without it, all visible messages of the head's path (B2)."""
+        """Return the path to ``leaf_id``. Without ``leaf_id``, return all visible messages of the head's path (B2)."""
         leaf_id, limit, newest_first = path.leaf_id, path.limit, path.newest_first
         if leaf_id is not None:
             check_uuid(leaf_id, "leaf_id")
@@ -99,7 +99,7 @@ class PostgresThreadStore:
         return Page(await history.messages(shown, thread_id=thread_id), more)
 
     async def cut_messages(self, thread_id: str, cut: Cut) -> tuple[list[Message], JsonObject]:
-        """Return the messages that a fork at ``cut`` would see, and its extra."""
+        """Return the messages that a fork at ``cut`` would see, and the extra that it would have."""
         asked = codec.to_json(codec.cut_json(cut))
         async with self.db.snapshot() as db:
             extra = (await db.one("cut", self.tenant, thread_id, asked))["extra"]
@@ -110,7 +110,7 @@ class PostgresThreadStore:
         return messages, codec.from_json(extra)
 
     async def branches(self, thread_id: str, page: PageRequest = FIRST_PAGE) -> Page[Branch]:
-        """Return the leaves of the tree, the oldest first (B3)."""
+        """Return the branches of the tree, each with its leaf, in the order of the leaves' creation (B3)."""
         since, last = cursors.message(page.cursor) if page.cursor is not None else (None, None)
         rows = await self.db.rows("branches", self.tenant, thread_id, since, last, page.limit + 1)
         found = [
@@ -129,7 +129,7 @@ class PostgresThreadStore:
     async def store_message(
         self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None
     ) -> Message:
-        """Store a message without a run; create the thread if it does not exist (B1)."""
+        """Store a message without a run. Make the thread if it does not exist (B1)."""
         check_id(thread_id, "thread_id")
         for name, value in (("parent_id", parent_id), ("expected_leaf", expected_leaf)):
             if value is not None:
@@ -143,17 +143,19 @@ class PostgresThreadStore:
         return stored
 
     async def fork(self, request: ForkRequest) -> Forked:
-        """Fork in constant time (F1 to F8)."""
+        """Fork a thread, in a time that does not depend on its length (F1 to F8). Return the fork that an equal request made
+        before."""
         asked = codec.fork_json(request) | {"tags": check_tags(request.tags, request.title)}
         row = await self.db.one("fork", self.tenant, codec.to_json(asked), request.fork_hash)
         return Forked(codec.thread(row), row["created"])
 
     async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
-        """Delete the thread; forks keep the messages that they see. Raises ThreadBusyError unless ``cancel``."""
+        """Delete the thread. Its forks keep the messages that they see. ``cancel``: True to cancel live runs first. Raises
+        ThreadBusyError if a run is live and ``cancel`` is False."""
         return codec.effects(await self.db.value("delete_thread", self.tenant, thread_id, cancel, expected))
 
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
-        """Erase the content of the thread's messages wherever they are visible, then delete the thread."""
+        """Erase the content of the thread's messages, also where forks see them, and delete the thread."""
         async with self.db.transaction() as db:
             await db.row("erase_content", self.tenant, thread_id)
             return codec.effects(await db.value("delete_thread", self.tenant, thread_id, cancel, expected))

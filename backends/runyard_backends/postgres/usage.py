@@ -1,4 +1,4 @@
-"""Usage reports on Postgres, from totals that the leader counts from the outbox."""
+"""Usage reports on Postgres. They read totals that the leader counts from the outbox."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from .database import Database
 
 
 class PostgresUsageStore:
-    """Usage of one tenant; ``count`` is over all tenants."""
+    """Usage of one tenant. ``count`` covers all tenants."""
 
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
 
     async def report(self, since: date | None = None, until: date | None = None, *, agent: str | None = None) -> UsageReport:
-        """Report the usage of the runs that ended on these days. Reads one row per day."""
+        """Return the usage of the runs that ended from the day ``since`` to the day ``until``, both included. By default they
+        are the last 30 days. ``agent``: count runs of this agent only. The call reads one row per day."""
         if until is None:
             until = await self.db.value("today")
         since = first_day(since, until)
@@ -37,5 +38,5 @@ class PostgresUsageStore:
         return UsageReport.of(since, until, agent, found, rows[0]["counted_until"])
 
     async def count(self, limit: int = 5000) -> None:
-        """Count at most about ``limit`` further entries of the outbox."""
+        """Add about ``limit`` further entries of the outbox to the totals."""
         await self.db.value("count_usage", limit)

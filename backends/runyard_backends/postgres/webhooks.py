@@ -1,4 +1,4 @@
-"""Webhooks on Postgres: subscriptions, and deliveries that are made from the feed and taken under a lease."""
+"""Webhooks on Postgres: subscriptions and deliveries. Deliveries are made from the feed and taken under a lease."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _HIGHEST: Final = 2**63 - 1
 
 
 class PostgresWebhookStore:
-    """Webhooks of one tenant; ``take``, ``settle`` and ``oldest`` reach all tenants."""
+    """Webhooks of one tenant. ``take``, ``settle`` and ``oldest`` cover all tenants."""
 
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
 
     async def add(self, webhook: Webhook) -> None:
-        """Subscribe to events that are committed from now on."""
+        """Subscribe to events that are committed after this call."""
         await self.db.row("add_webhook", webhook.webhook_id, webhook.tenant, webhook.url, webhook.events)
 
     async def webhooks(self) -> list[Webhook]:
-        """Return the webhooks of the tenant and those of all tenants, the oldest first."""
+        """Return the webhooks of the tenant and the webhooks for all tenants, the oldest first."""
         return [Webhook(**row) for row in await self.db.rows("webhooks", self.tenant)]
 
     async def remove(self, webhook_id: str) -> bool:
-        """Remove a webhook. Return whether it existed."""
+        """Remove a webhook. Return True if the webhook existed."""
         removed: bool = await self.db.value("remove_webhook", self.tenant, webhook_id)
         return removed
 
@@ -46,12 +46,14 @@ class PostgresWebhookStore:
         return Page([_delivery(row) for row in rows[:limit]], more)
 
     async def redeliver(self, delivery_id: str) -> bool:
-        """Send a delivery once more. Return whether it can be sent."""
+        """Make a delivery that arrived or failed due again. Return False if there is no such delivery, or if its webhook was
+        removed or disabled."""
         again: bool = await self.db.value("redeliver", self.tenant, delivery_id)
         return again
 
     async def key(self, webhook_id: str | None = None) -> SigningKey | None:
-        """Return the key that signs for a subscription, or for the URLs of the tenant's runs."""
+        """Return the signing key of the webhook ``webhook_id``. With None, return the signing key for the URLs of the tenant's
+        runs."""
         if webhook_id is None:
             return _key(await self.db.row("webhook_key_of_tenant", self.tenant)) or SigningKey()
         return _key(await self.db.row("webhook_key", self.tenant, webhook_id))
@@ -59,7 +61,8 @@ class PostgresWebhookStore:
     async def rotate(
         self, webhook_id: str | None = None, *, overlap: float, rotation_id: str | None = None
     ) -> SigningKey | None:
-        """Let the next version of the secret sign from now on. The ``rotation_id`` of the last rotation changes nothing."""
+        """Sign with the next version of the secret. ``overlap``: seconds for which the previous version also signs. A call with
+        the ``rotation_id`` of the last rotation has no effect."""
         if webhook_id is None:
             row = await self.db.row("rotate_webhook_key_of_tenant", self.tenant, overlap, rotation_id)
         else:
@@ -69,17 +72,17 @@ class PostgresWebhookStore:
     async def take(
         self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0
     ) -> list[Posting]:
-        """Make deliveries from committed events, and take some that are due."""
+        """Make deliveries from committed events, and take due deliveries. See :class:`runyard.ports.stores.WebhookStore`."""
         rows = await self.db.rows("take_webhooks", codec.to_json(dict(busy)), after, limit, each, lease)
         return sorted(map(_posting, rows), key=lambda posting: (posting.endpoint, posting.number))
 
     async def settle(self, posting: Posting, outcome: DeliveryOutcome) -> None:
-        """Store the outcome of a try."""
+        """Store the outcome of a try of a delivery."""
         status, error = outcome.http_status, outcome.error
         await self.db.value("settle_webhook", posting.number, posting.tries, outcome.kind, status, error, outcome.pause)
 
     async def oldest(self) -> float | None:
-        """Return for how many seconds the oldest event has waited for its delivery, or None."""
+        """Return the age in seconds of the oldest delivery that has not arrived, or None."""
         seconds: float | None = await self.db.value("oldest_webhook")
         return seconds
 

@@ -1,4 +1,4 @@
-"""The register of workers, the leader's lease, and the reconciler's queries, on Postgres."""
+"""The register of workers, the leader's lease, the reads of the reconciler, and the queues, on Postgres."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PostgresWorkerStore:
         self.db = db
 
     async def register(self, worker: WorkerInfo) -> None:
-        """Register a worker under an id that was never used."""
+        """Register a worker. The id of a worker that was declared dead cannot be used again."""
         agents = codec.to_json(dict(worker.agents))
         await self.db.row(
             "register",
@@ -36,7 +36,7 @@ class PostgresWorkerStore:
         )
 
     async def beat(self, worker_id: str) -> HeartbeatReply:
-        """Record a heartbeat and return the state that the worker must react to. Raises WorkerDeadError."""
+        """Record a heartbeat. Return the state to which the worker must react. Raises WorkerDeadError."""
         row = await self.db.one("beat", worker_id)
         return HeartbeatReply(row["draining"], frozenset(row["paused"]), row["oldest_code"] <= CODE_VERSION)
 
@@ -45,7 +45,7 @@ class PostgresWorkerStore:
         await self.db.row("leave", worker_id)
 
     async def drain(self, worker_id: str) -> None:
-        """Mark the worker as draining: it claims no more runs. Raises WorkerDeadError."""
+        """Mark the worker as draining, so that it claims no more runs. Raises WorkerDeadError."""
         if await self.db.row("drain", worker_id) is None:
             raise WorkerDeadError(f"worker {worker_id!r} is not registered, or was declared dead", worker_id=worker_id)
 
@@ -69,16 +69,16 @@ class PostgresWorkerStore:
         ]
 
     async def lead(self, worker_id: str, ttl: float) -> bool:
-        """Take or renew the leader's lease for ``ttl`` seconds. Return whether the worker holds it."""
+        """Take or renew the leader's lease for ``ttl`` seconds. Return True if the worker holds the lease."""
         led: bool = await self.db.value("lead", worker_id, ttl)
         return led
 
     async def mark_dead(self, worker_id: str, heartbeat_at: datetime) -> bool:
-        """Declare the worker dead unless it has sent a heartbeat since ``heartbeat_at``."""
+        """Declare the worker dead if its last heartbeat was at ``heartbeat_at``. Return True if this call declared it dead."""
         return await self.db.row("mark_dead", worker_id, heartbeat_at) is not None
 
     async def running(self, worker_id: str) -> list[AttemptToken]:
-        """Return the attempts that the rows of this worker's runs name."""
+        """Return the attempts that the worker holds by the rows of its runs."""
         return [
             AttemptToken(row["thread_key"], row["run_id"], row["fence"]) for row in await self.db.rows("running", worker_id)
         ]
@@ -88,14 +88,15 @@ class PostgresWorkerStore:
         return [RunRef(row["thread_key"], row["run_id"]) for row in await self.db.rows("cancelling", worker_id)]
 
     async def heads(self, *, unchanged: timedelta, after: tuple[int, str] | None = None, limit: int = 1000) -> list[LaneHead]:
-        """Return the lane heads that wait for a worker, or whose worker is dead or gone, and that did not change for
-        ``unchanged``."""
+        """Return up to ``limit`` heads of lanes that did not change for ``unchanged`` and that wait for a worker or have a dead
+        or missing worker. ``after``: the thread key and the lane after which to continue."""
         key, lane = after or (0, "")
         rows = await self.db.rows("heads", unchanged, key, lane, limit)
         return [LaneHead(codec.job(codec.from_json(row["job"])), row["status"] == "running", row["cancelled"]) for row in rows]
 
     async def prune(self, retention: Retention, limit: int = 5000) -> bool:
-        """Delete rows whose retention time is over. Return True if there may be more."""
+        """Delete data whose retention has passed: at most ``limit`` rows of each kind, but all dead workers. Return True if
+        there may be more."""
         gone: int = await self.db.value("prune", retention.feed, retention.results, retention.workers, limit)
         return gone >= limit
 
@@ -107,15 +108,15 @@ class PostgresQueueStore:
         self.db = db
 
     async def queues(self) -> list[QueueInfo]:
-        """Return every queue that holds runs, is paused or is served, by name. The cost grows with the number of unfinished
-        runs."""
+        """Return every queue that has live runs, is paused or has a live worker, in the order of their names. The cost grows
+        with the number of live runs."""
         return [QueueInfo(**row) for row in await self.db.rows("queues")]
 
     async def pause(self, queue: str) -> datetime:
-        """Stop claims of runs of ``queue``. Return the time since which the queue is paused."""
+        """Stop claims of runs of ``queue``. Return the time at which the pause began."""
         since: datetime = await self.db.value("pause", check_id(queue, "queue"))
         return since
 
     async def resume(self, queue: str) -> bool:
-        """Allow claims of runs of ``queue`` again. Return whether it was paused."""
+        """Allow claims of runs of ``queue`` again. Return True if the queue was paused."""
         return await self.db.row("resume", queue) is not None

@@ -1,4 +1,4 @@
-"""Scheduling and event streams on Redis. All data here may be lost at any moment: Postgres decides, Redis only schedules."""
+"""Scheduling and event streams on Redis. Redis may lose all of this data at any moment, because Postgres alone decides."""
 
 from .connection import RedisServer
 from .events import RedisEventLog

@@ -1,8 +1,9 @@
 """The arq worker: arq's registry of kinds, its job format and its hooks around runyard's own main loop.
 
-arq's loop polls, keeps running jobs in the queue, and hands a crashed worker's jobs on only after the longest timeout. So
-:meth:`ArqWorker.main` runs :class:`runyard.worker.worker.Worker` instead: deliveries come from the scheduler's scripts, are
-claimed in Postgres, and each claimed run is executed between arq's hooks. No arq result, retry or in-progress key is written.
+arq's loop polls, keeps running jobs in the queue, and offers a crashed worker's jobs again only after the longest timeout.
+:meth:`ArqWorker.main` therefore runs :class:`runyard.worker.worker.Worker` instead of arq's loop. That worker takes jobs by the
+scheduler's scripts and claims their runs in Postgres. Each claimed run is executed between arq's hooks. The worker writes no
+result key, retry key or in-progress key of arq.
 """
 
 from __future__ import annotations
@@ -32,21 +33,22 @@ if TYPE_CHECKING:
     from arq.typing import StartupShutdown
 
 ARQ_JOB_TIMEOUT_SECONDS: Final = 10 * 365 * 86400
-"""arq's own job timeout, in seconds; a run's timeout is the executor's."""
+"""arq's own job timeout, in seconds, too long to expire. The executor enforces the timeout of a run."""
 
 log = structlog.get_logger("runyard.worker")
 
 
 async def executed_by_host(ctx: dict[str, Any], **ids: Any) -> NoReturn:
-    """Stand for a kind of run in arq's registry, which wants a function. arq's loop, which would call it, does not run."""
+    """Stand for a kind of run in arq's registry, which requires a function. Nothing calls it, because arq's loop does not
+    run."""
     raise NotImplementedError("runs are executed by ArqWorker.host")
 
 
 class ArqWorker(arq.worker.Worker):
-    """Serves ``app`` from ``backend``. ``host``: the worker that does the work.
+    """Serves ``app`` from ``backend``. ``host``: the worker that claims and executes the runs.
 
     arq's hooks (``on_startup``, ``on_shutdown``, ``on_job_start``, ``on_job_end``, ``after_job_end``) are called as arq
-    documents them. A hook of a job that raises is logged and changes nothing: Postgres decides how a run ends.
+    documents them. An error in a hook of a job is logged and does not change how the run ends.
     """
 
     def __init__(
@@ -107,8 +109,8 @@ class ArqWorker(arq.worker.Worker):
         """Do nothing: the connections belong to the backend."""
 
     async def finish_failed_job(self, job_id: str, result_data: bytes | None) -> None:
-        """Fail no job: the scheduler puts back a job that this version cannot read, for a worker of another version."""
-        log.warning("unreadable_job_requeued", job_id=job_id)
+        """Fail no job. The scheduler puts back a job that this version cannot decode, for a worker of another version."""
+        log.warning("job_put_back", job_id=job_id, reason="arq could not decode the job")
 
     async def _dispatch(self, job: Job, execution: Execution) -> Ended | None:
         """Execute a claimed run between arq's hooks, and count it as arq does."""
@@ -136,4 +138,4 @@ async def _hook(hook: StartupShutdown | None, ctx: dict[str, Any]) -> None:
         try:
             await hook(ctx)
         except Exception:
-            log.exception("hook_failed", job_id=ctx["job_id"])
+            log.exception("hook_failed", hook=getattr(hook, "__name__", repr(hook)), job_id=ctx["job_id"])

@@ -1,8 +1,8 @@
 """Connections to one Redis server: pipelined calls of scripts, blocking pops, channels.
 
 A :class:`RedisServer` belongs to one event loop. A call takes at most ``timeout`` seconds and is never repeated by this class.
-Every failure to get an answer is a :class:`~runyard.errors.BackendUnavailableError`. A cancelled call closes its connection,
-because a late answer would otherwise be taken for the answer to the next call.
+If the server does not reply, the call raises :class:`~runyard.errors.BackendUnavailableError`. A cancelled call closes its
+connection, because a late reply would otherwise be read as the reply to the next call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runyard.support.optional_imports import load
 from .key_names import Keys
 from .pubsub import PubSub, Subscribing
 
-# With one of these errors the server is reachable but cannot write: it is a replica during a failover, or out of memory.
+# The errors of a server that is reachable but cannot write, because it is a replica (during a failover) or out of memory.
 _UNABLE = (ReadOnlyError, OutOfMemoryError)
 
 
@@ -68,7 +68,7 @@ def script(name: str) -> Script:
 
 
 class Call(NamedTuple):
-    """A script with its only key and its arguments."""
+    """One execution of ``script`` with its only key and its arguments (strings, bytes or numbers)."""
 
     script: Script
     key: str
@@ -80,9 +80,9 @@ class RedisServer:
     (:mod:`runyard_backends.redis.fake`).
 
     namespace, shards: see :class:`~runyard_backends.redis.key_names.Keys`. timeout: seconds that one call may take,
-    connecting included. name: the name under which the server lists the connections. max_connections: connections for calls.
-    Each concurrent :meth:`pop_and_call` has its own connection, and all channels together have one.
-    decoding: the lock to hold while decoding a page of events.
+    connecting included. max_connections: the maximum number of connections for calls. Each concurrent :meth:`pop_and_call` has
+    one more, and all channels together have one more. name: the name under which the server lists the connections.
+    The attribute ``decoding`` is the lock to hold while decoding a page of events.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class RedisServer:
         self._pubsub = PubSub(self._connection, timeout)
 
     async def call(self, *calls: Call) -> list[Any]:
-        """Make ``calls`` in this order in one round trip, and return their replies."""
+        """Send ``calls`` in one round trip, and return their replies in the same order."""
         if not calls:
             return []
         with translated():
@@ -126,15 +126,15 @@ class RedisServer:
             return _checked(await self._exchange([args]))[0]
 
     async def pop_and_call(self, keys: Sequence[str], timeout: float, call: Call) -> Any:
-        """Wait until one of the lists ``keys`` has an element, or for ``timeout`` seconds; then make ``call`` and return its
-        reply. The element is removed.
+        """Remove the first element of one of the lists ``keys``, execute ``call`` and return its reply. Wait up to ``timeout``
+        seconds for the element; ``call`` is executed also if none comes.
 
-        The server receives both commands at the start and executes them one after the other. So it makes the call even if the
-        caller no longer waits for the reply.
+        The server receives both commands at the start and executes them one after the other. It therefore executes ``call``
+        even after the caller has stopped waiting for the reply.
         """
         with translated():
             async with asyncio.timeout(timeout + self._timeout):
-                # At least 1 ms, because zero would mean to wait without end.
+                # Wait at least 1 ms, because zero would mean to wait without end.
                 pop = ("BLPOP", *keys, f"{max(timeout, 0.001):.3f}")
                 popped, reply = await self._pipelined([pop, _evalsha(call)], self._idle_poppers)
             if isinstance(reply, NoScriptError):
@@ -142,8 +142,8 @@ class RedisServer:
             return _checked([popped, reply])[1]
 
     def subscribe(self, channel: str, limit: int = 1000, silence: float | None = None) -> Subscribing:
-        """Subscribe to ``channel``: the messages published from now on, at most ``limit`` of them unread. See
-        :class:`~runyard_backends.redis.pubsub.Subscription`."""
+        """Subscribe to the messages that are published on ``channel`` after this call. ``limit``: the maximum number of unread
+        messages. ``silence``: see :class:`~runyard_backends.redis.pubsub.Subscription`."""
         return self._pubsub.subscribe(channel, limit, silence)
 
     async def close(self) -> None:
@@ -156,7 +156,7 @@ class RedisServer:
         self._idle_poppers.clear()
 
     async def _exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Send ``commands`` in one round trip and return their replies; a refusal is an element of the list."""
+        """Send ``commands`` in one round trip and return their replies. The reply to a refused command is a ResponseError."""
         async with asyncio.timeout(self._timeout), self._free:
             return await self._pipelined(commands, self._idle)
 
@@ -182,7 +182,7 @@ class RedisServer:
         return connection
 
     async def _ready(self, idle: list[AbstractConnection]) -> AbstractConnection:
-        """Return an idle connection that the server has not closed, or else a new one."""
+        """Return an idle connection that the server has not closed. Open a new one if there is none."""
         while idle:
             connection = idle.pop()
             # The driver's can_read_destructive() costs a cancelled read, a tenth of a whole round trip.
@@ -192,18 +192,18 @@ class RedisServer:
         return await self._connection()
 
     def _give_back(self, connection: AbstractConnection, idle: list[AbstractConnection]) -> None:
-        # The driver has disconnected a connection whose answer may still be outstanding.
+        # The driver has already disconnected a connection on which a late reply may still arrive.
         if connection.is_connected and not self._closed:
             idle.append(connection)
 
 
 def _connections(url: str, timeout: float, name: str) -> ConnectionPool:
-    """Return what makes connections to ``url``."""
+    """Return a pool that makes connections to ``url``. Raises InvalidInputError if ``url`` is not a Redis URL."""
     if url.startswith("fakeredis://"):
         fake: ConnectionPool = load(f"{__package__}.fake").connections(url, name)
         return fake
     try:
-        # RedisServer sets one timeout for a whole round trip; the driver's own would start a task for each write.
+        # RedisServer sets one timeout for a whole round trip. The driver's socket timeout would start a task for each write.
         return ConnectionPool.from_url(url, socket_timeout=None, socket_connect_timeout=timeout, client_name=name)
     except ValueError as error:
         raise InvalidInputError(f"not a Redis URL: {error}") from error

@@ -1,7 +1,7 @@
 """The EventLog port on Redis: one bounded stream per run, followed over one connection per process.
 
-Event ids are ``fence-n``. Every attempt counts n from 1 without holes, so a follower can prove that it missed no event, and
-reports a ``gap`` where it cannot (E1).
+Event ids are ``fence-n``. Every attempt counts n from 1 without holes. A follower can therefore prove that it missed no event.
+Where it cannot, it yields a ``gap`` (E1).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .pubsub import Published
 
 DAY_SECONDS: Final = 86_400.0
 SEALED_BYTES: Final = 2**11
-"""Bytes of an entry from which on its event is held as JSON: a reader that is slow to take it holds it for as long."""
+"""Minimum bytes of an entry whose event is held as JSON, which takes less memory than objects while a slow reader holds it."""
 
 
 class EventId(NamedTuple):
-    """An event's position in its stream; ids sort in the order of their events."""
+    """An event's position in its stream. Ids sort in the order of their events."""
 
     fence: int
     n: int
 
     @classmethod
     def parse(cls, text: str) -> EventId | None:
-        """Parse ``text``; None if this log could not have issued it as an id."""
+        """Parse ``text``. Return None if this log cannot have issued ``text`` as an id."""
         fence, _, n = text.partition("-")
         if not all(part.isascii() and part.isdigit() and len(part) <= 18 for part in (fence, n)):
             return None
@@ -45,7 +45,7 @@ class EventId(NamedTuple):
         return f"{self.fence}-{self.n}"
 
     def follows(self, last: EventId | None) -> bool:
-        """Tell, from the ids alone, whether no event can lie between ``last`` (None: the start) and this one."""
+        """Return True if the ids prove that no event lies between ``last`` (None: the start of the stream) and this id."""
         if last is not None and last.fence == self.fence:
             return self.n == last.n + 1
         return self.n == 1
@@ -55,9 +55,9 @@ class RedisEventLog:
     """Implements :class:`runyard.ports.scheduling.EventLog`.
 
     max_events: approximate number of events that a run's stream keeps. ttl: seconds for which a stream is kept after its last
-    event (E4). backlog: number of live events that a follower may leave unread before it must read the stream again (for the
-    limit in bytes see :mod:`runyard_backends.redis.pubsub`).
-    Raises BackendUnavailableError when Redis does not answer, or when a run's key does not hold a stream.
+    event (E4). backlog: maximum number of live events that a follower leaves unread; a slower follower reads the stream again
+    (:mod:`runyard_backends.redis.pubsub` has the limit in bytes).
+    Every method raises BackendUnavailableError when Redis does not answer, or when a run's key does not hold a stream.
     """
 
     def __init__(self, server: RedisServer, *, max_events: int = 5000, ttl: float = DAY_SECONDS, backlog: int = 1000) -> None:
@@ -68,7 +68,8 @@ class RedisEventLog:
         self._backlog = backlog
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None:
-        """Add events of runs of one thread, in order. Drop an event silently if its id is not above the stream's last id."""
+        """Add events of runs of one thread, in order. Drop an event without an error if its id is not above the last id of the
+        stream."""
         await self.append_many([(RunRef(thread_key, event.run_id), [event]) for event in events])
 
     async def append_many(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> None:
@@ -76,7 +77,7 @@ class RedisEventLog:
         await self._server.call(*self.appends(batch))
 
     def appends(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> list[Call]:
-        """Return the calls of :meth:`append_many`, so that they can be sent together with others."""
+        """Return the calls of :meth:`append_many`, so that the caller can send them together with other calls."""
         runs: defaultdict[RunRef, list[Event]] = defaultdict(list)
         for ref, events in batch:
             runs[ref] += events
@@ -93,8 +94,8 @@ class RedisEventLog:
         ]
 
     async def read(self, ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]:
-        """Return the stored events after the id ``after``, with a ``gap`` wherever some may be missing. With ``page``, return
-        only the first few, possibly a gap alone, or an empty list at the end."""
+        """Return the stored events after the id ``after`` (None: from the start), with a ``gap`` wherever some may be missing.
+        With ``page``, return only the events of the first page, possibly a gap alone. The list is empty at the end."""
         position = _Position(ref, after)
         if page:
             events, more = await self._page(position)
@@ -104,7 +105,7 @@ class RedisEventLog:
         return [event async for event in self._stored(position)]
 
     async def holds(self, ref: RunRef, event_id: str) -> bool:
-        """Tell whether the stream still has the event with this id, whatever the stream's length."""
+        """Return True if the stream still has the event with this id. The cost does not depend on the stream's length."""
         id_ = EventId.parse(event_id)
         with _a_stream():
             return id_ is not None and bool(await self._server.command("XRANGE", self._keys.events(ref), str(id_), str(id_)))
@@ -112,12 +113,12 @@ class RedisEventLog:
     async def follow(
         self, ref: RunRef, after: str | None = None, *, silence: float | None = None
     ) -> AsyncGenerator[Event | None, None]:
-        """Yield the events after the id ``after``, then live events, each once. Yield a ``gap`` wherever some may be missing,
-        and None each time ``silence`` seconds passed without an event.
+        """Yield the stored events after the id ``after`` (None: from the start), then live events, each once. Yield a ``gap``
+        wherever some may be missing, and None each time ``silence`` seconds passed without an event.
 
-        Ends after an event of STREAM_ENDS that is the last one. (A stored ``run.suspended`` that was answered has events after
-        it.) Raises BackendUnavailableError when the connection is lost: follow again after the last id that was received. Close
-        the generator (``contextlib.aclosing``) to leave it early.
+        Ends after an event of STREAM_ENDS if it is the last stored event, or if it is a live event. (A stored ``run.suspended``
+        that was answered has events after it.) Raises BackendUnavailableError when the connection is lost. Follow again after
+        the last id that was received. Close the generator (``contextlib.aclosing``) to leave it early.
         """
         async with self._server.subscribe(self._keys.events(ref), self._backlog, silence) as live:
             position = _Position(ref, after)
@@ -133,7 +134,7 @@ class RedisEventLog:
                     continue
                 live_event = _decoded(message, ref) if message is not None else None
                 if live_event is None or (position.is_ahead(live_event[0]) and not live_event[0].follows(position.last)):
-                    # The reader was slow, events before this one are missing, or the message is no event: read the stream.
+                    # The reader was slow, events before this one are missing, or the message is no event. Read the stream.
                     async for event in self._stored(position):
                         ended = event.type in STREAM_ENDS
                         yield event
@@ -143,8 +144,8 @@ class RedisEventLog:
                         yield event
 
     async def begins(self, thread_key: int) -> AsyncGenerator[bool, None]:
-        """Yield at once, and whenever an event numbered 1 is added to a run of the thread. Raises BackendUnavailableError when
-        the connection is lost."""
+        """Yield True at once, and again whenever an event numbered 1 is added to a run of the thread. Raises
+        BackendUnavailableError when the connection is lost."""
         async with self._server.subscribe(self._keys.begins(thread_key), self._backlog) as live:
             while True:
                 yield True
@@ -159,13 +160,15 @@ class RedisEventLog:
                 yield event
 
     async def _page(self, position: _Position) -> tuple[list[Event], bool]:
-        """Read some stored events after ``position`` and move it. Return the events and whether there are more."""
+        """Read a page of stored events after ``position`` and move ``position`` behind it. Return the events, and True if there
+        are more."""
         after = "" if position.last is None else str(position.last)
         call = Call(script("read"), self._keys.events(position.ref), (after, EVENTS_PER_READ, EVENT_BYTES_PER_READ))
         with _a_stream():
             [(whole, more, *entries)] = await self._server.call(call)
         before = position.last
-        # One page at a time: others have their turn between the large events of many readers that come at once.
+        # Decode one page at a time. Other tasks get their turn between the pages, even if many readers have large events at
+        # once.
         async with self._server.decoding:
             events = list(position.turn_page(bool(whole), entries))
         return events, bool(more) and position.last != before
@@ -173,7 +176,7 @@ class RedisEventLog:
 
 @contextmanager
 def _a_stream() -> Iterator[None]:
-    """Turn the error about a key that holds another type than a stream into BackendUnavailableError."""
+    """Raise BackendUnavailableError if the key of a run's events does not hold a stream."""
     try:
         yield
     except BackendUnavailableError:
@@ -183,8 +186,8 @@ def _a_stream() -> Iterator[None]:
 
 
 def _decoded(message: Published, ref: RunRef) -> tuple[EventId, Event] | None:
-    """Decode the event of a message on the channel of ``ref``, once for all current readers; None if the append script did not
-    write the message."""
+    """Decode the event of a message on the channel of ``ref``, once for all current readers. Return None if the append script
+    did not write the message."""
     known: Event | None = message.made() if message.made is not None else None
     if known is not None and known.id is not None and (id_ := EventId.parse(known.id)) is not None:
         return id_, known
@@ -196,11 +199,11 @@ def _decoded(message: Published, ref: RunRef) -> tuple[EventId, Event] | None:
 
 
 def _event(text: bytes, payload: bytes | None, ref: RunRef) -> tuple[EventId, Event] | None:
-    """Decode the event with the id ``text``; None if ``payload`` is not an event."""
+    """Decode the event with the id ``text``. Return None if ``text`` is not an id or ``payload`` is not an event."""
     id_ = EventId.parse(text.decode("latin-1"))
     try:
         type_, thread_id, data = unpackb(payload or b"")
-    except (ValueError, TypeError):  # errors of msgpack, or another number of parts
+    except (ValueError, TypeError):  # msgpack cannot decode the payload, or it has another number of parts
         return None
     if id_ is None or not (isinstance(type_, str) and isinstance(thread_id, str) and isinstance(data, dict)):
         return None
@@ -212,12 +215,12 @@ def _event(text: bytes, payload: bytes | None, ref: RunRef) -> tuple[EventId, Ev
 
 
 class _Position:
-    """A reader's position in one stream, and whether the reader can be sure to have missed no event."""
+    """The position of a reader in one stream. It also records whether the next event needs a ``gap`` before it."""
 
     def __init__(self, ref: RunRef, after: str | None) -> None:
         self.ref = ref
         self.last = EventId.parse(after) if after is not None else None
-        # No stream can hold this id: read from the start, and report a gap.
+        # No stream can hold an id that does not parse. Read from the start, after a gap.
         self._gap_due = after is not None and self.last is None
         self._started = False
 
@@ -225,9 +228,10 @@ class _Position:
         return self.last is None or id_ > self.last
 
     def turn_page(self, whole: bool, entries: list[Any]) -> Iterator[Event]:
-        """Yield the events of a page of ``read.lua``. ``whole``: the page starts directly after this position."""
+        """Yield the events of a page of ``read.lua``. ``whole``: True if the page starts directly after this position.
+        ``entries``: ids and payloads in turn."""
         if not whole:
-            # The stream does not hold the id of this position, but the next event follows it directly, so no event is missing.
+            # The stream does not hold the id of this position. No event is missing if the first entry follows it directly.
             first = EventId.parse(entries[0].decode()) if entries else None
             direct = first is not None and self.last is not None and first.fence == self.last.fence and first.follows(self.last)
             self._gap_due |= not direct and (first is not None or not self._started)
@@ -241,7 +245,8 @@ class _Position:
                 self.last, self._gap_due = id_, True  # an entry that cannot be decoded is lost
 
     def advance(self, id_: EventId, event: Event) -> Iterator[Event]:
-        """Yield ``event``, which has this id, unless it was seen before; yield a gap first if events may be missing."""
+        """Yield ``event``, whose id is ``id_``, after a gap if events before it may be missing. Yield nothing if the position
+        is already past ``id_``."""
         if not self.is_ahead(id_):
             return
         if self._gap_due or not id_.follows(self.last):

@@ -1,7 +1,7 @@
 """A Redis server inside this process, for tests: fakeredis, which executes the scripts of ``lua/`` in a Lua interpreter.
 
-``fakeredis://`` is a server of its own. ``fakeredis://name`` is shared by every connection of the process that names it, and is
-gone with the last of them. No socket is opened and no thread is started: a command is executed in the event loop that sends it.
+Each use of ``fakeredis://`` makes a new server. All connections of the process to ``fakeredis://name`` share one server. It
+ends with the last of them. No socket is opened and no thread is started. A command is executed in the event loop that sends it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _servers: WeakValueDictionary[str, FakeServer] = WeakValueDictionary()
 class Socket(fakeredis.aioredis.AsyncFakeSocket):
     """The server's end of a connection.
 
-    fakeredis keeps a client that has left: its blocking pop takes an element and executes the commands behind the pop. A real
-    server forgets such a client, so that the element is left for others.
+    fakeredis keeps a client that has disconnected. The blocking pop of such a client still takes an element, and the commands
+    behind the pop are executed. A real server removes the client, and the element stays for other clients.
     """
 
     _hung_up = False
 
     def hang_up(self) -> None:
-        """End the wait of the client, drop the commands behind it and forget the client."""
+        """End the blocking pop of the client, drop the commands behind the pop and remove the client."""
         self._hung_up = True
         if self._blocked:
             with self._server.lock:
@@ -64,7 +64,7 @@ class Connection(fakeredis.aioredis.FakeAsyncRedisConnection):
         self._writer = fakeredis.aioredis.FakeWriter(self._sock)
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        # A round trip to a real server lets other tasks run. Without this a task that writes in a loop would hold them all up.
+        # A round trip to a real server lets other tasks run. Without this line, a task that writes in a loop would block them.
         await asyncio.sleep(0)
         await super().send_packed_command(command, check_health)
 
@@ -76,7 +76,7 @@ class Connection(fakeredis.aioredis.FakeAsyncRedisConnection):
 
 
 def connections(url: str, client_name: str) -> ConnectionPool:
-    """Make connections to the server that ``url`` names."""
+    """Return a pool that makes connections to the server that ``url`` names."""
     return ConnectionPool(connection_class=Connection, server=server(url), client_name=client_name)
 
 

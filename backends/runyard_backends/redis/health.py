@@ -10,9 +10,10 @@ from .connection import RedisServer
 
 @dataclass(frozen=True, slots=True)
 class RedisFacts:
-    """``server``: name and version. ``clock_ahead``: seconds by which the server's clock is ahead of this host's; the error is
-    at most half of ``round_trip`` seconds. ``maxmemory``: bytes, 0 for no limit. ``eviction``: the policy at that limit.
-    ``appendonly``: True if every write goes to a file."""
+    """Facts about a Redis server. ``server``: name and version. ``role``: as INFO reports it, ``master`` or ``slave``.
+    ``maxmemory``: bytes, 0 for no limit. ``eviction``: the policy at that limit. ``appendonly``: True if every write goes to a
+    file. ``clock_ahead``: seconds by which the server's clock is ahead of this host's. ``round_trip``: seconds that reading the
+    clock took; the error of ``clock_ahead`` is at most half of them."""
 
     server: str
     role: str

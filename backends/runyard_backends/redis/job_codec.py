@@ -1,4 +1,4 @@
-"""Jobs in arq's format: msgpack of arq's envelope, with ids only. The content of a run is in Postgres."""
+"""Jobs in arq's format: msgpack of arq's envelope. A job has ids and no content of its run, which is in Postgres."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ VERSION: Final = 1
 
 
 def packb(value: Any) -> bytes:
-    """Encode with msgpack; strings may contain lone surrogates."""
+    """Encode ``value`` with msgpack. Strings may contain lone surrogates."""
     return cast(bytes, msgpack.packb(value, unicode_errors="surrogatepass"))
 
 
 def unpackb(data: bytes) -> Any:
-    """The reverse of :func:`packb`."""
+    """Decode the output of :func:`packb`."""
     return msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)
 
 

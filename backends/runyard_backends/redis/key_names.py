@@ -4,22 +4,23 @@
 key                                       type    contents
 ========================================  ======  =============================================================================
 ``<ns>:{n}:job:<job id>``                 string  the job in arq's format (``job_codec.py``) while it is offered; no expiry
-``<ns>:{n}:later:<queue>``                zset    job id → due time, in ms of the server's clock
-``<ns>:{n}:due:<n>:<queue>:<tenant>``     zset    job id → position among the tenant's due jobs, high priority first; n: length
+``<ns>:{n}:later:<queue>``                zset    id of an offered job that is not due → due time, in ms of the server's clock
+``<ns>:{n}:due:<m>:<queue>:<tenant>``     zset    job id → position among the tenant's due jobs, high priority first
 ``<ns>:{n}:turns:<queue>``                zset    tenant with due jobs → number of its next turn (``lua/turns.lua``)
 ``<ns>:{n}:lock:<lane key>``              string  ``worker|run|token``: the holder of the lane's lock; expires
-``<ns>:{n}:wait:<lane key>``              hash    job id → queue of jobs that wait for the lane's lock; expires
+``<ns>:{n}:wait:<lane key>``              hash    id of a job that waits for the lane's lock → its queue; expires
 ``<ns>:{n}:wake:<queue>``                 list    tokens that wake idle workers
-``<ns>:{0}:rouse:<worker>``               list    a token that ends the wait of a worker that is to stop; expires
+``<ns>:{0}:rouse:<worker>``               list    tokens that end the wait of one worker; expires
 ``<ns>:{n}:token``                        int     the last lock token
-``<ns>:{n}:events:<thread>:<run>``        stream  the run's events; also the name of the channel that carries them; expires
+``<ns>:{n}:events:<thread>:<run>``        stream  the run's events; also the name of their channel; expires
 ``<ns>:{n}:events:<thread>``              channel signals that a run of the thread has an event numbered 1
 ``<ns>:cancel``                           channel hints that the cancellation of a run was requested
 ========================================  ======  =============================================================================
 
-``ns`` is ``runyard`` unless several deployments share one Redis. ``n`` is the shard of the lane. All keys of one script carry
-the same hash tag ``{n}`` and so lie in one slot of a cluster. For this reason a job is not kept under arq's own
-``arq:job:<id>``: runyard's worker overrides the arq method that reads it.
+``ns`` is the namespace: ``runyard``, or another name if several deployments share one Redis. ``n`` is the shard of the lane.
+``m`` is the length of the queue's name in bytes. ``thread`` is the thread key, and ``run`` the run id. All keys of one script
+have the same hash tag ``{n}``, which puts them into one slot of a cluster. arq's own key ``arq:job:<id>`` has no hash tag and
+is therefore not used.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from runyard.ports.refs import RunRef
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Key names of one deployment. ``shards`` must be the same in every process of it."""
+    """Key names of one deployment. ``shards``: the number of shards, the same in every process of the deployment."""
 
     namespace: str = "runyard"
     shards: int = 1

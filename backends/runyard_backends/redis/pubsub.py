@@ -1,8 +1,8 @@
 """Publish/subscribe: all channels of a process, over one connection.
 
-A :class:`PubSub` connects with the first subscription. When the connection is lost, every subscription fails with
-:class:`~runyard.errors.BackendUnavailableError`: messages published meanwhile are gone, and only the subscriber knows which
-data it must read again. The next subscription opens a new connection.
+A :class:`PubSub` connects with the first subscription. When the connection is lost, every subscription raises
+:class:`~runyard.errors.BackendUnavailableError`, because messages published meanwhile are lost. The subscriber must read the
+missed data from their store. The next subscription opens a new connection.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from redis.exceptions import RedisError
 from runyard.errors import BackendUnavailableError
 
 PING_AFTER_SECONDS = 5.0
-"""Seconds of silence after which the connection is tested. It counts as lost after as many more."""
+"""Seconds without a reply after which a PING is sent. After as many seconds without a reply to it, the connection is lost."""
 
 
 MAX_UNREAD_BYTES = 2**20
-"""Bytes of unread messages that one subscription holds. A larger message is held alone."""
+"""Maximum bytes of unread messages that one subscription holds. A larger message is held alone."""
 MAX_UNREAD_BYTES_IN_ALL = 64 * 2**20
-"""Bytes of unread messages that all subscriptions of a process hold together; each holder of a message counts it."""
+"""Maximum bytes of unread messages that all subscriptions of a process hold together. A message counts once per
+subscription."""
 GUARANTEED_BYTES = 32 * 2**10
-"""Bytes that each subscription may hold in any case, so that slow subscribers do not affect quick ones."""
+"""Bytes that each subscription may hold even above MAX_UNREAD_BYTES_IN_ALL, so that slow subscribers do not affect quick
+ones."""
 
 
 class Published:
-    """A message, shared by all subscriptions of its channel. ``made`` is a weak reference to the object that one of them
-    decoded from it, so that the others need not decode it again."""
+    """A message, shared by all subscriptions of its channel. ``made`` is a weak reference to the object that a subscriber
+    decoded from the message. The other subscribers use the object and decode nothing."""
 
     __slots__ = ("data", "made")
 
@@ -46,15 +48,16 @@ class Published:
 
 
 class Unread:
-    """Number of bytes that the subscriptions of a process hold unread."""
+    """Counter of the bytes that the subscriptions of a process hold unread."""
 
     def __init__(self) -> None:
         self.size = 0
 
 
 class Subscription:
-    """The messages of one channel since the subscription began. ``silence``: seconds without a message after which :meth:`get`
-    raises TimeoutError. ``unread``: the counter that all subscriptions share.
+    """The messages of one channel since the subscription began. ``limit``: the maximum number of unread messages. ``silence``:
+    seconds without a message after which :meth:`get` raises TimeoutError; None: never. ``unread``: the counter that all
+    subscriptions share.
 
     One timer serves the whole subscription, because one timer per message would cost more than the message.
     """
@@ -74,11 +77,11 @@ class Subscription:
         self._timer = None if silence is None else self._loop.call_later(silence, self._listen)
 
     async def get(self) -> Published | None:
-        """Return the next message, or None if messages were dropped because more than ``limit``, or too many bytes, were
-        unread.
+        """Wait for the next message and return it. Return None if messages were dropped, because more than ``limit`` messages
+        or too many bytes were unread.
 
-        Raises TimeoutError each time there was no message for ``silence`` seconds. Raises BackendUnavailableError once the
-        connection was lost and all messages that came before were returned.
+        Raises TimeoutError each time there was no message for ``silence`` seconds. Raises BackendUnavailableError after a loss
+        of the connection, once the messages that arrived before the loss were returned.
         """
         await self._ready.wait()
         if self._dropped:
@@ -99,7 +102,7 @@ class Subscription:
     def put(self, message: Published) -> None:
         self._heard_at = self._loop.time()
         self._silent = False
-        if self._dropped:  # the subscriber reads all messages elsewhere until it has seen that some were dropped
+        if self._dropped:  # after get() has returned None, the subscriber reads the missed data from their store
             return
         if self._has_room(len(message)):
             self._messages.append(message)
@@ -261,7 +264,8 @@ class PubSub:
 
     @asynccontextmanager
     async def subscribe(self, channel: str, limit: int, silence: float | None = None) -> AsyncIterator[Subscription]:
-        """Subscribe, and wait for the server's confirmation: no message published inside the block is missed."""
+        """Subscribe to ``channel`` and wait for the server's confirmation. The subscription gets every message that is
+        published inside the block. ``limit``, ``silence``: see :class:`Subscription`."""
         name, subscription, link = channel.encode(), Subscription(limit, silence, self._unread), None
         try:
             try:

@@ -1,8 +1,8 @@
 """The Scheduler port on Redis: the jobs that may start now, and the locks of lanes.
 
-Postgres determines the order and submits the next job of a lane. Redis keeps due jobs, one lock per lane, and wakes workers. A
-job is in a queue, or held by a worker, or in neither place; the reconciler submits a job that is in neither. A lock only saves
-work. The fence proves the right to write, so a lost lock is no reason to stop an attempt.
+Postgres determines which run of a lane is next. Redis keeps the jobs of due runs and one lock per lane, and wakes workers. A
+job is in a queue, or held by a worker, or lost. The reconciler submits a lost job again. A lock only saves work. An attempt
+continues without its lock, because the fence alone proves the right to write.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from .events import RedisEventLog
 from .job_codec import UnknownEnvelopeError, decode, encode, packb, unpackb
 
 JOBS_PER_CALL: Final = 1000
-"""Jobs per script call. The limit keeps a script from blocking the server for long."""
+"""Maximum number of jobs per script call. The limit keeps a script from blocking the server for long."""
 LANE_POLL_SECONDS: Final = 2.0
 """Seconds after which a waiting worker looks for jobs even if nothing has woken it."""
 ROUSED_MS: Final = 5000
 """Milliseconds for which a call of rouse stays in force if the worker is not waiting."""
 UNKNOWN_ENVELOPE_DELAY_MS: Final = 10_000
+"""Milliseconds until a job that this version cannot decode is due again."""
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -38,9 +39,9 @@ log = structlog.get_logger(__name__)
 class RedisScheduler:
     """Implements :class:`runyard.ports.scheduling.Scheduler`. ``lock``: seconds that a lane stays locked without renewal.
 
-    Every call may be repeated. If the answer to a claim is lost, its jobs are held by no worker; their locks expire and the
-    reconciler submits them again. The same happens if a claim is cancelled while it waits; :meth:`rouse` ends the wait without
-    that loss. Raises BackendUnavailableError when Redis does not answer.
+    Every call may be repeated. If the reply to a claim is lost, no worker holds its jobs. Their locks expire, and the
+    reconciler submits the jobs again. The same happens if a claim is cancelled while it waits; :meth:`rouse` ends the wait
+    without that loss. Every method raises BackendUnavailableError when Redis does not answer.
     """
 
     def __init__(self, server: RedisServer, events: RedisEventLog, *, lock: float = 3.0) -> None:
@@ -53,8 +54,8 @@ class RedisScheduler:
         self._submits: Batcher[Job, None] = Batcher(self._submit, limit=JOBS_PER_CALL, in_flight=2)
 
     async def submit(self, jobs: Sequence[Job]) -> None:
-        """Offer ``jobs`` to the workers, after adding ``run.queued`` to their streams. A job that is offered already keeps the
-        earlier due time. Concurrent calls are sent together."""
+        """Add the ``queued`` events of ``jobs`` to their streams and offer the jobs to the workers. A job that is offered
+        already keeps the earlier due time. Concurrent calls are sent together."""
         await asyncio.gather(*map(self._submits, jobs))
 
     async def _submit(self, jobs: Sequence[Job]) -> list[None]:
@@ -64,10 +65,10 @@ class RedisScheduler:
     async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]:
         """Take up to ``limit`` due jobs of ``queues`` with their lanes' locks. Tenants and queues take turns.
 
-        ``wait``: seconds to wait first. The wait ends when a submission wakes this worker, when the next job that its last
-        claim saw is due, or at :meth:`rouse`; it is never longer than two seconds. The server claims as soon as the wait ends,
-        without a round trip. A job of a version that this code does not know is put back with a delay, so that a newer worker
-        can take it.
+        ``wait``: seconds to wait first, of which at most LANE_POLL_SECONDS count. The wait ends earlier when a submission wakes
+        this worker, at :meth:`rouse`, or at the due time of the next job that the worker's last claim found. Redis executes the
+        claim as soon as the wait ends, without another round trip. A job that this version cannot decode is put back with a
+        delay, so that a worker of another version can take it.
         """
         if "|" in worker_id:
             raise InvalidInputError(f"a worker id must not contain '|', got {worker_id!r}")
@@ -98,33 +99,32 @@ class RedisScheduler:
         return deliveries
 
     async def rouse(self, worker_id: str) -> None:
-        """End the current wait of this worker's claim, or, if it is not waiting, the wait of its next claim within some
-        seconds."""
+        """End the wait of this worker's current claim. If no claim waits, end the wait of its next claim within ROUSED_MS."""
         await self._server.call(Call(script("rouse"), self._keys.rouse(worker_id), (ROUSED_MS,)))
 
     def _pause(self, queues: Sequence[str], wait: float) -> float:
-        """Return the seconds to wait before looking at the queues again."""
+        """Return the seconds for which the next claim of ``queues`` waits. ``wait``: the maximum."""
         due = self._next_due.pop(tuple(queues), None)
         left = LANE_POLL_SECONDS if due is None else due - asyncio.get_running_loop().time()
         return min(wait, left, LANE_POLL_SECONDS)
 
     async def renew(self, worker_id: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Extend the locks of ``deliveries``. Return the deliveries whose lock is lost."""
+        """Extend the locks of ``deliveries``. Return the deliveries whose locks are lost."""
         lost: list[Delivery] = []
         for chunk, replies in await self._by_shard("renew", deliveries, _lane_of, lambda d: _held(worker_id, d), self._lock_ms):
             lost += [chunk[position - 1] for position in replies]
         return lost
 
     async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None:
-        """Release the locks of ``deliveries``, whatever the outcome of their runs, and submit ``submit``, in one round trip."""
+        """Release the locks of ``deliveries`` and submit the jobs ``submit``, in one round trip."""
         calls = self._calls("release", deliveries, _lane_of, lambda d: _held(worker_id, d))
         await self._server.call(*(call for _, call in calls), *self._submissions(submit))
 
     async def unknown(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the jobs of ``jobs`` that are neither offered nor locked by their own run.
+        """Return the jobs of ``jobs`` that are lost: not offered, and their lane not locked for their own run.
 
-        The run of a dead worker may still be locked: a worker that is cut off from Postgres alone continues to renew. Submit
-        such a run without asking.
+        The lane of a dead worker's run may stay locked, because a worker that reaches Redis but not Postgres continues to renew
+        the lock. Submit the job of such a run without this check.
         """
         unknown: list[Job] = []
         for chunk, replies in await self._by_shard(
@@ -134,18 +134,19 @@ class RedisScheduler:
         return unknown
 
     async def ping(self) -> None:
-        """Return if Redis answers. Raises BackendUnavailableError if it does not."""
+        """Check that Redis answers. Raises BackendUnavailableError if it does not."""
         await self._server.command("PING")
 
     async def hint_cancel(self, refs: Sequence[RunRef]) -> None:
-        """Tell every worker that the cancellation of these runs was requested. This is only a hint: the run's next write finds
-        out too."""
+        """Publish to every worker that a cancellation of these runs was requested. A lost hint only delays the cancellation,
+        because the run's next write reads the request in Postgres."""
         if refs:
             message = packb([(ref.thread_key, ref.run_id) for ref in refs])
             await self._server.command("PUBLISH", self._keys.cancel_channel, message)
 
     async def cancel_hints(self) -> AsyncIterator[RunRef]:
-        """Yield hints from now on, without end. Raises BackendUnavailableError when the connection is lost: call again."""
+        """Yield the runs of all hints that are published after this call, without end. Raises BackendUnavailableError when the
+        connection is lost; call again."""
         async with self._server.subscribe(self._keys.cancel_channel, limit=10_000) as channel:
             while True:
                 message = await channel.get()
@@ -159,7 +160,8 @@ class RedisScheduler:
             try:
                 deliveries.append(Delivery(decode(payload), int(token)))
             except UnknownEnvelopeError as error:
-                log.warning("job_put_back", job_id=id_, reason=str(error), delay_ms=UNKNOWN_ENVELOPE_DELAY_MS)
+                names = {"job_id": id_.decode(errors="replace"), "queue": queue.decode(errors="replace")}
+                log.warning("job_put_back", **names, reason=str(error), delay_ms=UNKNOWN_ENVELOPE_DELAY_MS)
                 await self._put_back(shard, worker_id, id_, payload, int(token), queue)
         return deliveries
 
@@ -192,7 +194,8 @@ class RedisScheduler:
         args: Callable[[T], tuple[Any, ...]],
         *leading: Any,
     ) -> Iterator[tuple[list[T], list[int]]]:
-        """Run script ``name`` over ``items``. Yield each chunk and the positions in it that its call returned."""
+        """Call script ``name`` for ``items``. Yield each chunk of items with the positions in it, from 1, that its call
+        returned."""
         calls = self._calls(name, items, lane_key, args, *leading)
         return zip([chunk for chunk, _ in calls], await self._server.call(*(call for _, call in calls)), strict=True)
 
@@ -204,7 +207,8 @@ class RedisScheduler:
         args: Callable[[T], tuple[Any, ...]],
         *leading: Any,
     ) -> list[tuple[list[T], Call]]:
-        """Return the calls of script ``name`` over ``items``, by shard and in chunks. ``args``: the arguments for one item."""
+        """Return chunks of ``items``, each of one shard and with its call of script ``name``. ``lane_key``: returns the lane
+        key of an item. ``args``: returns the arguments for an item. ``leading``: the arguments before those of the items."""
         shards: defaultdict[int, list[T]] = defaultdict(list)
         for item in items:
             shards[self._keys.shard(lane_key(item))].append(item)

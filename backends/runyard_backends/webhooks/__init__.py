@@ -1,1 +1,1 @@
-"""Sending of webhooks over HTTP."""
+"""Send webhooks over HTTP."""

@@ -1,4 +1,4 @@
-"""Check the addresses of webhooks: public ones and those in allowed networks may be reached."""
+"""Check the address of a webhook: it must be public or lie in an allowed network."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ForbiddenAddressError(OSError):
 
 
 def inner(address: Address) -> Address:
-    """Return the IPv4 address to which an IPv6 address leads, if it is mapped, compatible, NAT64, 6to4 or Teredo; else the
-    address."""
+    """Return the IPv4 address inside a mapped, compatible, NAT64, 6to4 or Teredo IPv6 address. Return any other address
+    unchanged."""
     if isinstance(address, IPv4Address):
         return address
     if any(address in network for network in (_NAT64, _COMPATIBLE)) and int(address) > 1:
@@ -35,8 +35,8 @@ def inner(address: Address) -> Address:
 
 
 def permitted(address: Address, allowed: Collection[Network]) -> bool:
-    """Tell whether a webhook may be sent to the address: it leads to a public address, or into one of the networks
-    ``allowed``."""
+    """Return True if a webhook may be sent to ``address``: :func:`inner` of it is public, or one of ``allowed`` contains it or
+    its :func:`inner` address."""
     meant = inner(address)
     if any(each in network for network in allowed for each in (address, meant)):
         return True
@@ -45,8 +45,9 @@ def permitted(address: Address, allowed: Collection[Network]) -> bool:
 
 
 async def resolve(host: str, port: int, allowed: Collection[Network]) -> list[str]:
-    """Return the addresses of ``host`` that may be reached, in the resolver's order. They must be used for the connection,
-    because ``host`` may be in any notation. Raises ForbiddenAddressError if none may be reached, OSError if there are none."""
+    """Return the permitted addresses of ``host``, in the resolver's order. Connect to one of these addresses and not to
+    ``host``, which could resolve to another address the next time. Raises ForbiddenAddressError if no address is permitted,
+    OSError if ``host`` has no address."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(place[4][0]) for place in found))
     if fit := [address for address in addresses if permitted(ip_address(address.partition("%")[0]), allowed)]:

@@ -1,4 +1,4 @@
-"""Send a request to a URL that a caller gave, over httpcore: follow no redirect, and connect only to the checked address."""
+"""Send a request over httpcore to a URL that a caller gave. Follow no redirect, and connect only to a checked address."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from runyard.domain.webhooks import WebhookReply
 from .addresses import ForbiddenAddressError, Network, resolve
 
 MAX_REPLY_BYTES: Final = 16_384
-"""Bytes of an answer's body that are read and ignored before the connection is dropped."""
+"""Bytes of a reply's body that are read and ignored. After more bytes, the connection is closed."""
 DRAIN_SECONDS: Final = 1.0
-"""Seconds for which the rest of an answer is read."""
+"""Seconds for which the body of a reply is read."""
 KEEPALIVE_SECONDS: Final = 30.0
 """Seconds for which an idle connection is kept."""
 
 
 class _Checked(httpcore.AsyncNetworkBackend):
-    """Resolve a name once, check the addresses, and connect to exactly those. TLS still verifies the name."""
+    """Resolve a name once and connect only to its permitted addresses. TLS still verifies the name."""
 
     def __init__(self, allowed: Collection[Network]) -> None:
         self._allowed = allowed
@@ -43,7 +43,7 @@ class _Checked(httpcore.AsyncNetworkBackend):
             raise
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(str(error)) from error
-        # Each address gets a share of the time, so that one that never answers does not prevent the others from being tried.
+        # Each address gets a share of the time. Otherwise an address that never answers would use up the time of the others.
         share = timeout / len(addresses) if timeout is not None else None
         for address in addresses[:-1]:
             with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
@@ -60,7 +60,7 @@ class _Checked(httpcore.AsyncNetworkBackend):
 
 
 class HttpSender:
-    """Implements the port ``Sender``. ``allowed``: networks that are not public but may be reached.
+    """Implements the port ``WebhookSender``. ``allowed``: private networks to which webhooks may be sent.
 
     Proxies of the environment are not used, because the address behind a proxy could not be checked.
     """
@@ -75,8 +75,11 @@ class HttpSender:
         )
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes, *, timeout: float) -> WebhookReply:
-        """POST ``body``. Never raises because of the receiver. If a status has arrived, it is the reply, even if the rest
-        fails."""
+        """POST ``body`` to ``url`` and return the reply. ``timeout``: seconds for the whole exchange.
+
+        An error of the receiver or of the network is a reply with ``error``. Once the status has arrived, the reply has the
+        status, even if reading the body fails.
+        """
         reply = None
         try:
             async with asyncio.timeout(timeout), self._post(url, headers, body, timeout) as response:
@@ -103,7 +106,7 @@ class HttpSender:
 
 
 async def _drain(response: httpcore.Response) -> None:
-    """Read a short answer to its end, so that its connection can be reused."""
+    """Read a short reply to its end, so that its connection can be reused."""
     read = 0
     async for part in response.aiter_stream():
         read += len(part)
@@ -112,6 +115,6 @@ async def _drain(response: httpcore.Response) -> None:
 
 
 def _seconds(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
-    """Parse ``Retry-After`` if it is a number; a date would require this host's clock to be right."""
+    """Return ``Retry-After`` in seconds if it is a number, else None. A date would require this host's clock to be right."""
     value = next((value for name, value in headers if name.lower() == b"retry-after"), b"")
     return float(value) if value.isdigit() and len(value) < 8 else None

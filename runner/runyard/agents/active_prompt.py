@@ -1,4 +1,4 @@
-"""The prompt that an in-process Agent executes: one at a time, and how it is stopped."""
+"""The prompt that an in-process Agent executes: at most one at a time, which can be aborted."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class AgentState:
 
     ``active_run_id``: the run that has begun and has not ended. It stays set while the run streams, while the run waits for a
     human, and after an error, so that the run can be resumed. It is None after completion or a definite failure (R8).
-    ``is_streaming``: the agent executes a prompt. ``pending``: the questions that its run waits for. ``messages``: the
-    conversation as the run last saw it.
+    ``is_streaming``: whether the agent executes a prompt. ``pending``: the questions that the active run waits for.
+    ``messages``: the context of the last run, and its own messages.
     """
 
     active_run_id: str | None = None
@@ -33,7 +33,7 @@ class AgentState:
 
 
 class ActivePrompt:
-    """Executes one prompt at a time, and keeps ``state`` meanwhile."""
+    """Executes one prompt at a time, and updates ``state``."""
 
     def __init__(self, state: AgentState) -> None:
         self._state = state
@@ -78,7 +78,7 @@ class ActivePrompt:
             self._state.active_run_id = None
 
     async def abort(self) -> None:
-        """Cancel the prompt that is executed, and wait until it has stopped; do nothing if there is none."""
+        """Cancel the prompt that is being executed, and wait until it has stopped. Do nothing if there is none."""
         if (over := self._over) is not None:
             self._aborting = True
             if self._task is not None:

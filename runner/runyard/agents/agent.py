@@ -1,4 +1,4 @@
-"""Agent: a model with its tools. It prompts, asks and forks over any checkpointer, and serves the runs of a worker."""
+"""Agent: a model with its tools. It prompts, asks humans and forks with any checkpointer, and executes runs of a worker."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ if TYPE_CHECKING:
 class Agent:
     """A model with tools.
 
-    In one process the agent keeps its conversation under ``thread_id`` in ``checkpointer``; without these two, in memory only.
-    The same object serves the runs of a worker: ``App(agents={"support": agent})``. The worker's run then supplies the
-    checkpointer, the thread and the channel.
+    In one process the agent keeps its conversation under ``thread_id`` in ``checkpointer``. Without these two it keeps the
+    conversation in memory only. The same object executes the runs of a worker: ``App(agents={"support": agent})``. The worker
+    then supplies the store, the thread and the channel.
 
     ``model``: ``"provider:model"`` or a pydantic-ai model. ``tools``: functions or pydantic-ai tools. ``system_prompt``: one
     text or several. ``middleware``: pydantic-ai capabilities, such as :class:`~runyard.hitl.ApprovalPolicyMiddleware`.
-    ``channel``: where questions wait; by default the checkpointer, or this process if there is none. ``output_type``,
-    ``toolsets``, ``model_settings``, ``retries``: as for :class:`pydantic_ai.Agent`. ``deps``: the value of ``ctx.deps`` in
-    tools, or a function, also an async one, that makes it from a :class:`RunContext`. ``budget``: one limit or several on the
-    usage of a run or of the thread. ``usage_limits``: pydantic-ai's limits for one attempt. ``engine``: a finished
-    :class:`pydantic_ai.Agent`; it excludes the arguments that describe one.
+    ``channel``: the store of questions, by default the checkpointer, or memory if there is none. ``output_type``, ``toolsets``,
+    ``model_settings``, ``retries``: as for :class:`pydantic_ai.Agent`. ``deps``: the value of ``ctx.deps`` in tools, or a
+    function, also an async one, that makes it from a :class:`RunContext`. ``budget``: one budget or several for a run or the
+    thread. ``usage_limits``: pydantic-ai's limits for one attempt. ``engine``: a finished :class:`pydantic_ai.Agent`, in place
+    of the arguments that describe one.
 
     Each model response and each tool result is stored before the next step starts. :meth:`resume` continues after the last
-    stored one.
+    stored message.
 
-    Raises InvalidInputError if ``engine`` comes with arguments that describe one, or if the channels of the agent and of its
-    tools differ; ExtraMissingError without the extra ``agents``.
+    Raises InvalidInputError if ``engine`` comes with an argument that describes an agent, or if the channels of the agent and
+    of its tools differ. Raises ExtraMissingError without the extra ``agents``.
     """
 
     def __init__(
@@ -125,19 +125,19 @@ class Agent:
         await serve(self.engine, deps=self.deps, budget=self.budget, usage_limits=self.usage_limits)(ctx)
 
     async def prompt(self, message: str | Message | list[Part] | None, run_id: str | None = None) -> str:
-        """Run one prompt until the final assistant message, or until it waits for a human. Return its run id (R1).
+        """Execute one prompt until its final assistant message, or until its run waits for a human. Return the run id (R1).
 
-        ``run_id``: the run's id, or None for a new one. A :class:`~runyard.hitl.CheckpointedChannel` requires the id that it is
-        bound to (H2). ``message`` None continues from the last message; with the id of an interrupted run it resumes that run
-        (R9). While a run waits for a human, ``state.active_run_id`` stays set and ``state.pending`` has the questions;
-        :meth:`respond` continues the run.
+        ``run_id``: the run's id, or None for a new one. A :class:`~runyard.hitl.CheckpointedChannel` requires the id to which
+        it is bound (H2). ``message``: the prompt. None continues from the last message, or resumes the run ``run_id`` if that
+        run was interrupted (R9). While a run waits for a human, ``state.active_run_id`` stays set and ``state.pending`` has the
+        questions; :meth:`respond` continues the run.
 
         Raises:
         - HitlBindingError (a ValueError) for another run id than the channel's;
         - ThreadBusyError while a run of the thread is being executed or waits for a human (R4);
         - RunAlreadyCompletedError;
-        - RunAlreadyClaimedError: :meth:`resume` the run. If the run's process died before it stored the prompt, prompt under
-          another id: a run whose prompt is about to be stored looks the same;
+        - RunAlreadyClaimedError: :meth:`resume` the run. If the run's process died before it stored the prompt, the run
+          cannot be resumed: prompt under another id;
         - NothingToRunError;
         - IncompleteToolCycleError;
         - the error of the model's provider: the run is then not completed and can be resumed (R7, R8).
@@ -212,12 +212,12 @@ class Agent:
 
         A run that asked several questions together continues after the last answer.
 
-        ``request_id``: the question; None stands for the only pending one. ``response_id``: the name of this response, by which
-        its repetition is recognised. The run keeps its id and its claim (H5). An answer that was given before, by anyone, is
+        ``request_id``: the question's id, or None for the only pending one. ``response_id``: an id of this response, by which a
+        repetition is recognised. The run keeps its id and its claim (H5). An answer that was given before, by any caller, is
         not applied again (H4). If questions wait in memory, the prompt that asked continues and this call returns at once.
 
-        Raises HitlAmbiguousError, HitlNoPendingRequestError, HitlStaleAnswerError, HitlAlreadyAnsweredError;
-        HitlInvalidAnswerError: the question stays pending (H3); and the errors of :meth:`prompt`.
+        Raises HitlAmbiguousError, HitlNoPendingRequestError, HitlStaleAnswerError, HitlAlreadyAnsweredError,
+        HitlInvalidAnswerError, and the errors of :meth:`prompt`. After an invalid answer the question stays pending (H3).
         """
         if isinstance(self.channel, InMemoryChannel):
             return self.channel.answer(request_id, answer).run_id or ""
@@ -263,7 +263,7 @@ class Agent:
                 self.state.active_run_id = None
 
     async def abort(self) -> None:
-        """Stop the prompt that is being executed and wait until it has stopped; do nothing if there is none.
+        """Stop the prompt that is being executed and wait until it has stopped. Do nothing if there is none.
 
         The prompt raises AgentCancelledError, and its run is not completed.
         """
@@ -291,11 +291,11 @@ class Agent:
         return new
 
     async def fork_once(self, *, message: str | Message, after_run_id: str, src_thread_id: str | None = None) -> ForkOnceResult:
-        """Ask a snapshot one question, and write nothing to any thread (F9). Side effects of tools are real.
+        """Execute one prompt on a snapshot without writing to any thread (F9). Side effects of tools are real.
 
-        The result of a provider's error has the stop reason ``error``. Raises HitlNotAllowedError (a RuntimeError), before it
-        reads the snapshot, if any part of the agent can ask a human; ThreadNotFoundError, RunNotCompletedError,
-        CapabilityMissingError.
+        After an error of the model's provider, the result has the stop reason ``error``. Raises HitlNotAllowedError (a
+        RuntimeError), before it reads the snapshot, if any part of the agent can ask a human. Raises ThreadNotFoundError,
+        RunNotCompletedError, CapabilityMissingError.
         """
         return await probe(self, self._shared(), self._source(src_thread_id), after_run_id, _as_message(message, new_id()))
 
@@ -333,7 +333,7 @@ class Agent:
         return first
 
     def _check_binding(self, run_id: str | None) -> None:
-        """Refuse a run id other than the channel's (H2): its questions outlive the process and name the run."""
+        """Refuse a run id other than the channel's (H2): the channel's questions outlive the process and name the run."""
         for bound in self._bound:
             if run_id != bound.run_id:
                 given = "no run_id was given" if run_id is None else f"run_id {run_id!r} was given"
@@ -353,7 +353,7 @@ class Agent:
         return check_id(source, "src_thread_id")
 
     def _thread(self) -> LocalThread:
-        """Return the agent's thread; an agent without one gets a thread in memory."""
+        """Return the agent's thread. An agent without one gets a thread in memory."""
         if self._local_thread is None:
             bound = next(self._bound, None)
             checkpointer = self._checkpointer or (bound.checkpointer if bound else None)

@@ -1,4 +1,4 @@
-"""Budgets: limits on the usage of a run or its thread. At a limit the agent stops, or asks a human whether to continue."""
+"""Budgets: limits on the usage of a run or its thread. At a limit the run fails, or asks a human whether to continue."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ GO_ON: Final[JsonObject] = {"type": "boolean"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits on usage, checked before each model request; the request that crosses a limit is the last one.
+    """Limits on usage, checked before each model request. The request that crosses a limit is the last one.
 
-    ``tokens``: input and output tokens. ``cost``: US dollars; a request without a known price costs nothing. ``steps``: model
-    requests. ``seconds``: time that models and tools took, without the time spent waiting for people.
+    ``tokens``: number of input and output tokens. ``cost``: US dollars. A request without a known price costs nothing.
+    ``steps``: number of model requests. ``seconds``: time that models and tools took, without the time spent waiting for
+    people.
 
-    ``per``: ``run``, or ``thread`` for this run and all earlier runs of the thread that count. ``on_exceeded``: ``fail`` fails
-    the run with BudgetExceededError, without another attempt; ``ask`` asks a human, and a yes grants the same amount once more.
+    ``per``: ``run`` for this run alone. ``thread`` adds the thread's completed runs, and its cancelled runs whose messages were
+    kept. ``on_exceeded``: ``fail`` fails the run with BudgetExceededError, without another attempt. ``ask`` asks a human; the
+    answer ``true`` grants the same amount once more.
 
     Raises InvalidInputError without a limit, and for a limit of 0 or less.
     """
@@ -56,7 +58,7 @@ class Budget:
 
 
 def amounts(used: Usage) -> dict[str, float]:
-    """Return the amounts that were used, under the names of the limits."""
+    """Return the used amounts, by the names of the limits."""
     return {
         "tokens": used.input_tokens + used.output_tokens,
         "cost": used.cost,
@@ -66,7 +68,7 @@ def amounts(used: Usage) -> dict[str, float]:
 
 
 class BudgetGuard:
-    """Check the budgets of one attempt of a run, and count how often each limit was extended."""
+    """Checks the budgets of one attempt of a run, and counts how often each limit was extended."""
 
     def __init__(self, context: RunContext, budgets: Sequence[Budget]) -> None:
         self._context = context
@@ -75,7 +77,7 @@ class BudgetGuard:
         self._granted: dict[str, int] = {}
 
     async def check(self, used: Usage) -> None:
-        """Allow the run another model request, given its usage so far (``used``).
+        """Return if the run may make another model request. ``used``: the run's usage so far.
 
         Raises BudgetExceededError, or suspends the run to ask a human, if a budget is used up.
         """

@@ -1,4 +1,4 @@
-"""Channels: they bring the questions of an in-process Agent to a human. In a worker the run's own store does that."""
+"""Channels: they carry the questions of an in-process Agent to a human. In a worker the store does that."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Unsubscribe: TypeAlias = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointedChannel:
-    """A channel that stores questions in a checkpointer. They outlive the process; the prompt that asked one returns.
+    """A channel that stores questions in a checkpointer, where they outlive the process. A prompt that asks a question returns.
 
-    The channel is bound to one run: ``run_id`` is the id to give to :meth:`runyard.Agent.prompt` (H2). ``default_timeout``:
-    seconds to wait for an answer to a question without a timeout of its own; None waits without limit.
+    The channel is bound to one run. ``run_id``: the id to give to :meth:`runyard.Agent.prompt` (H2). ``default_timeout``:
+    seconds to wait for an answer to a question without a timeout of its own, None without a limit.
     """
 
     checkpointer: Checkpointer
@@ -43,7 +43,7 @@ class _Waiting:
 
 
 class InMemoryChannel:
-    """A channel in the memory of this process. The prompt that asked a question waits with it.
+    """A channel in the memory of this process. A prompt that asks a question waits for the answer.
 
     ``default_timeout``: as for :class:`CheckpointedChannel`.
     """
@@ -65,10 +65,11 @@ class InMemoryChannel:
         return lambda: self._listeners.pop(key, None) and None
 
     def answer(self, request_id: str | None, answer: JsonValue) -> HitlRequest:
-        """Answer a question; None stands for the only pending one. Its prompt continues when the caller yields to the loop.
+        """Answer a question. Its prompt continues when the caller yields to the event loop.
 
-        Raises HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError; HitlInvalidAnswerError if the answer does
-        not fit the schema, InvalidInputError if it holds too much: the question then stays pending (H3).
+        ``request_id``: the question's id, or None for the only pending one. Raises HitlNoPendingRequestError,
+        HitlAmbiguousError and HitlStaleAnswerError. Raises HitlInvalidAnswerError if the answer does not fit the schema, and
+        InvalidInputError if it is too large: the question then stays pending (H3).
         """
         waiting = self._choose(request_id)
         check_value(answer, "answer")
@@ -77,9 +78,9 @@ class InMemoryChannel:
         return waiting.request
 
     def cancel(self, request_id: str | None, reason: str = "cancelled") -> HitlRequest:
-        """Cancel a question: an approval is denied, ``ask_user`` gets an error result, both with ``reason``.
+        """Cancel a question. An approval is denied with ``reason``. The tool ``ask_user`` gets an error result with ``reason``.
 
-        Other callers of :meth:`ask` get HitlCancelledError. Raises the errors of :meth:`answer`.
+        Other callers of :meth:`ask` get HitlCancelledError. Raises the errors of :meth:`answer` about ``request_id``.
         """
         waiting = self._choose(request_id)
         request, future = waiting.request, self._take(waiting)
@@ -92,9 +93,9 @@ class InMemoryChannel:
         return request
 
     async def ask(self, request: HitlRequest) -> JsonValue:
-        """Wait for the answer to ``request``; at its timeout its own default applies (H7).
+        """Return the answer to ``request``, or after its timeout the default answer in its ``on_deadline`` (H7).
 
-        Raises HitlTimeoutError if the request is to fail at its timeout, HitlCancelledError.
+        Raises HitlTimeoutError after the timeout of a request without a default answer, and HitlCancelledError.
         """
         waiting = _Waiting(request)
         self._waiting[request.request_id] = waiting
@@ -105,7 +106,7 @@ class InMemoryChannel:
                 return await waiting.answer
         except TimeoutError:
             if waiting.answer.done() and not waiting.answer.cancelled():
-                return waiting.answer.result()  # it came at the same instant and was accepted
+                return waiting.answer.result()  # the answer came at the same instant and was accepted
             choice = request.on_deadline or {}
             if "answer" in choice:
                 return choice["answer"]

@@ -1,10 +1,10 @@
 """Downloads of files in messages: refused, unless the operator allows the host (M5).
 
-A model takes a URL as it is, or pydantic-ai downloads the file for it. In the first case the provider fetches it. In the second
-case this process would send a request from its own network to an address that anyone may have written. So each download is
-refused unless ``RUNYARD_FETCH_HOSTS`` has the host: everywhere in a worker's processes, and in other programs inside an attempt
-of a run. pydantic-ai itself limits downloads to http and https, to public addresses (``RUNYARD_FETCH_PRIVATE`` allows others),
-and to few redirects, which stay within the hosts.
+A file in a message may be a URL. Either the model's provider fetches the file, or pydantic-ai downloads it. A download would
+send a request from this process's network to an address that anyone may have written. A download is therefore refused unless
+``RUNYARD_FETCH_HOSTS`` contains the host. The refusal applies everywhere in a worker's processes, and inside attempts of runs
+in other programs. pydantic-ai itself limits downloads to http and https, to public addresses (``RUNYARD_FETCH_PRIVATE`` allows
+others), and to few redirects. The redirects must stay within the allowed hosts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def from_environment() -> FetchSettings:
 def check(messages: Iterable[ModelMessage]) -> None:
     """Raise FetchNotAllowedError if a file in ``messages`` would be downloaded from a host that is not allowed.
 
-    If this version of pydantic-ai cannot be guarded, every file by URL counts as a download.
+    If this version of pydantic-ai cannot be guarded, every file that is a URL counts as a download.
     """
     for file in _files(messages):
         if file.force_download or not guarded():
@@ -64,9 +64,9 @@ def check_host(url: str) -> None:
 
 
 def guard_process() -> bool:
-    """Refuse downloads in the whole process from now on. Return False if this version of pydantic-ai cannot be guarded.
+    """Refuse downloads in the whole process. Return False if this version of pydantic-ai cannot be guarded.
 
-    For a process that executes runs: threads and event loops that an agent starts do not carry its run's context.
+    Call this in a process that executes runs: threads and event loops that an agent starts do not carry the run's context.
     """
     global _everywhere
     _everywhere = True
@@ -75,7 +75,7 @@ def guard_process() -> bool:
 
 @cache
 def guarded() -> bool:
-    """Put the guard around pydantic-ai's downloads. Return False if its functions are not found."""
+    """Put the guard around pydantic-ai's downloads. Return False if the functions to guard are not found."""
     from pydantic_ai import _ssrf, models
 
     download, fetch = getattr(models, BUDGETED, None), getattr(_ssrf, FETCH, None)
@@ -88,7 +88,7 @@ def guarded() -> bool:
 
 def _refusing(download: Download) -> Download:
     async def guarded_download(url: str, *, allow_local: bool = False, **options: Any) -> Any:
-        if current_context.get() is None and not _everywhere:  # the host program's own download, not a run's
+        if current_context.get() is None and not _everywhere:  # a download of the host program, outside of runs
             return await download(url, allow_local=allow_local, **options)
         check_host(url)
         token = _hosts.set(from_environment().fetch_hosts)

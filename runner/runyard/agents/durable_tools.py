@@ -1,4 +1,4 @@
-"""Capabilities that make a run of pydantic-ai durable; they are added to the agent's own.
+"""Capabilities that make a run of pydantic-ai durable. They are added to the agent's own capabilities.
 
 :class:`Recorded` is the outermost layer around each tool. It answers a call from a result that an earlier attempt stored. It
 turns an exception of a tool into a result that the model sees (R7). It defers a tool that asks a human, so that parallel tools
@@ -50,7 +50,7 @@ OF_THE_ATTEMPT: Final = (BackendUnavailableError, StepUnknownError, BudgetExceed
 """Errors that end the attempt or the run, also if a tool raises them."""
 
 OF_THE_PROCESS: Final = (KeyboardInterrupt, GeneratorExit)
-"""Exceptions raised into a tool from outside. A SystemExit, or the cancellation of an inner task, is the tool's own."""
+"""Exceptions raised into a tool from outside. A SystemExit and the cancellation of an inner task are errors of the tool."""
 
 log = logging.getLogger("runyard.agents")
 
@@ -64,7 +64,7 @@ class Result:
     revealed: tuple[str, ...] = ()
 
     def again(self) -> Any:
-        """Answer the call with the stored result as the tool did: return a value or raise."""
+        """Return the stored result or raise the stored error, as the tool did."""
         match self.part.outcome:
             case "success":
                 content = [item for part in self.shown for item in _items(part.content)]
@@ -100,7 +100,7 @@ def results_in(requests: Iterable[ModelRequest]) -> dict[str, Result]:
 
 @dataclass
 class Capability(AbstractCapability[Any]):
-    """A capability made for one run. It does not take part in the run's stream, where it would be a layer around each token."""
+    """A capability made for one run. It does not wrap the run's stream, where it would be called for each token."""
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
@@ -121,9 +121,10 @@ class Capability(AbstractCapability[Any]):
 
 @dataclass
 class Recorded(Capability):
-    """Executes the tools of one attempt as steps of the run, and answers from ``results`` if an earlier attempt stored one.
+    """Executes the tools of one attempt as steps of the run.
 
-    ``revealed`` collects the tools that a result made available to the model.
+    ``results``: the results that earlier attempts stored, by call id. A call with a stored result is not executed.
+    ``revealed``: the names of the tools that a result made available to the model, by call id.
     """
 
     context: RunContext
@@ -187,11 +188,11 @@ class Recorded(Capability):
 
 @dataclass
 class Humans(Capability):
-    """Asks humans about undecided calls: approvals, questions, results of calls that are executed elsewhere.
+    """Asks humans about undecided calls: for approvals, for answers, and for results of calls that are executed elsewhere.
 
-    It asks all of them at once. Their answers are the results; without answers the run is suspended.
+    All questions are asked at once. The answers are the results of the calls. Without answers the run is suspended.
 
-    It is the innermost layer, so it also emits ``tool.started``: no other layer can still refuse the call.
+    As the innermost layer it also emits ``tool.started``: no later layer can refuse the call.
     """
 
     context: RunContext
@@ -261,17 +262,17 @@ def _failed(call: ModelToolCall, error: BaseException) -> ToolFailed:
 
 
 def _is_cancelled() -> bool:
-    """Return whether the current task was cancelled, and not only a task that it waited for."""
+    """Return whether the current task was cancelled. The result is False if only a task that it awaits was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def asks_humans(agent: AbstractAgent[Any, Any]) -> bool:
-    """Return whether anything in ``agent`` can ask a human: a probe of it is refused before it starts (F9).
+    """Return whether a part of ``agent`` can ask a human. A probe of such an agent is refused before it starts (F9).
 
-    This finds tools that need approval or have ``{"runyard": {"asks_humans": true}}`` in their metadata, toolsets of approvals
-    and of external calls, and capabilities that handle deferred calls or have a true attribute ``asks_humans``. It does not
-    find a tool that calls ``ctx.ask``; the probe fails when that tool asks.
+    The search finds tools that need approval or have ``{"runyard": {"asks_humans": true}}`` in their metadata, toolsets of
+    approvals and of external calls, and capabilities that handle deferred calls or have a true attribute ``asks_humans``. It
+    does not find a tool that calls ``ctx.ask``; the probe fails when that tool asks.
     """
     capabilities: list[AbstractCapability[Any]] = []
     agent.root_capability.apply(capabilities.append)

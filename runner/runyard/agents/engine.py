@@ -1,8 +1,9 @@
-"""The engine runs a pydantic-ai agent as an attempt of a run, from where the stored messages end.
+"""The engine executes a pydantic-ai agent as an attempt of a run. The attempt begins after the last stored message.
 
-**The messages are the record.** A model's answer is appended before its tools start, and each tool's result as soon as the tool
-returned. A later attempt finds, for example, an assistant message with the calls A, B, C and the result of B: it answers B from
-the record, and executes A and C. So a model request is repeated at most once per crash, and a finished tool never (R9).
+**The messages are the record.** A model's answer is appended before its tools start. Each tool's result is appended as soon as
+the tool has returned. A later attempt may find, for example, an assistant message with the calls A, B, C and the result of B.
+That attempt answers B from the record, and executes A and C. A crash therefore repeats at most one model request and no
+finished tool (R9).
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Served:
 
     @property
     def asks_humans(self) -> bool:
-        """Whether the agent may ask a human, as far as that can be known beforehand."""
+        """Whether the agent may ask a human, as far as its definition shows (:func:`.durable_tools.asks_humans`)."""
         return asks_humans(self.agent)
 
     async def __call__(self, ctx: RunContext) -> None:
@@ -90,13 +91,13 @@ async def drive(
     budget: Budgets = None,
     usage_limits: UsageLimits | None = None,
 ) -> None:
-    """Run ``agent`` as this attempt of the run, from the end of the last attempt to the agent's end.
+    """Run ``agent`` as this attempt of the run, from the last stored message to the agent's end.
 
     ``deps``: the agent's dependencies. ``budget``: limits on the usage of the run or its thread. ``usage_limits``:
     pydantic-ai's limits for this attempt. A text answer is the run's last message. Any other output is also the run's result,
     as JSON.
 
-    Raises BudgetExceededError, and the agent's errors, with ``retryable = False`` if another attempt would only repeat them.
+    Raises BudgetExceededError, and the agent's errors. An error that another attempt would repeat has ``retryable = False``.
     """
     budgets = () if budget is None else (budget,) if isinstance(budget, Budget) else tuple(budget)
     with judged():
@@ -107,8 +108,9 @@ async def drive(
 class _Tail:
     """The end of a stored history.
 
-    ``messages``: the whole history, or if ``answered`` the history up to the run's own last answer. ``results``: the stored
-    results of the tool calls in that answer.
+    ``answered``: whether the run's own last answer is still to be processed. ``messages``: the history, with ``answered`` only
+    up to that answer. ``results``: with ``answered``, the stored results of the answer's tool calls, by call id. ``used``: the
+    run's usage so far.
     """
 
     messages: list[ModelMessage]
@@ -179,7 +181,7 @@ class _Drive:
                 self._ctx.result = to_jsonable_python(run.result.output)
 
     async def _with_system_prompt(self, messages: list[ModelMessage], model: Model[Any] | None) -> list[ModelMessage]:
-        """Return ``messages`` after the agent's system prompts, which each attempt adds: the thread does not store them."""
+        """Return the agent's system prompts and ``messages``. Each attempt adds the prompts: the thread does not store them."""
         parts = await self._agent.system_prompt_parts(deps=self._deps, model=model, message_history=messages)
         if not parts:
             return messages
@@ -208,7 +210,7 @@ class _Drive:
         return following
 
     async def _call_tools(self, run: AgentRun[Any, Any], node: CallToolsNode[Any, Any]) -> Any:
-        """Execute the tool calls of an answer; store each result when its tool returns."""
+        """Execute the tool calls of an answer. Store each result when its tool returns."""
         async with node.stream(run.ctx) as events:
             async for event in events:
                 if isinstance(event, FunctionToolResultEvent):
@@ -232,7 +234,7 @@ class _Drive:
         return following
 
     def _as_stored(self, parts: Sequence[ModelRequestPart]) -> list[ModelRequestPart]:
-        """Return ``parts`` with the stored results, also of calls that the agent refuses since it was changed."""
+        """Return ``parts`` with the stored results, also of calls that the agent refuses because its tools were changed."""
         merged: list[ModelRequestPart] = []
         for part in parts:
             known = self._recorded.results.get(part.tool_call_id) if isinstance(part, ToolReturnPart) else None
@@ -277,7 +279,7 @@ class _Drive:
         return message_codec.from_request(ModelRequest(parts=parts)) if parts else []
 
     def _distinguish(self, part: Any) -> None:
-        """Give a call another id if an earlier call has the same: results, approvals and steps belong to one call (H5)."""
+        """Give a call another id if an earlier call has its id: results, approvals and steps belong to one call (H5)."""
         if isinstance(part, ToolCallPart):
             if part.tool_call_id in self._ids:
                 part.tool_call_id = new_id()

@@ -53,11 +53,12 @@ class Listeners:
                 except Exception:  # a failing listener must not fail the run
                     import structlog
 
-                    structlog.get_logger("runyard.agent").exception("listener_failed", event_type=event.type)
+                    names = {"thread_id": event.thread_id, "run_id": event.run_id}
+                    structlog.get_logger("runyard.agent").exception("listener_failed", **names, event_type=event.type)
 
 
 def external_run(thread_id: str, run_id: str, given: Message | None, *, attempt: int = 1, kind: RunKind = "external") -> Run:
-    """Return a run, as its agent sees it, that no store has a row of. ``given``: its prompt."""
+    """Return the record of a run that no store has, for the run's agent. ``given``: the prompt, or None."""
     now = datetime.now(UTC)
     return Run(
         thread_id=thread_id,
@@ -94,7 +95,7 @@ class LocalJournal:
         return await self._local_thread.ledger(self._run_id, self._data)
 
     async def thread_usage(self) -> Usage:
-        """Return the usage of the thread's other runs, as their messages carry it."""
+        """Return the sum of the usage in the messages of the thread's other runs."""
         return sum((m.usage for m in self.messages[: self.before] if m.usage is not None), start=Usage())
 
     async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]:
@@ -138,7 +139,7 @@ class LocalContext(RunContext):
 
 @dataclass
 class LocalAttempt:
-    """One attempt of a run that the caller claimed. ``fresh``: no earlier attempt exists."""
+    """One attempt of a run that the caller claimed. ``fresh``: whether it is the run's first attempt."""
 
     local_thread: LocalThread
     run: Run
@@ -160,7 +161,7 @@ class LocalAttempt:
         return cls(local_thread, run, data, journal, stream, channel, fresh)
 
     async def execute(self, work: Work) -> list[HitlRequest]:
-        """Execute ``work`` until the run completes or waits for a human. Return the requests that it waits for.
+        """Execute ``work`` until the run completes or waits for a human. Return the requests that the run waits for.
 
         Raises the agent's error, IncompleteToolCycleError (R5), AgentCancelledError.
         """
@@ -225,7 +226,7 @@ class LocalAttempt:
             self.stream.emit(kind, data)
 
     async def _suspend(self) -> list[HitlRequest]:
-        """Store the questions, then emit their events (H1, H11). Return none of them if one has an answer already."""
+        """Store the questions, then emit their events (H1, H11). Return the questions, or none if one is answered already."""
         await self._append(self.left.messages)
         if self.left.extra:
             await self.local_thread.checkpointer.save_extra(self.run.thread_id, self.left.extra)

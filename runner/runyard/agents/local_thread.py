@@ -25,7 +25,7 @@ from ..ports.results import Aborted, Ledger, Responded, Step
 from ..ports.stores import Checkpointer, RequestStore
 
 RESERVED: Final = "runyard"
-"""The key in a thread's extra under which an Agent stores data that its checkpointer has no method for."""
+"""The key in a thread's extra under which an Agent stores data for which its checkpointer has no method."""
 
 OF_REQUESTS: Final = ("save_requests", "load_requests", "answer_request", "abort_pending")
 """The methods of a RequestStore."""
@@ -97,7 +97,7 @@ class LocalThread:
         return [*(m for group in by_run.values() for m in group), *(m for m in data.messages if m.run_id == run_id)]
 
     async def _count(self, messages: Sequence[Message]) -> None:
-        """Find out which runs of ``messages`` completed: the snapshot after one run shows all that completed before it."""
+        """Record which runs of ``messages`` completed. The snapshot after a run contains all runs that completed before it."""
         if not hasattr(self.checkpointer, "snapshot"):
             self._counted |= {message.run_id for message in messages if message.run_id is not None}
             return
@@ -106,7 +106,7 @@ class LocalThread:
                 await self.completed(run_id)
 
     async def completed(self, run_id: str) -> bool:
-        """Return whether the run, which has messages, completed."""
+        """Return whether the run completed. The run must have messages."""
         try:
             snapshot = await capability(self.checkpointer, "snapshot")(self.thread_id, after_run_id=run_id)
         except RunNotCompletedError:
@@ -121,7 +121,7 @@ class LocalThread:
     async def ledger(self, run_id: str, data: CheckpointData) -> Ledger:
         """Return the steps and requests of earlier attempts of the run (H5).
 
-        Raises HitlTimeoutError if the deadline of a request has passed and the request was to fail.
+        Raises HitlTimeoutError if the deadline of a request without a default answer has passed.
         """
         requests = await self.requests.load_requests(self.thread_id, run_id=run_id)
         for request in requests:
@@ -157,9 +157,9 @@ async def _forget(checkpointer: Checkpointer, thread_id: str, run_id: str) -> No
 
 
 class ExtraRequests:
-    """A RequestStore for a checkpointer that stores one pending request. The thread's extra has the others, and the answers.
+    """A RequestStore for a checkpointer that stores one pending request. The thread's extra has all requests and answers.
 
-    If two processes answer at once, both may succeed; a checkpointer that is a RequestStore itself prevents that.
+    If two processes answer at once, both answers may be accepted. A checkpointer that is a RequestStore itself prevents that.
     """
 
     def __init__(self, checkpointer: Checkpointer) -> None:
@@ -206,7 +206,7 @@ class ExtraRequests:
         return Responded(answered, True, last=all(each.answered_at is not None for each in others))
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Complete the run with the reason as its last message: a checkpointer has no cancelled runs (H8)."""
+        """Complete the run with ``reason`` in its last message: a checkpointer has no cancelled runs (H8)."""
         _, kept = await self._load(thread_id)
         open_runs = {request.run_id for request in kept if request.answered_at is None} - {None}
         data = await self.checkpointer.load(thread_id) or CheckpointData()
@@ -226,7 +226,7 @@ class ExtraRequests:
         return data.extra, [_overdue(request) for request in kept if request.thread_id == thread_id]
 
     async def _store(self, thread_id: str, extra: JsonObject, kept: Iterable[HitlRequest]) -> None:
-        """Store the answers first: a crash in between leaves an answered question, never one that cannot be answered (H6)."""
+        """Store the requests in extra, then the pending one: after a crash in between, no question is unanswerable (H6)."""
         by_run: dict[str, JsonValue] = {}
         for request in kept:
             _list(by_run.setdefault(request.run_id or "", [])).append(request.model_dump(mode="json", exclude_none=True))

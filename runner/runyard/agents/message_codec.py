@@ -1,14 +1,14 @@
 """Conversion of runyard's messages to pydantic-ai's, and back.
 
 A :class:`~runyard.models.Message` holds the content that people and other formats need: text, thinking, images, tool calls and
-results. pydantic-ai's further data (a provider's ids and proofs, its built-in tools, other media, the reason to repeat a call)
-is stored under ``provider_details["pydantic_ai"]``, without empty entries::
+results. pydantic-ai has further data: ids and proofs of a provider, built-in tools, other media, reasons to repeat a call. This
+data is stored under ``provider_details["pydantic_ai"]``, without empty entries::
 
     {"parts": [{"provider_name": "anthropic"}, {}, {"part_kind": "compaction", …}], "response": {"model_name": "…"}}
 
-An entry of ``parts`` with a ``part_kind`` is a part of its own; one without it completes the next part of ``content``. Only
-agents store this data (:class:`~runyard.models.Message`). :mod:`.message_content` selects the parts of a caller's message that
-a model gets.
+An entry of ``parts`` with a ``part_kind`` is a part of its own. An entry without one completes the next part of ``content``.
+Only agents store this data (:class:`~runyard.models.Message`). :mod:`.message_content` selects the parts of a caller's message
+that are sent to a model.
 """
 
 from __future__ import annotations
@@ -52,21 +52,22 @@ STOP_REASONS: Final[Mapping[str, StopReason]] = {
 }
 FINISH_REASONS: Final = {reason: finish for finish, reason in STOP_REASONS.items()}
 SLICE_BYTES: Final = 2**18
-"""Bytes of JSON that are validated in one call; a single larger message is validated alone."""
+"""Number of bytes of JSON that are validated in one call. A larger message is validated alone."""
 OF_THE_RUN: Final = ("parts", "usage", "timestamp", "kind", "run_id", "conversation_id", "finish_reason", "workspace_ref")
-"""Fields of a response that the message has elsewhere, or that belong to one execution."""
+"""Fields of a response that :class:`Message` stores in fields of its own, or that belong to one execution."""
 
 
 def to_model(messages: Sequence[Message]) -> list[ModelMessage]:
-    """Return ``messages`` as pydantic-ai's: one response per assistant message, one request for all messages between two.
+    """Return ``messages`` as messages of pydantic-ai.
 
-    In an event loop use :func:`to_model_in_slices` for a long history.
+    Each assistant message becomes one response. All messages between two responses become one request. In an event loop use
+    :func:`to_model_in_slices` for a long history.
     """
     return [message for text, returned in _slices(messages) for message in _read(text, returned)]
 
 
 async def to_model_in_slices(messages: Sequence[Message]) -> list[ModelMessage]:
-    """Do the same as :func:`to_model`, and yield to the event loop and to other threads after each slice: one call in C."""
+    """Do the same as :func:`to_model`. Let the event loop and other threads run after each slice, which is one call in C."""
     made: list[ModelMessage] = []
     for text, returned in _slices(messages):
         if made:
@@ -76,9 +77,9 @@ async def to_model_in_slices(messages: Sequence[Message]) -> list[ModelMessage]:
 
 
 def _slices(messages: Sequence[Message]) -> Iterator[tuple[bytes, dict[int, list[dict[str, Any]]]]]:
-    """Yield slices: a JSON list of pydantic-ai messages, about SLICE_BYTES long, and the tool results that it leaves out.
+    """Yield slices of about SLICE_BYTES: a JSON list of pydantic-ai messages, and the tool results that the list leaves out.
 
-    These are the parts of each message that has some, by the message's place in the list.
+    The tool results come as the parts of their messages, by the index of the message in the list.
     """
     texts: list[bytes] = []
     returned: dict[int, list[dict[str, Any]]] = {}
@@ -135,7 +136,7 @@ def from_response(response: ModelResponse) -> Message:
 def from_request(request: ModelRequest) -> list[Message]:
     """Return the messages of a request: its tool results as one message, then its user prompts.
 
-    System prompts and instructions belong to the agent and not to the conversation, so they are left out.
+    System prompts and instructions are left out: they belong to the agent and not to the conversation.
     """
     results: list[dict[str, Any]] = []
     prompts: list[Message] = []
@@ -152,7 +153,7 @@ def from_request(request: ModelRequest) -> list[Message]:
 
 
 def tool_message(request: ModelRequest) -> Message:
-    """Return one tool's result, and the user content that it adds, as one message, so that both are stored together."""
+    """Return one message of a tool's result and the user content that the tool adds, so that both are stored together."""
     dumped = _dumped([request])[0]["parts"]
     parts, kept = _held(dumped[:1], {part["tool_call_id"]: part["tool_name"] for part in dumped if "tool_name" in part})
     if len(dumped) > 1:
@@ -161,7 +162,7 @@ def tool_message(request: ModelRequest) -> Message:
 
 
 def mark_final(message: Message) -> Message:
-    """Mark the results in ``message`` as the end of the run: no model request follows them."""
+    """Mark the results in ``message`` as the end of the run, after which no model request follows. Return ``message``."""
     message.provider_details = {**(message.provider_details or {}), KEPT: {**_kept(message), "final": True}}
     return message
 
@@ -182,7 +183,7 @@ def _details(parts: list[Any]) -> JsonObject | None:
 
 
 def call_of(call: ModelToolCall) -> ToolCallPart:
-    """Return a tool call of a model; arguments that are no JSON object are left out."""
+    """Return a tool call of a model. Leave out arguments that are no JSON object."""
     return ToolCallPart(id=call.tool_call_id, name=call.tool_name, arguments=_arguments(call.args))
 
 
@@ -206,7 +207,7 @@ def _whole(text: str) -> str:
 
 
 def usage_of(response: ModelResponse) -> Usage:
-    """Return the tokens of one response and their cost; the cost is 0 if no price is known."""
+    """Return the tokens of one response and their cost. The cost is 0 if no price is known."""
     usage, cost = response.usage, response.usage.cost
     if cost is None and response.model_name is not None:
         with suppress(LookupError, ValueError):
@@ -234,7 +235,7 @@ def _dumped(messages: list[ModelMessage]) -> list[dict[str, Any]]:
 
 
 def _without_data(part: dict[str, Any]) -> dict[str, Any]:
-    """Return ``part`` for pydantic-ai to read. Its content is kept only if it has files; other JSON could look like files."""
+    """Return ``part`` for pydantic-ai to read. Drop its content unless it has files: other JSON could look like files."""
     if part["part_kind"] != "tool-return":
         return part
     return {name: value for name, value in part.items() if name != FILES} if FILES in part else {**part, "content": None}
@@ -251,18 +252,18 @@ def _response(message: Message, parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _parts(message: Message, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return a message's parts as pydantic-ai's, with the data that was stored beside them."""
+    """Return a message's parts as parts of pydantic-ai, with the data that was stored beside them."""
     held = shown(message.role, message.content, names)
     entries = _kept(message).get("parts")
     if not isinstance(entries, list):
         return list(held)
-    own = message.role != "user"  # a user's content is one part of pydantic-ai, so it has no entries of its own
+    own = message.role != "user"  # a user's content is one part of pydantic-ai and has no entries of its own
     merged = [dict(e) if own and "part_kind" in e else next(held, {}) | e for e in entries if isinstance(e, dict)]
     return [part for part in [*merged, *held] if "part_kind" in part]
 
 
 def _held(dumped: Sequence[dict[str, Any]], names: Mapping[str, str]) -> tuple[list[Part], list[Any]]:
-    """Return the message parts for pydantic-ai's parts, and the data that they cannot hold (an empty list if none)."""
+    """Return the message parts for parts of pydantic-ai, and the list of the data that message parts cannot hold."""
     parts: list[Part] = []
     kept: list[dict[str, Any]] = []
     for part in dumped:
@@ -277,7 +278,7 @@ def _held(dumped: Sequence[dict[str, Any]], names: Mapping[str, str]) -> tuple[l
 
 
 def _content(part: dict[str, Any]) -> tuple[str, list[Part]]:
-    """Return the role and the message parts for one part of pydantic-ai; no parts if a message cannot hold it."""
+    """Return the role and the message parts for one part of pydantic-ai. Return no parts if a message cannot hold it."""
     match part:
         case {"part_kind": "text", "content": str(text)}:
             return "assistant", [TextPart(text=text)]
@@ -325,7 +326,7 @@ def _parsed(args: str) -> Any:
 def _same(dumped: Any, held: Any) -> bool:
     """Return whether ``held`` has the same content as ``dumped``.
 
-    Arguments may be text, and files have fields that follow from the others.
+    Arguments may be text. Fields of files that follow from other fields are not compared.
     """
     if dumped == held:
         return True

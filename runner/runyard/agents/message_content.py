@@ -1,7 +1,7 @@
-"""Conversion of a message's content for pydantic-ai: the only way from a caller's data to the constructors of the model layer.
+"""Conversion of a message's content for pydantic-ai. No other code passes a caller's data to pydantic-ai's constructors.
 
-The table is closed (M5). A part yields the fields written here, with values that runyard's own types checked. Parts that a role
-cannot hold for a model, such as a tool call of the user, and invalid images are skipped.
+The conversion is a closed table (M5). A part yields only the fields written here, with values that runyard's own types checked.
+Invalid images are skipped, and parts that a role cannot have for a model, such as a tool call of the user.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..domain.messages import ImagePart, Part, TextPart, ThinkingPart, ToolCallP
 
 
 def shown(role: str, content: Sequence[Part], names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield the parts of ``content``; a user's content is one part. ``names``: the names of the tools, by call id."""
+    """Yield the parts of ``content`` for pydantic-ai. A user's content is one part. ``names``: names of tools by call id."""
     if role == "user":
         yield {"part_kind": "user-prompt", "content": _prompt(content)}
         return
@@ -71,7 +71,7 @@ def _image(part: ImagePart) -> dict[str, Any] | None:
 
 
 def _base64(data: str | None) -> str | None:
-    """Return ``data`` in the alphabet of base64 that pydantic accepts; None if it is not valid base64."""
+    """Return ``data`` in the alphabet of base64 that pydantic accepts, or None if it is not valid base64."""
     try:
         padded = (data or "").translate(_STANDARD) + "=" * (-len(data or "") % 4)
         return base64.urlsafe_b64encode(base64.b64decode(padded, validate=True)).decode() or None

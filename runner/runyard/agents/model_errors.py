@@ -1,4 +1,4 @@
-"""Errors of models: which of them another attempt may get past (R7)."""
+"""Errors of models: decides after which of them another attempt may succeed (R7)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PASSING: Final = (408, 409, 425, 429)
 
 @contextmanager
 def judged() -> Iterator[None]:
-    """Set ``retryable = False`` on an error of pydantic-ai that another attempt would only repeat, and raise it again."""
+    """Set ``retryable = False`` on an error of pydantic-ai that another attempt would repeat. Raise the error again."""
     try:
         yield
     except (AgentRunError, UserError, FallbackExceptionGroup) as error:
@@ -34,8 +34,8 @@ def judged() -> Iterator[None]:
 def worth_another(error: BaseException) -> bool:
     """Return whether another attempt may succeed.
 
-    A provider's rate limits, failures and lost connections pass. A request that the provider or pydantic-ai refused would be
-    refused again.
+    A provider's rate limits, failures and lost connections end with time. A request that the provider or pydantic-ai refused
+    would be refused again.
     """
     if isinstance(error, FallbackExceptionGroup):
         return any(worth_another(inner) for inner in error.exceptions)

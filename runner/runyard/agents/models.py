@@ -14,7 +14,7 @@ _made: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Model[Any]]]
 
 
 def model_of(agent: AbstractAgent[Any, Any]) -> Model[Any] | None:
-    """Return the model that ``agent`` names, cached per event loop. None: the agent has its own model or finds it itself."""
+    """Return the model that ``agent`` names, cached per event loop, or None if the agent resolves its model itself."""
     name, capability = agent.model, agent.root_capability
     if not isinstance(name, str) or capability.has_resolve_model_id or capability.get_model() is not None:
         return None

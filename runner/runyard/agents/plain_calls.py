@@ -1,4 +1,4 @@
-"""Models and tools in plain functions: one durable model request, one durable tool call (:meth:`RunContext.model`)."""
+"""Durable model requests and tool calls for plain functions (:meth:`RunContext.model`, :meth:`RunContext.tool`)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ModelRequest(Generic[Output]):
 
 
 async def model(ctx: RunContext, request: ModelRequest[Output], key: str | None) -> ModelAnswer[Output]:
-    """Send ``request`` as a step of the run: its answer is recorded, and its usage counted once."""
+    """Send ``request`` as a step of the run. The step records the answer. The usage of the request is counted once."""
     made: JsonObject | None = None
 
     async def model() -> JsonObject:

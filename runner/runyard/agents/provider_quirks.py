@@ -1,6 +1,6 @@
 """Adaptation of a conversation to the next model: an earlier part may come from another provider or from a caller.
 
-pydantic-ai translates between providers. This module handles the cases in which a provider would refuse the result.
+pydantic-ai translates between providers. This module changes the messages that a provider would refuse after that translation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .downloads import check
 from .durable_tools import Capability
 
 OPENING: Final = "(The assistant speaks first.)"
-"""User text for a conversation that begins with the assistant: Anthropic and Google require the user's turn first."""
+"""User text before a conversation that begins with the assistant: Anthropic and Google require a user message first."""
 
 
 def unwrapped(model: Model[Any]) -> Model[Any]:
@@ -76,7 +76,7 @@ def fitting(messages: Sequence[ModelMessage], model: Model[Any]) -> list[ModelMe
 
 
 def _is_shown(part: ModelRequestPart) -> bool:
-    """Return whether the part is user content for the model. All results of a model's calls must come before such parts."""
+    """Return whether the part is user content for the model. The results of the model's calls must come before such parts."""
     return part.part_kind in ("user-prompt", "retry-feedback")
 
 
@@ -85,7 +85,7 @@ def _speaks(message: ModelMessage) -> bool:
 
 
 def _is(model: Model[Any], provider: str, name: str) -> bool:
-    """Return whether ``model`` is of the class ``name``; the provider's module is then imported."""
+    """Return whether ``model`` is of the class ``name``. If so, the provider's module is already imported."""
     module = sys.modules.get(f"pydantic_ai.models.{provider}")
     return module is not None and isinstance(model, getattr(module, name))
 
@@ -93,7 +93,8 @@ def _is(model: Model[Any], provider: str, name: str) -> bool:
 def _says_nothing(part: ModelResponsePart, system: str, claude: bool) -> bool:
     """Return whether the part is an empty text, as models write before tool calls.
 
-    Google refuses an empty text, Anthropic also white space. A part that the provider itself marked is kept for it.
+    Google refuses an empty text. Anthropic also refuses white space. The result is False for a part with details or an id of
+    the same provider, since that provider accepts it.
     """
     if not isinstance(part, TextPart) or (part.provider_name == system and (part.provider_details or part.id)):
         return False

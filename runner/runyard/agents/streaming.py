@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from ..execution.context import RunContext
 
 Calls = dict[int, tuple[str, str]]
-"""Ids and names of the tool calls of an answer, by their place in it."""
+"""Ids and names of the tool calls of an answer, by the index of the part in the answer."""
 
 
 async def relay(ctx: RunContext, events: AsyncIterable[Any]) -> None:
-    """Send an answer to the run's stream. It runs once per token, so it makes no object that is not sent."""
+    """Send an answer to the run's stream. The loop runs once per token and therefore makes no object that is not sent."""
     speak = ctx.stream_part
     calls: Calls = {}
     async for event in events:

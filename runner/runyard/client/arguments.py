@@ -18,7 +18,7 @@ from ..ports.scheduling import Effects
 from ..ports.stores import Backend
 
 MAX_PAGE_SIZE: Final = 1000
-"""Maximum ``limit`` of lists that bound it."""
+"""Maximum ``limit`` of the calls that have a maximum."""
 
 
 class Calls:
@@ -32,14 +32,14 @@ class Calls:
 
 
 def as_message(message: str | Message | None) -> Message | None:
-    """Return a string as a user message, and a message as it is. Raise InvalidInputError for any other value."""
+    """Return a string as a user message, and a message or None unchanged. Raise InvalidInputError for any other value."""
     if message is None:
         return None
     return Message.user(message) if isinstance(message, str) else check_message(message)
 
 
 def options(**fields: Any) -> RunOptions:
-    """Return RunOptions of ``fields``. Raise InvalidInputError, with the field, for a value out of range."""
+    """Return RunOptions of ``fields``. Raise InvalidInputError, which names the field, for a value out of range."""
     try:
         return RunOptions(**fields)
     except ValidationError as error:
@@ -59,12 +59,12 @@ def check_delay(delay: float | None, run_at: datetime | None) -> float | None:
 
 
 def check_priority(priority: Priority) -> Priority:
-    """Return ``priority``. Raise InvalidInputError for an unknown class, whose runs no worker would claim."""
+    """Return ``priority``. Raise InvalidInputError for an unknown priority, because no worker would claim such a run."""
     if priority not in PRIORITIES:
         raise InvalidInputError(f"priority is one of {', '.join(PRIORITIES)}, got {brief(priority)}", field="priority")
     return priority
 
 
 def check_webhook_url(webhook: str | None) -> str | None:
-    """Return the webhook's URL, which receives the run's end, or None. Raise InvalidInputError for an invalid URL."""
+    """Return ``webhook``, a URL that receives the run's end, or None. Raise InvalidInputError for an invalid URL."""
     return check_url(webhook, "webhook") if webhook is not None else None

@@ -1,7 +1,7 @@
-"""Client: enqueues runs, answers them, forks and reads threads. One client has one connection pool.
+"""The client, which enqueues runs, answers requests, forks and reads threads. One client has one connection pool.
 
-Every call commits in the store first. The effects that the commit asks of Redis follow and never decide the outcome
-(:mod:`runyard.events.effects`). The other modules of :mod:`runyard.client` hold the calls.
+Every call commits in the store first. The effects of the commit on Redis follow and do not change the outcome
+(:mod:`runyard.events.effects`). The other modules of :mod:`runyard.client` define the calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Client(ForkCalls, FanOutCalls, LineageCalls, FeedCalls, UsageCalls, LimitCalls, WebhookCalls, OperatorCalls, KeyCalls):
-    """A connection to a deployment. :meth:`connect` makes it; :meth:`close` or the end of ``async with`` closes it."""
+    """A connection to a deployment. :meth:`connect` opens it. :meth:`close` or the end of ``async with`` closes it."""
 
     def __init__(self, backend: Backend, *, app_version: str | None = None) -> None:
         self.backend = backend
@@ -34,10 +34,10 @@ class Client(ForkCalls, FanOutCalls, LineageCalls, FeedCalls, UsageCalls, LimitC
     def connect(cls, url: str, *, tenant: str = "", app_version: str | None = None, **options: Any) -> Connecting:
         """Connect to ``url``: ``client = await Client.connect(url)`` or ``async with Client.connect(url) as client``.
 
-        ``options``: options of the backend. For postgresql: ``redis="redis://…"`` and the bounds of the pool; without Redis the
-        workers' reconciler starts runs, seconds later. For https, the HTTP API: ``api_key``, which decides the tenant, and the
-        arguments of :func:`runyard_backends.http.connect`. ``tenant`` scopes every call. ``app_version`` is recorded with each
-        run that the client enqueues.
+        ``options``: options of the backend. For postgresql they are ``redis="redis://…"`` and the bounds of the pool. Without
+        Redis, the reconciler of the workers submits the client's runs some seconds later. For https, the HTTP API, they are
+        ``api_key``, which sets the tenant, and the arguments of :func:`runyard_backends.http.connect`. ``tenant``: the tenant
+        of every call. ``app_version``: recorded with each run that the client enqueues.
 
         Raises InvalidInputError for an unknown scheme, BackendUnavailableError, SchemaUninitialized, SchemaMismatch.
         """
@@ -45,7 +45,7 @@ class Client(ForkCalls, FanOutCalls, LineageCalls, FeedCalls, UsageCalls, LimitC
 
     @staticmethod
     def sync(url: str, *, tenant: str = "", **options: Any) -> SyncClient:
-        """Connect the same client for code without an event loop: see :class:`runyard.client.sync.SyncClient`."""
+        """Return a connected :class:`runyard.client.sync.SyncClient`, for code without an event loop."""
         from .sync import SyncClient
 
         return SyncClient(url, tenant=tenant, **options)
@@ -62,7 +62,7 @@ class Client(ForkCalls, FanOutCalls, LineageCalls, FeedCalls, UsageCalls, LimitC
 
 
 class Connecting:
-    """A client that is not connected yet: await it, or enter it with ``async with``."""
+    """A client that is not connected yet. ``await`` and ``async with`` connect it."""
 
     def __init__(self, cls: type[Client], url: str, tenant: str, app_version: str | None, options: dict[str, Any]) -> None:
         self._cls, self._url, self._tenant, self._app_version, self._options = cls, url, tenant, app_version, options

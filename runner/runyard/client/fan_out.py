@@ -22,7 +22,7 @@ from .runs import RunCalls, accept_request
 MAX_CANDIDATES: Final = 100
 """Maximum number of messages in one fan-out."""
 MAX_PARALLEL: Final = 8
-"""How many candidates run at once unless the caller says otherwise."""
+"""Default number of candidates that run at once."""
 
 
 def candidate_id(src: str, run_id: str, n: int) -> str:
@@ -50,13 +50,13 @@ class FanOutCalls(RunCalls):
     ) -> ForkManyResult:
         """Try each of ``messages`` on the same snapshot of ``src``, as one job (F11).
 
-        ``threads``: give each message a fork with a run of its own, which stays and may ask humans; without it each message is
-        a probe that writes to no thread (F9). ``stop``: ``"first"`` takes the first candidate that succeeds and cancels the
-        others. ``judge``: the name of an agent of the App that chooses among the candidates that succeeded. The judge sees the
-        snapshot and one more message that shows the candidates; it sets ``ctx.result`` to the number of one (from 0) or answers
-        with that number. ``max_parallel``: how many candidates run at once. ``run_id``: the job's own id, under which a
-        repetition gets the same result. ``timeout``: seconds for each candidate, and for the judge. ``wait``: seconds until the
-        caller gets a TimeoutError; the job continues.
+        ``threads``: True makes each candidate a run on a fork of its own. The fork stays, and the run may ask humans. False
+        makes each candidate a probe, which writes to no thread (F9). ``stop``: ``"first"`` takes the first candidate that
+        succeeds and cancels the others. ``judge``: the name of an agent of the App that chooses among the candidates that
+        succeeded. The judge reads the snapshot and a message with the candidates. The judge sets ``ctx.result`` to the number
+        of a candidate (from 0), or answers with this number. ``max_parallel``: the number of candidates that run at once.
+        ``run_id``: the job's id. A repetition with the same id gets the same result. ``timeout``: seconds for each candidate,
+        and for the judge. ``wait``: seconds until the call raises TimeoutError. The job continues after this error.
 
         Raises ThreadNotFoundError, RunNotCompletedError, HitlNotAllowedError, TooManyCandidatesError, InvalidInputError,
         ResultExpiredError.
@@ -92,8 +92,8 @@ class FanOutCalls(RunCalls):
     ) -> RunHandle:
         """Enqueue the job of :meth:`fork_many` without waiting for it.
 
-        A call of :meth:`fork_many` with the same ``run_id`` returns the job's result. Cancelling the job stops its probes;
-        threads that it started have runs of their own to cancel. ``webhook``: a URL that receives the job's end.
+        A call of :meth:`fork_many` with the same ``run_id`` returns the job's result. A cancel of the job stops its probes, but
+        not the runs on its threads. ``webhook``: a URL that receives the job's end.
 
         Raises ThreadNotFoundError, RunNotCompletedError, RunConflictError, TooManyCandidatesError, InvalidInputError.
         """

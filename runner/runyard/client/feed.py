@@ -19,20 +19,21 @@ class FeedCalls(Calls):
     """Read the feed, or follow it."""
 
     async def feed(self, cursor: str | None = None, *, limit: int = 100) -> Page[FeedEntry]:
-        """Return the entries after ``cursor``, at most ``limit`` (1 to 1000); without a cursor, from the oldest entry kept.
+        """Return the entries after ``cursor``, at most ``limit`` (1 to 1000). Without a cursor, begin at the oldest entry kept.
 
-        Store the entries and ``next`` together, and continue from ``next``: each entry comes at least once, and no entry ever
-        appears before one that was read. ``next`` is always set, also if there is no further entry yet. An entry appears once
-        every transaction that was open when it was written has ended.
+        Store the entries and ``next`` together, and continue from ``next``. Each entry is then read at least once. No entry
+        ever appears before an entry that was read. ``next`` is always set, also at the present end of the feed. An entry
+        appears after the end of all transactions that were open when it was written.
 
-        Raises InvalidInputError, InvalidCursorError, and CursorExpiredError if entries in between were pruned.
+        Raises InvalidInputError, InvalidCursorError, and CursorExpiredError if entries after the cursor were pruned.
         """
         return await self.backend.feed.read(PageRequest(limit=limit, cursor=cursor, most=MAX_PAGE_SIZE))
 
     async def follow_feed(self, cursor: str | None = None) -> AsyncGenerator[FeedEntry]:
-        """Yield the entries after ``cursor`` and all later ones, without end. Each entry has the cursor to continue after it.
+        """Yield the entries after ``cursor`` and all later ones, without end. Each entry has its own ``cursor``.
 
-        Raises the errors of :meth:`feed`, and BackendUnavailableError: then follow again from the last entry's cursor.
+        Raises the errors of :meth:`feed`, and BackendUnavailableError. After an outage, follow again from the last entry's
+        cursor.
         """
         while True:
             page = await self.feed(cursor, limit=MAX_PAGE_SIZE)

@@ -22,7 +22,7 @@ from .runs import RunCalls, accept_request
 
 
 def first_prompt_id(new: str) -> str:
-    """Return the run id of the first prompt of a fork, for a caller that gave none."""
+    """Return the run id of the first prompt of the fork ``new``, for a call without ``run_id``."""
     return derived_id("first prompt", new)
 
 
@@ -47,15 +47,16 @@ class ForkCalls(RunCalls):
         run_id: str | None = None,
         wait: bool = False,
     ) -> Thread:
-        """Make a new thread that sees ``src`` as it was after a run, in constant time whatever its length (F1 to F8).
+        """Make a new thread that starts from a snapshot of ``src``, in constant time for any length of ``src`` (F1 to F8).
 
-        ``new``: the new thread's id, or None for a generated one. The cut is ``after_run_id``, or ``at_message_id`` or
-        ``at_seq`` (inclusive); without any of them, the last completed run. ``repair``: close open tool calls at the cut.
-        ``metadata``: stored as ``extra["fork"]``, so it may be nested one level less than
-        :data:`~runyard.domain.json_bounds.MAX_NESTING`. ``message``: also enqueue this first prompt, as run ``run_id`` (None:
-        an id derived from ``new``, so that a repetition is the same run). ``wait``: if the run of the cut has not ended, wait
-        and fork when it completes. ``title``, ``tags``, ``agent``: of the new thread; ``agent`` is by default the source's.
-        ``reset_usage``: start the new thread's usage totals at zero instead of the source's.
+        ``new``: the id of the new thread, or None for a generated one. The cut is ``after_run_id``, or ``at_message_id`` or
+        ``at_seq`` (inclusive). The default is after the last completed run. ``repair``: close open tool calls at the cut.
+        ``metadata``: a JSON object, stored as ``extra["fork"]``. It may have one level of nesting less than
+        :data:`~runyard.domain.json_bounds.MAX_NESTING`. ``message``: a first prompt to enqueue on the new thread. ``run_id``:
+        the run id of this prompt. None derives it from ``new``, so that a repetition is the same run. ``wait``: if the run of
+        the cut has not ended, wait for its completion before the fork. ``title``, ``tags``, ``agent``: those of the new thread.
+        ``agent`` is by default that of ``src``. ``reset_usage``: start the new thread's usage totals at zero instead of at the
+        totals of ``src``.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, ForkBoundaryError, MessageNotFoundError,
         InvalidInputError.
@@ -87,10 +88,10 @@ class ForkCalls(RunCalls):
         reset_usage: bool = True,
         webhook: str | None = None,
     ) -> RunHandle:
-        """Fork as a job that waits for the run of the cut to complete (F5). Arguments as for :meth:`fork`.
+        """Fork as a job that waits for the run of the cut to complete (F5). Its arguments are those of :meth:`fork`.
 
-        ``run_id``: the job's own id; with it and without ``new``, the new thread's id is derived from it. The result's
-        ``value`` is ``{"thread_id": new}``. ``webhook``: a URL that receives the job's end. The completion of the run wakes the
+        ``run_id``: the job's id. Without ``new``, the id of the new thread is derived from it. The ``value`` of the job's
+        result is ``{"thread_id": new}``. ``webhook``: a URL that receives the job's end. The completion of the run starts the
         job, without polling.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, RunConflictError.
@@ -112,10 +113,11 @@ class ForkCalls(RunCalls):
         timeout: float | None = None,
         wait: float | None = None,
     ) -> ForkOnceResult:
-        """Ask a snapshot of ``src`` one question, and write nothing to any thread (F9).
+        """Return the answer to ``message`` on a snapshot of ``src``, and write to no thread (F9).
 
-        ``run_id``: the job's own id, under which a repetition gets the same answer. ``timeout``: seconds for the probe.
-        ``wait``: seconds until the caller gets a TimeoutError; the probe continues. Side effects of tools are real.
+        ``run_id``: the job's id. A repetition with the same id gets the same answer. ``timeout``: seconds for the probe.
+        ``wait``: seconds until the call raises TimeoutError. The probe continues after this error. The tools of the agent are
+        executed with their side effects.
 
         Raises ThreadNotFoundError, RunNotCompletedError, HitlNotAllowedError, ResultExpiredError.
         """
@@ -152,8 +154,8 @@ class ForkCalls(RunCalls):
 async def make_fork(
     calls: ForkCalls, request: ForkRequest, message: str | Message | None = None, run_id: str | None = None
 ) -> tuple[Forked, RunHandle | None]:
-    """Execute ``request``. Return the thread, with whether this call made it, and the run of its first prompt or None."""
-    from ..support import metrics  # prometheus-client: half of a light client's import time
+    """Fork by ``request`` and enqueue ``message`` as first prompt. Return the fork, and the prompt's run or None."""
+    from ..support import metrics  # imports prometheus-client, which takes half of a light client's import time
 
     with metrics.FORK.time():
         forked = await calls.backend.threads.fork(request)
@@ -161,8 +163,10 @@ async def make_fork(
 
 
 async def prompt_fork(calls: ForkCalls, new: str, message: str | Message | None, run_id: str | None) -> RunHandle | None:
-    """Enqueue the first prompt of a fork, if there is one. Without ``run_id`` its id is derived from ``new``, so that a
-    repetition is the same run."""
+    """Enqueue the first prompt of the fork ``new``, if there is one.
+
+    ``run_id``: by default derived from ``new``, so that a repetition is the same run.
+    """
     if message is None:
         return None
     return await calls.enqueue(new, message, run_id or first_prompt_id(new))

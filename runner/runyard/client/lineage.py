@@ -17,7 +17,7 @@ from .runs import RunCalls
 
 
 class LineageCalls(RunCalls):
-    """Read how threads descend from each other."""
+    """Read the lineage and the differences of threads."""
 
     async def lineage(self, thread_id: str, *, limit: int = 100) -> Lineage:
         """Return the thread, its ancestors, and at most ``limit`` of its children, all without their large values.
@@ -34,10 +34,10 @@ class LineageCalls(RunCalls):
         )
 
     async def diff(self, thread_id: str, other_thread_id: str, *, limit: int = 200) -> ThreadDiff:
-        """Compare the heads of two threads: return the messages of each after the last message that both show.
+        """Compare the heads of two threads. Return the messages of each after the last message that both show.
 
-        ``limit``: messages per side, 1 to 1000; a side also ends at about 4 MiB. Both threads are read from their ends back, so
-        the cost does not depend on the length of the history that they share.
+        ``limit``: the most messages per side, 1 to 1000. A side also ends at about 4 MiB. Both threads are read from the
+        newest message back, so that the cost does not depend on the number of shared messages.
 
         Raises ThreadNotFoundError, InvalidInputError.
         """
@@ -79,7 +79,8 @@ class LineageCalls(RunCalls):
 class Side:
     """One thread's messages, read from the newest back.
 
-    ``seen``: the messages that the other side does not show; at most ``most`` messages, and bytes until ``left`` is used up.
+    ``seen``: the messages that the other side does not show. ``most``: the maximum number of these messages. ``left``: the
+    number of bytes that may be added to them. ``at``: the current message, or None at the end.
     """
 
     path: AsyncIterator[Message]

@@ -38,9 +38,9 @@ class OperatorCalls(Calls):
         return found[0]
 
     async def drain_worker(self, worker_id: str) -> None:
-        """Ask a worker to claim nothing more, to finish its runs, however long they take, and to exit.
+        """Drain a worker, which then claims nothing more, finishes its runs without a time limit, and exits.
 
-        The worker notices within a second. Raises WorkerDeadError.
+        The worker reads the request within a second. Raises WorkerDeadError.
         """
         await self.backend.workers.drain(worker_id)
 
@@ -49,14 +49,14 @@ class OperatorCalls(Calls):
         return await self.backend.queues.queues()
 
     async def pause_queue(self, queue: str) -> datetime:
-        """Stop all workers from claiming runs of ``queue``; runs are still accepted. Return the time of the pause.
+        """Stop all workers from claiming runs of ``queue``. Runs are still accepted. Return the time of the pause.
 
         Raises InvalidInputError.
         """
         return await self.backend.queues.pause(queue)
 
     async def resume_queue(self, queue: str) -> bool:
-        """Allow runs of ``queue`` to be claimed again, within a second. Return whether the queue was paused."""
+        """End the pause of ``queue``. Workers claim its runs again within a second. Return whether the queue was paused."""
         return await self.backend.queues.resume(queue)
 
 
@@ -66,9 +66,9 @@ class KeyCalls(Calls):
     async def create_key(
         self, name: str, *, scopes: Sequence[Scope] = ("read", "write", "respond"), lifetime: float | None = None
     ) -> tuple[ApiKey, str]:
-        """Create a key of this client's tenant. Return it with its text, which is stored nowhere.
+        """Create a key of this client's tenant. Return the key and its text, which the store does not keep.
 
-        ``name``: a name for people, 1 to 100 characters. ``lifetime``: seconds until the key expires; None: it never does.
+        ``name``: a name for people, 1 to 100 characters. ``lifetime``: seconds until the key expires, or None for no expiry.
 
         Raises InvalidInputError.
         """
@@ -90,7 +90,7 @@ class KeyCalls(Calls):
         return await self.backend.keys.keys()
 
     async def revoke_key(self, key_id: str) -> bool:
-        """Revoke a key; every process refuses it within seconds. Return False if it does not exist or was revoked before."""
+        """Revoke a key. Every process refuses it within seconds. Return False if it does not exist or was revoked before."""
         return await self.backend.keys.revoke_key(key_id)
 
 
@@ -102,13 +102,13 @@ class LimitCalls(Calls):
         return await self.backend.limits.limits()
 
     async def set_limit(self, name: LimitName, most: int, *, subject: str | None = None) -> Limit:
-        """Allow at most ``most`` runs, bytes or seconds; this replaces an earlier limit of the same ``name`` and ``subject``.
+        """Allow at most ``most`` runs, bytes or seconds. This replaces an earlier limit of the same ``name`` and ``subject``.
 
         ``name``: ``queued``, ``queued_per_tenant`` and ``queued_per_lane`` refuse a run beyond the limit with QueueFullError.
         ``queued_seconds``: a run that has not started this many seconds after it was due fails with ``run_expired``.
         ``message_bytes``: a larger message is refused with MessageTooLargeError. ``running_per_agent`` and
-        ``running_per_tenant``: a run beyond the limit waits for a permit. ``subject``: one agent or tenant, whose limit differs
-        from the general one.
+        ``running_per_tenant``: a run beyond the limit waits for a permit. ``subject``: the agent or the tenant that the limit
+        is for, or None for every agent or tenant without a limit of its own.
 
         Raises InvalidInputError.
         """

@@ -1,4 +1,4 @@
-"""The handle of a run: read it, wait for it, stream its events, cancel it."""
+"""The handle of a run, which reads the run, waits for it, streams its events and cancels it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunResult:
     """The state in which a run stopped: it ended, or it is suspended.
 
     ``messages``: the messages that the run wrote. ``requests``: the pending requests of a suspended run. ``omitted``: the names
-    of incomplete lists (``messages``, ``requests``): the caller limited their bytes.
+    of the lists (``messages``, ``requests``) that are incomplete, because the caller limited their bytes.
     """
 
     run: Run
@@ -54,14 +54,14 @@ class RunResult:
 
     @property
     def text(self) -> str:
-        """The text of the last assistant message; empty if there is none."""
+        """The text of the last assistant message, or an empty string without one."""
         return next((message.text for message in reversed(self.messages) if message.role == "assistant"), "")
 
     def raise_for_status(self) -> RunResult:
         """Return self if the run completed.
 
-        Raises the error that the run failed with if it is an error of runyard.errors, else RunNotCompletedError with the status
-        and the error.
+        Raises the run's error if it is an error of :mod:`runyard.errors`. Raises RunNotCompletedError with the status and the
+        error otherwise.
         """
         if self.ok:
             return self
@@ -74,8 +74,10 @@ class RunResult:
 
 
 class RunHandle:
-    """One run of a thread. Cheap to make and stateless: each call asks the store. ``created``: False for a repeated enqueue.
-    ``accepted``: the run as the enqueue found it; None for a handle that was made without one."""
+    """A handle of one run of a thread. Each call reads the store, because the handle keeps no state of the run.
+
+    ``created``: False for a repeated enqueue. ``accepted``: the run as the enqueue returned it, or None without an enqueue.
+    """
 
     def __init__(
         self, client: RunCalls, thread_id: str, run_id: str, *, created: bool = False, accepted: Run | None = None
@@ -98,11 +100,11 @@ class RunHandle:
         return (await self.run()).status
 
     async def explain(self) -> str:
-        """Return one sentence that says why the run is not running, or what it does (R12)."""
+        """Return one sentence that explains the present status of the run (R12)."""
         return await self._client.explain(self.thread_id, self.id)
 
     async def cancel(self, *, keep: bool = False) -> Run:
-        """Cancel the run durably (R10). ``keep``: its messages so far stay in the conversation."""
+        """Cancel the run durably (R10). ``keep``: its messages so far stay in the context of later runs."""
         return await self._client.cancel(self.thread_id, self.id, keep=keep)
 
     def stream(self, last_event_id: str | None = None) -> AsyncGenerator[Event]:
@@ -110,13 +112,13 @@ class RunHandle:
         return self._client.stream(self.thread_id, self.id, last_event_id)
 
     async def result(self, timeout: float | None = None, most: int | None = None) -> RunResult:
-        """Wait until the run has ended or is suspended. A failed run is a result too: see :meth:`RunResult.raise_for_status`.
+        """Wait until the run has ended or is suspended. Return its result, which may be a failure (``raise_for_status``).
 
-        ``timeout``: seconds; 0 checks once, None waits without limit. ``most``: about how many bytes of messages, and of
-        requests, to return; None returns all. Call it again after the answer to a suspended run.
+        ``timeout``: seconds to wait. 0 checks once, None waits without limit. ``most``: the approximate maximum number of bytes
+        of the messages, and of the requests. None returns all. After the answer to a suspended run, call this method again.
 
-        Raises TimeoutError (the run continues), RunNotFoundError, and ResultExpiredError for a fork job whose result is no
-        longer stored.
+        Raises TimeoutError (the run continues), RunNotFoundError, and ResultExpiredError for a fork job whose result has
+        been deleted.
         """
         async with asyncio.timeout(timeout or None):
             run = await self.run()

@@ -1,4 +1,4 @@
-"""Calls about runs: enqueue prompts, answer their questions, cancel and read them."""
+"""Calls about runs: enqueue prompts, answer requests, cancel and read runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class RunCalls(ThreadCalls):
-    """Enqueue, answer, cancel, stream."""
+    """Enqueue runs, answer their requests, cancel, read and stream them."""
 
     async def enqueue(
         self,
@@ -56,15 +56,16 @@ class RunCalls(ThreadCalls):
     ) -> RunHandle:
         """Accept a prompt on ``thread_id`` and return at once (R1 to R4, R11). An unknown thread is created.
 
-        ``message``: the user's text, or a Message; None continues from the last message. The run fails with ``invalid_input``
-        if another message of the thread has the Message's id. ``run_id``: the run's id, or None for a uuid7; the same id with
-        the same content again is the same run. ``agent``: the name of an agent that a worker serves. ``queue``: by default the
-        agent's. ``parent_id``: branch at this message. ``parallel``: run on a branch and a lane of its own. ``run_at`` (with a
-        time zone) or ``delay`` (seconds): the run is due later. ``timeout``: seconds per attempt. ``max_attempts``: how many
-        attempts may end in an error; ``retry``: the backoff between them. ``multitask_strategy``: the treatment of a busy lane
-        (R3). ``expires_in``: seconds after the due time; a run that has not started by then fails with ``run_expired``.
-        ``webhook``: a URL that receives the run's end. ``connection``: the caller's open database connection; the run exists
-        once its transaction commits. ``metadata``: JSON, within the bounds of :mod:`runyard.domain.json_bounds`.
+        ``message``: the user's text, or a Message. None continues from the last message. The run fails with ``invalid_input``
+        if another message of the thread has the Message's id. ``run_id``: the run's id, or None for a uuid7. The same id with
+        the same content is the same run. ``agent``: the name of an agent that a worker serves. ``queue``: by default the
+        agent's. ``parent_id``: the id of the message after which the run branches. ``parallel``: run on a branch and a lane of
+        its own. ``run_at`` (with a time zone) or ``delay`` (seconds): the run is due later. ``timeout``: seconds per attempt.
+        ``max_attempts``: the number of attempts with an error after which the run fails. ``retry``: the backoff between
+        attempts. ``multitask_strategy``: the treatment of a busy lane (R3). ``expires_in``: seconds after the due time. A run
+        that has not started by then fails with ``run_expired``. ``webhook``: a URL that receives the run's end. ``connection``:
+        the caller's open database connection. The commit of its transaction makes the run visible. ``metadata``: a JSON object
+        within the bounds of :mod:`runyard.domain.json_bounds`.
 
         Raises InvalidInputError, RunConflictError, ThreadBusyError, NothingToRunError, MessageNotFoundError, ForkBoundaryError,
         QueueFullError, BackendUnavailableError.
@@ -102,13 +103,14 @@ class RunCalls(ThreadCalls):
         message: str | Message | None = None,
         **how: Any,
     ) -> RunHandle:
-        """Answer a user message once more, on a new branch (B5).
+        """Answer a user message again, on a new branch (B5).
 
-        ``message_id``: the answer to replace, or the user message itself; None takes the newest. ``message``: a new text in
-        place of the user message (edit and resend). ``how``: the other arguments of :meth:`enqueue`.
+        ``message_id``: the id of the answer to replace, or of the user message itself. None takes the newest message.
+        ``message``: a new text in place of the user message (edit and resend). ``how``: the other arguments of
+        :meth:`enqueue`.
 
-        Raises MessageNotFoundError if there is no user message to answer; InvalidInputError if ``message`` would replace the
-        first message of the thread.
+        Raises MessageNotFoundError if there is no user message to answer, and InvalidInputError if ``message`` would replace
+        the first message of the thread.
         """
         asked = await self._asked(thread_id, message_id)
         if message is None:
@@ -131,12 +133,12 @@ class RunCalls(ThreadCalls):
         answered_by: str | None = None,
         on_behalf_of: str | None = None,
     ) -> HitlRequest:
-        """Answer a pending request; its run continues (H3 to H5). Return the request with its answer.
+        """Answer a pending request, whose run then continues (H3 to H5). Return the request with its answer.
 
-        ``request_id``: the request; None takes the thread's only pending one. With ``request_id``, ``thread_id`` may be None.
-        ``response_id``: the caller's id of this response, which makes a repetition safe. ``answered_by``: the responder; over
-        HTTP that is the API key, and the argument is refused. ``on_behalf_of``: the person for whom the responder answers, such
-        as a user of the backend. It is stored with the answer and not verified.
+        ``request_id``: the id of the request. None takes the thread's only pending request. With ``request_id``, ``thread_id``
+        may be None. ``response_id``: the client's id of this response, which makes a repetition safe. ``answered_by``: the name
+        of the responder. The HTTP API refuses this argument and stores the name of the API key. ``on_behalf_of``: the person
+        for whom the responder answers, such as a user of the backend. It is stored with the answer and not verified.
 
         Raises ThreadNotFoundError, HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError, HitlInvalidAnswerError,
         HitlAlreadyAnsweredError, InvalidInputError for an answer that holds too much (:mod:`runyard.domain.json_bounds`).
@@ -155,7 +157,7 @@ class RunCalls(ThreadCalls):
         return responded.request
 
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Run:
-        """Cancel a run durably: nothing is appended after this call returned (R10). ``keep``: its messages stay in the context.
+        """Cancel a run durably. After this call the run appends nothing (R10). ``keep``: its messages stay in the context.
 
         Raises RunNotFoundError, RunEndedError.
         """
@@ -164,11 +166,11 @@ class RunCalls(ThreadCalls):
         return changed.run
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Run | None:
-        """Abort the run that waits for a human, and keep its messages with the reason, which the model will read (H8).
+        """Abort the run that waits for a human, and keep its messages. The model of a later run reads the ``reason`` (H8).
 
-        Each of its open tool calls gets an error result ``aborted: <reason>``, and an assistant message with stop reason
-        ``aborted`` ends the run; no model is called. ``run_id``: the run, if several wait. Returns the run, or None if none
-        waits, so a repetition changes nothing.
+        Each open tool call of the run gets an error result ``aborted: <reason>``. An assistant message with the stop reason
+        ``aborted`` ends the run. No model is called. ``run_id``: the id of the run, if several runs wait. Returns the run, or
+        None if no run waits. A repetition therefore changes nothing.
 
         Raises ThreadNotFoundError, RunNotFoundError, HitlAmbiguousError if several runs wait, InvalidInputError.
         """
@@ -185,12 +187,12 @@ class RunCalls(ThreadCalls):
     async def delete_run(self, thread_id: str, run_id: str) -> None:
         """Delete the content of a run that ended and is in no context: failed, dead, cancelled without ``keep``, or a fork job.
 
-        This deletes its messages, input, result, error, metadata, requests and steps. A fork or branch that was cut inside the
-        run keeps the messages that it shows. The run's row stays, with ``deleted_at``, so that the same enqueue again
-        finds it and executes nothing; no list shows it. Events of the run stay in streams until they expire. A repetition
-        changes nothing.
+        The content is its messages, input, result, error, metadata, requests and steps. A fork or branch that was cut inside
+        the run keeps the messages that it shows. The run's row stays, with ``deleted_at``, so that a repeated enqueue finds the
+        run and executes nothing. No list shows the run. Events of the run stay in streams until they expire. A repetition of
+        the delete changes nothing.
 
-        Raises RunInUseError for a run that has not ended or is part of a context; RunNotFoundError, ThreadNotFoundError.
+        Raises RunInUseError for a run that has not ended or is part of a context, RunNotFoundError, ThreadNotFoundError.
         """
         await self.backend.runs.delete_run(thread_id, run_id)
 
@@ -219,8 +221,8 @@ class RunCalls(ThreadCalls):
         """Return runs of one thread or of all threads, the newest first, a page at a time.
 
         ``since`` (inclusive) and ``before`` (exclusive), both with a time zone, bound the time of acceptance. Large values are
-        left out (:attr:`runyard.models.Run.omitted`). A page may hold fewer runs than ``limit``: follow ``next`` until it is
-        None.
+        left out (:attr:`runyard.models.Run.omitted`). A page may hold fewer runs than ``limit``. Only a page whose ``next`` is
+        None is the last.
 
         Raises InvalidInputError, InvalidCursorError, ThreadNotFoundError.
         """
@@ -229,7 +231,7 @@ class RunCalls(ThreadCalls):
         return await self._of_known(thread_id, page)
 
     async def explain(self, thread_id: str, run_id: str) -> str:
-        """Return one sentence that says why the run is not running, or what it does (R12).
+        """Return one sentence that explains the present status of the run (R12).
 
         Raises RunNotFoundError, ThreadNotFoundError.
         """
@@ -271,9 +273,9 @@ class RunCalls(ThreadCalls):
     def stream(
         self, thread_id: str, run_id: str, last_event_id: str | None = None, *, found: Run | None = None
     ) -> AsyncGenerator[Event]:
-        """Yield a run's events after ``last_event_id``, live, until it ends or is suspended.
+        """Yield a run's events after ``last_event_id``, live, until the run ends or is suspended.
 
-        ``found``: the run, if the caller read it a moment ago; that saves a read. See
+        ``found``: the run, if the caller has just read it, which saves a read. See
         :func:`runyard.events.run_stream.follow_run`. Raises RunNotFoundError.
         """
         return self.backend.streams.follow_run(thread_id, run_id, last_event_id, found=found)
@@ -286,25 +288,25 @@ class RunCalls(ThreadCalls):
         return self.backend.streams.follow_thread(thread_id, after)
 
     async def thread_cursor(self, thread_id: str) -> str:
-        """Return the cursor of a thread's stream as it is now: :meth:`stream_thread` without a cursor begins at it.
+        """Return the cursor at which :meth:`stream_thread` without a cursor begins.
 
-        A reader that keeps it can come back before it saw any event, and misses none. Raises ThreadNotFoundError.
+        A reader that stores this cursor can reconnect before its first event without a loss. Raises ThreadNotFoundError.
         """
         return await self.backend.streams.thread_cursor(thread_id)
 
     async def result_of(self, run: Run, most: int | None = None) -> RunResult:
-        """Return the result of a run that stopped: its messages in order, and the requests that it waits for.
+        """Return the result of a run that stopped: its messages in order, and its pending requests.
 
-        ``most``: about how many bytes of messages, and of requests, to return. Beyond it the result has the last messages and
-        the oldest requests, and names them in ``omitted``.
+        ``most``: the approximate maximum number of bytes of the messages, and of the requests. A result that would have more
+        contains the last messages and the oldest requests. Its ``omitted`` names the incomplete lists.
 
-        Raises ResultExpiredError if the run was deleted, or if it is a fork job whose result is no longer stored.
+        Raises ResultExpiredError if the run was deleted, or if it is a fork job whose result has been deleted.
         """
         found = await self.backend.streams.outcome(run, most)
         return RunResult(found.run, found.messages, found.requests, found.omitted)
 
     async def _asked(self, thread_id: str, message_id: str | None) -> Message:
-        """Return the user message that ``message_id`` answers, or that it is."""
+        """Return the user message with the id ``message_id``, or the user message that this message answers."""
         async with aclosing(path_to_root(self.backend.threads, thread_id, message_id)) as path:
             async for message in path:
                 if message.role == "user":
@@ -322,7 +324,7 @@ async def accept_request(client: RunCalls, request: AcceptRequest, connection: A
     request = replace(request, app_version=client.app_version, trace_context=current())
     accepted = await client.backend.runs.accept(request, connection=connection)
     if accepted.created:
-        from ..support import metrics  # prometheus-client: half of a light client's import time
+        from ..support import metrics  # imports prometheus-client, which takes half of a light client's import time
 
         metrics.RUNS_ACCEPTED.labels(kind=request.kind).inc()
     await apply(accepted.effects, client.backend)

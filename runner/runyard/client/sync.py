@@ -1,7 +1,7 @@
-"""SyncClient: the client for code without an event loop, such as Django views, scripts, a shell.
+"""SyncClient, the client for code without an event loop, such as Django views, scripts, a shell.
 
 One background thread runs an event loop with one :class:`~runyard.client.client.Client`. Every call runs that client's call in
-the loop and waits for it. The signatures are taken from the client, so the two cannot differ. Several threads may share it.
+the loop and waits for its end. The signatures are the client's. Several threads may share a SyncClient.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Portal:
-    """An event loop in a daemon thread, which other threads use to run coroutines."""
+    """An event loop in a daemon thread. Other threads run coroutines in this loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -32,7 +32,7 @@ class Portal:
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run ``coroutine`` in the loop and return its result. An interrupt in the caller cancels the coroutine.
 
-        Raises RuntimeError if the loop no longer runs.
+        Raises RuntimeError if the loop does not run.
         """
         if not self.thread.is_alive():
             coroutine.close()
@@ -54,7 +54,7 @@ class Portal:
                     return
                 yield item
         finally:
-            if threading.current_thread() is self.thread:  # the garbage collector runs here; waiting would block the loop
+            if threading.current_thread() is self.thread:  # called by the garbage collector: waiting would block the loop
                 self.closing.add(closing := self.loop.create_task(_close(items)))
                 closing.add_done_callback(self.closing.discard)
             elif self.loop.is_running():
@@ -127,7 +127,7 @@ class SyncRunHandle:
 
 
 class SyncClient:
-    """A blocking client: ``with Client.sync(url) as client:``. It connects at once; errors as for :meth:`Client.connect`."""
+    """A blocking client (``with Client.sync(url) as client:``). It connects at once. See :meth:`Client.connect` for errors."""
 
     def __init__(self, url: str, *, tenant: str = "", **options: Any) -> None:
         self.portal = Portal()
@@ -215,7 +215,7 @@ class SyncClient:
         return self.portal.iterate(self.client.stream_thread(thread_id, after))
 
     def follow_feed(self, cursor: str | None = None) -> Iterator[FeedEntry]:
-        """Yield the feed's entries after ``cursor`` and all later ones, without end."""
+        """Yield the feed's entries after ``cursor`` and all later entries, without end."""
         return self.portal.iterate(self.client.follow_feed(cursor))
 
 

@@ -19,7 +19,7 @@ from .arguments import Calls, as_message
 
 
 class ThreadCalls(Calls):
-    """Create, read, change and delete threads; store messages without a run."""
+    """Create, read, change and delete threads, and store messages without a run."""
 
     async def thread(self, thread_id: str) -> Thread:
         """Return one thread. Raises ThreadNotFoundError."""
@@ -38,11 +38,11 @@ class ThreadCalls(Calls):
         extra: JsonObject | None = None,
         config: JsonObject | None = None,
     ) -> Created:
-        """Create an empty thread. Return it, with whether this call created it. A prompt creates its thread by itself.
+        """Create an empty thread. Return the thread, and whether this call created it. A prompt creates its thread by itself.
 
-        ``thread_id``: the thread's id, or None for a uuid7; the same id with the same content again is the same thread.
-        ``agent``: the agent of prompts that name none. ``config``: JSON that forks copy, by value. ``config`` and ``extra``
-        hold no more than :mod:`runyard.domain.json_bounds` allows.
+        ``thread_id``: the thread's id, or None for a uuid7. The same id with the same content is the same thread. ``agent``:
+        the name of the agent of prompts without an agent. ``config``: a JSON object, which forks copy by value. ``extra``: a
+        JSON object. Both have the bounds of :mod:`runyard.domain.json_bounds`.
 
         Raises ThreadAlreadyExistsError, InvalidInputError.
         """
@@ -63,8 +63,8 @@ class ThreadCalls(Calls):
     ) -> Page[Thread]:
         """Return threads, or the forks of one thread, the oldest first, a page at a time.
 
-        ``tags``: only threads that carry all of these tags. Large values are left out
-        (:attr:`runyard.models.Thread.omitted`). A page may hold fewer threads than ``limit``: follow ``next`` until it is None.
+        ``tags``: return threads with all of these tags. Large values are left out (:attr:`runyard.models.Thread.omitted`). A
+        page may hold fewer threads than ``limit``. Only a page whose ``next`` is None is the last.
 
         Raises InvalidInputError, InvalidCursorError.
         """
@@ -80,14 +80,13 @@ class ThreadCalls(Calls):
         extra: JsonObject | Unset | None = UNSET,
         expected: datetime | None = None,
     ) -> Thread:
-        """Change the given fields; a None clears a field (RFC 7396).
+        """Change the given fields. None clears a field (RFC 7396).
 
-        ``tags`` replaces all tags. ``extra`` is merged at its top level, and a key whose value is None is removed.
-        ``expected``: the ``updated_at`` of the thread as the caller read it; the call is refused if the thread has changed
-        since.
+        ``tags`` replaces all tags. ``extra`` is merged at its top level. A key whose value is None is removed. ``expected``:
+        the ``updated_at`` of the thread as the caller read it. The call is refused if the thread has changed since.
 
-        Raises ThreadNotFoundError, PreconditionFailedError, InvalidInputError for ``extra`` that holds too
-        much (:mod:`runyard.domain.json_bounds`).
+        Raises ThreadNotFoundError, PreconditionFailedError, and InvalidInputError for ``extra`` beyond the bounds of
+        :mod:`runyard.domain.json_bounds`.
         """
         return await self.backend.threads.update_thread(
             thread_id, title=title, tags=tags, extra=extra, expected=check_aware(expected, "expected")
@@ -102,10 +101,10 @@ class ThreadCalls(Calls):
         cursor: str | None = None,
         newest_first: bool = False,
     ) -> Page[Message]:
-        """Return the path from the root to the message ``leaf_id``; None: to the newest leaf (B2).
+        """Return the path from the root to the message ``leaf_id`` (None: to the newest leaf), or a page of this path (B2).
 
-        ``limit``: messages per page; a page also ends at about 8 MiB. None returns the whole path. ``newest_first``: start at
-        the leaf.
+        ``limit``: the most messages per page. A page also ends at about 8 MiB. None returns the whole path. ``newest_first``:
+        begin at the leaf.
 
         Raises ThreadNotFoundError, MessageNotFoundError, InvalidInputError for a leaf that is no UUID, InvalidCursorError.
         """
@@ -130,12 +129,12 @@ class ThreadCalls(Calls):
     async def store_message(
         self, thread_id: str, message: str | Message, parent_id: str | None = None, *, expected_leaf: str | None = None
     ) -> Message:
-        """Store a message without a run; the next run sees it (B1). Return the stored message.
+        """Store a message without a run. The next run sees the message (B1). Return the stored message.
 
         A string is a message of the user. A message that is sent again under its id is stored once.
 
-        ``parent_id``: None appends to the newest branch; another message opens a branch there. ``expected_leaf``: the call is
-        refused if the last message is another.
+        ``parent_id``: the id of the message after which a branch begins. None appends to the newest branch. ``expected_leaf``:
+        the id of the last message as the caller read it. The call is refused if the last message is another.
 
         Raises MessageNotFoundError, InvalidInputError, ThreadBusyError, LeafMovedError, MessageTooLargeError.
         """
@@ -148,14 +147,14 @@ class ThreadCalls(Calls):
     async def delete_thread(
         self, thread_id: str, *, cancel: bool = False, descendants: bool = False, expected: datetime | None = None
     ) -> None:
-        """Delete a thread; its forks keep the messages that they see.
+        """Delete a thread. Its forks keep the messages that they show.
 
-        ``cancel``: end its live runs first. ``descendants``: delete its forks and theirs first, one by one; if that stops
-        half-way, call again. ``expected``: the ``updated_at`` of the thread as the caller read it; the call is refused if the
-        thread has changed since.
+        ``cancel``: first cancel its live runs. ``descendants``: first delete its forks and their forks, one by one.
+        After an interruption, call this method again. ``expected``: the ``updated_at`` of the thread as the caller read it. The
+        call is refused if the thread has changed since.
 
-        Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError; InvalidInputError for ``expected`` with
-        ``descendants``: some of them could be deleted before the refusal.
+        Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError. Raises InvalidInputError for ``expected`` with
+        ``descendants``, because the call could delete some descendants before it is refused.
         """
         if descendants and expected is not None:
             raise InvalidInputError("give expected or descendants, not both", field="expected")
@@ -179,7 +178,7 @@ class ThreadCalls(Calls):
         return found[1:]
 
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> None:
-        """Delete a thread and blank its own messages in every fork that shows them. Arguments as for :meth:`delete_thread`.
+        """Delete a thread and blank its own messages in every fork that shows them. See :meth:`delete_thread` for arguments.
 
         Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError.
         """

@@ -12,17 +12,17 @@ from .arguments import Calls
 
 
 class UsageCalls(Calls):
-    """Report what runs used."""
+    """Report the usage of runs."""
 
     async def usage(self, since: date | None = None, until: date | None = None, *, agent: str | None = None) -> UsageReport:
         """Return the usage of the tenant's runs that ended from the day ``since`` to the day ``until``, in total and by day.
 
-        Both days are included, in UTC. ``until`` is by default today; ``since`` is by default the day that makes 30 days. A
-        report has at most 366 days.
+        Both days are included, in UTC. ``until`` is by default today. ``since`` is by default the first of 30 days up to
+        ``until``. A report has at most 366 days.
 
-        ``agent``: only its runs; runs that name no agent count for the agent ``default``. A run counts on the day of its end,
-        whatever its outcome, and stays counted when it is deleted. Usage after a redrive counts on the day of the run's next
-        end. Totals follow within seconds: they are complete up to ``counted_until``.
+        ``agent``: count the runs of this agent only. Runs that name no agent count for the agent ``default``. A run counts on
+        the day of its end, with any outcome, and stays counted after its deletion. Usage after a redrive counts on the day of
+        the run's next end. A run is counted within seconds after its end. The totals are complete up to ``counted_until``.
 
         Raises InvalidInputError.
         """
@@ -32,7 +32,7 @@ class UsageCalls(Calls):
 
 
 def _check_day(name: str, day: object) -> None:
-    """Raise InvalidInputError for no day. A datetime is refused: it is a date to Python, and another day in another zone."""
+    """Raise InvalidInputError if ``day`` is not a date. A datetime is refused, because it is another day in another zone."""
     if day is not None and (isinstance(day, datetime) or not isinstance(day, date) or day.year not in ALLOWED_YEARS):
         words = f"{name} is a day (datetime.date) from the year {ALLOWED_YEARS[0]} to {ALLOWED_YEARS[-1]}, got {brief(day)}"
         raise InvalidInputError(words, field=name)

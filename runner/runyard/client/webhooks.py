@@ -25,8 +25,9 @@ from ..ports.results import Page
 from .arguments import MAX_PAGE_SIZE, Calls
 
 DEFAULT_OVERLAP_SECONDS: Final = 86400.0
+"""Default number of seconds for which the old and the new secret both sign after a rotation."""
 MAX_OVERLAP_SECONDS: Final = 30 * 86400.0
-"""Seconds for which the old and the new secret both sign after a rotation: the default, and the maximum."""
+"""Maximum number of seconds for which the old and the new secret both sign after a rotation."""
 
 
 class WebhookCalls(Calls):
@@ -37,11 +38,11 @@ class WebhookCalls(Calls):
     ) -> Webhook:
         """Subscribe ``url`` to the feed's entries from now on. Return the subscription.
 
-        It has the ``secret`` that signs the deliveries if this process has the setting RUNYARD_WEBHOOK_SECRET;
+        The subscription has the ``secret`` that signs the deliveries if this process has the setting RUNYARD_WEBHOOK_SECRET.
         :meth:`webhook_secret` returns the secret later.
 
-        ``events``: types of the feed's entries; None: runs that end or are suspended. ``all_tenants``: entries of every tenant,
-        not only of the client's. A worker of the deployment sends them; see ``docs/how-to/webhooks.md``.
+        ``events``: types of feed entries. None stands for runs that end or are suspended. ``all_tenants``: send entries of
+        every tenant, not only of the client's. A worker of the deployment sends the entries (``docs/how-to/webhooks.md``).
 
         Raises InvalidInputError.
         """
@@ -61,9 +62,9 @@ class WebhookCalls(Calls):
     async def webhook_secret(self, webhook_id: str | None = None) -> WebhookSecret | None:
         """Return the secret with which the receiver of a subscription verifies deliveries.
 
-        ``webhook_id`` None stands for the receivers of the tenant's runs (``webhook=`` of an enqueue). The secret is derived
-        from RUNYARD_WEBHOOK_SECRET in this process's environment. None if there is no such subscription. Raises
-        CapabilityMissingError without that setting.
+        ``webhook_id`` None stands for the receivers of the tenant's runs (``webhook=`` of an enqueue). This process, or over
+        HTTP the server, derives the secret from its setting RUNYARD_WEBHOOK_SECRET. Returns None if there is no such
+        subscription. Raises CapabilityMissingError without this setting.
         """
         return self._told(webhook_id, await self.backend.webhooks.key(webhook_id))
 
@@ -72,10 +73,10 @@ class WebhookCalls(Calls):
     ) -> WebhookSecret | None:
         """Replace the secret that signs from now on, also for retries of earlier deliveries. Return the new secret.
 
-        ``overlap``: seconds for which the old secret signs as well, so that receivers can change over; 0 after a leak.
-        ``rotation_id``: the caller's id, which makes a repetition safe: the id of the last rotation changes nothing and returns
-        that rotation's secret. None if there is no such subscription. Raises InvalidInputError; CapabilityMissingError without
-        RUNYARD_WEBHOOK_SECRET, before anything changes.
+        ``overlap``: seconds for which the old secret signs, too, while receivers change over. Use 0 after a leak.
+        ``rotation_id``: the client's id of the rotation. A repetition of the last rotation with its id changes nothing and
+        returns the same secret. Returns None if there is no such subscription. Raises InvalidInputError. Without
+        RUNYARD_WEBHOOK_SECRET it changes nothing and raises CapabilityMissingError.
         """
         if not 0 <= overlap <= MAX_OVERLAP_SECONDS:
             raise InvalidInputError(f"overlap is seconds, up to {MAX_OVERLAP_SECONDS:.0f}; got {overlap}", field="overlap")
@@ -99,11 +100,11 @@ class WebhookCalls(Calls):
         return WebhookSecret(secret=secret, version=key.version, both_until=key.both_until)
 
     async def webhooks(self) -> list[Webhook]:
-        """Return the subscriptions of this tenant and those to all tenants, the oldest first, without their secrets."""
+        """Return the subscriptions of this tenant and the subscriptions to all tenants, the oldest first, without secrets."""
         return await self.backend.webhooks.webhooks()
 
     async def remove_webhook(self, webhook_id: str) -> bool:
-        """Remove a subscription, also for committed entries that were not sent. Return False if there is no such webhook."""
+        """Remove a subscription. Entries that were not sent are dropped. Return False if there is no such subscription."""
         return await self.backend.webhooks.remove(webhook_id)
 
     async def webhook_deliveries(
@@ -111,8 +112,8 @@ class WebhookCalls(Calls):
     ) -> Page[WebhookDelivery]:
         """Return the deliveries to this tenant's webhooks and to the webhooks of its runs, the newest first.
 
-        ``status``: only ``pending``, ``delivered`` or ``failed`` ones. Finished deliveries are kept as long as the feed. Raises
-        InvalidInputError, InvalidCursorError.
+        ``status``: return only ``pending``, ``delivered`` or ``failed`` deliveries. Deliveries that ended are kept as long as
+        the feed. Raises InvalidInputError, InvalidCursorError.
         """
         if status is not None and status not in DELIVERY_STATUSES:
             raise InvalidInputError(f"status is one of {', '.join(DELIVERY_STATUSES)}, got {brief(status)}", field="status")
@@ -120,7 +121,7 @@ class WebhookCalls(Calls):
         return await self.backend.webhooks.deliveries(status=status, page=page)
 
     async def redeliver_webhook(self, delivery_id: str) -> bool:
-        """Send a delivery that failed or arrived once more, under the same id and with all its tries.
+        """Send a failed or delivered delivery again, with the same id and with all tries.
 
         Return False if there is no such delivery, or if its webhook is removed.
         """

@@ -1,7 +1,7 @@
 """API keys: the tenant and the scopes of a user of the HTTP API (A1).
 
-A key's text is ``ry_<key id>_<secret>``. The store keeps the id and a digest of the secret; the secret is random and long, so a
-plain digest cannot be reversed by guessing.
+A key's text is ``ry_<key id>_<secret>``. The store keeps the id and a digest of the secret. The secret is 32 random bytes:
+guessing cannot find the secret of a digest.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict
 
 Scope = Literal["read", "write", "respond", "admin"]
-"""``read`` reads, ``write`` changes, ``respond`` answers questions, ``admin`` does all of these over the whole deployment."""
+"""``read`` reads, ``write`` changes, ``respond`` answers requests, ``admin`` does all of these over the whole deployment."""
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 _TEXT: Final = re.compile(r"ry_([0-9a-f]{16})_([0-9a-f]{64})")
 
 
 class ApiKey(BaseModel):
-    """The stored data of a key. ``name``: a name for people; it is stored with the answers that the key gives."""
+    """The stored data of a key. ``name``: a name for people, stored as ``answered_by`` with each answer sent under the key."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -38,7 +38,7 @@ class ApiKey(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """The secret form of a key, which its user has and the store does not keep."""
+    """The id and the secret of a key. The user of the key has both. The store does not keep the secret."""
 
     key_id: str
     secret: str
@@ -50,7 +50,7 @@ class Secret:
 
     @classmethod
     def parse(cls, text: str) -> Secret | None:
-        """Return the key with the text ``text``, or None if the text is no key."""
+        """Return the key whose text is ``text``, or None if ``text`` is no key."""
         found = _TEXT.fullmatch(text)
         return cls(found[1], found[2]) if found else None
 

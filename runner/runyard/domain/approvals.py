@@ -1,4 +1,4 @@
-"""Questions and approvals: their names, the schema of their answers, and the meaning of an answer."""
+"""Questions and approvals: their ids and keys, the schema of an approval's answers, and the decision in an answer."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ APPROVAL_SCHEMA: Final[JsonObject] = {
 """Schema of the answers to an approval: ``true``, ``false``, or an object that also has a reason or edited arguments."""
 
 DENIED_IN_TIME: Final[JsonObject] = {"answer": {"approved": False, "reason": "nobody decided in time"}}
-"""Default answer at the deadline of an approval: the call is denied (H7, H9)."""
+"""Default answer to an approval at its deadline, which denies the call (H7, H9)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A human's decision on a tool call. ``arguments``: the human's edited arguments, or else the model's own."""
+    """A human's decision on a tool call. ``arguments``: the arguments that the human edited, by default the model's."""
 
     approved: bool
     arguments: JsonObject
@@ -43,17 +43,17 @@ class Approval:
 
 
 def request_id(thread_key: int, run_id: str, key: str) -> str:
-    """Return the id of the request ``key`` of a run: the same in every attempt, different in every thread (H5, I6)."""
+    """Return the id of the request ``key`` of a run. It is the same in every attempt and different in every thread (H5, I6)."""
     return derived_id("request", thread_key, run_id, key)
 
 
 def approval_key(call: ToolCallPart) -> str:
-    """Return the key of the approval of a call. It includes the arguments, so changed arguments need another approval (H5)."""
+    """Return the key of the approval of a call. Changed arguments have another key and need another approval (H5)."""
     return f"approve:{call.id}:{digest([call.name, call.arguments])}"
 
 
 def read_approval(answer: JsonValue, call: ToolCallPart) -> Approval:
-    """Return the decision in an answer that fits APPROVAL_SCHEMA. Only an explicit yes approves."""
+    """Return the decision in an ``answer`` that fits APPROVAL_SCHEMA. Only ``true`` approves, alone or as ``approved``."""
     if not isinstance(answer, dict):
         return Approval(answer is True, call.arguments)
     reason, arguments = answer.get("reason"), answer.get("arguments")

@@ -1,8 +1,8 @@
-"""How many crashes make a run dead."""
+"""The number of crashes that makes a run dead."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MAX_CRASHES: Final = 3
-"""Crashes without progress after which a run is dead. The attempt after the last but one runs alone, in its own process."""
+"""Number of crashes without progress after which a run is dead. The last attempt before that has a process of its own."""

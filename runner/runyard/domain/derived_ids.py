@@ -1,4 +1,4 @@
-"""Ids and digests that are derived from their content, so that a repetition finds the same ones."""
+"""Ids and digests that are derived from content. A repetition with the same content has the same ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entity tags of HTTP (RFC 9110) for threads: a thread's version is the time of its last change."""
+"""Entity tags of HTTP (RFC 9110) for threads. The tag of a thread encodes the time of its last change."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def etag_of(updated_at: datetime) -> str:
 
 
 def moment_of(etag: str) -> datetime | None:
-    """Return the time of the change that ``etag`` stands for, or None if no thread can have this tag."""
+    """Return the time that ``etag`` encodes, or None if no thread can have this tag."""
     found = re.fullmatch(r'"([0-9a-f]{1,14})"', etag)
     return EPOCH + int(found[1], 16) * MICROSECOND if found else None

@@ -1,4 +1,4 @@
-"""The ``data`` of each type of event: its shape in streams and in the API's document."""
+"""The shape of the ``data`` of each type of event, in streams and in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ class AttemptBegins(_Data):
 
 
 class AttemptFollows(AttemptBegins):
-    """The start of a later attempt. ``message_id``: the last stored message of the run; null if it has none."""
+    """The start of a later attempt. ``message_id``: the id of the run's last stored message, or null if the run has none."""
 
     message_id: str | None = None
 
 
 class AttemptRewinds(AttemptFollows):
-    """``takeover``: true if the worker of the attempt before died, false if that attempt failed or was given back."""
+    """The start of an attempt after a crash, an error or a release.
+
+    ``takeover``: true if the worker of the attempt before died, false if that attempt failed or was released.
+    """
 
     takeover: bool | None = None
 
@@ -60,7 +63,7 @@ class RunDead(_Data):
 
 
 class RunSuspended(_Data):
-    """The run is suspended. ``request_ids``: the requests for which it waits."""
+    """The suspension of the run. ``request_ids``: the ids of its pending requests."""
 
     status: Literal["suspended"]
     request_ids: list[str]
@@ -79,7 +82,7 @@ class StreamedCall(_Data):
 
 
 class MessageDelta(_Data):
-    """One piece of the ``text``, of the model's ``thinking``, or of the ``arguments`` of a tool call, as JSON text.
+    """One piece of a message: of its ``text``, of the model's ``thinking``, or of the JSON ``arguments`` of a tool call.
 
     An agent may send data of its own under this type.
     """
@@ -118,7 +121,7 @@ class HitlAnswered(_Data):
 
 
 class Gap(_Data):
-    """An event without data: the lost events are unknown."""
+    """An empty object, because the lost events are unknown."""
 
 
 EVENT_DATA: Final[Mapping[str, type[BaseModel]]] = MappingProxyType(
@@ -145,7 +148,7 @@ EVENT_DATA: Final[Mapping[str, type[BaseModel]]] = MappingProxyType(
 
 
 def check_event_data(type_: str, data: JsonObject) -> None:
-    """Raise InvalidInputError if ``data`` lacks a field of events of ``type_``, or has a field of another shape."""
+    """Raise InvalidInputError if ``data`` lacks a required field of the event ``type_``, or has a field of a wrong type."""
     try:
         EVENT_DATA[type_].model_validate(data)
     except ValidationError as error:

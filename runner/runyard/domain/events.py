@@ -15,7 +15,7 @@ from .json_bounds import JsonObject
 
 
 class Event(StrictModel):
-    """One event of a run's stream. ``id`` is ``"<fence>-<n>"``; a ``gap`` has None. ``type`` is one of EVENT_TYPES."""
+    """One event of a run's stream. ``id``: ``"<fence>-<n>"``, or None for a ``gap``. ``type``: one of EVENT_TYPES."""
 
     __slots__ = ("_json",)
 
@@ -26,26 +26,27 @@ class Event(StrictModel):
     data: JsonObject = Field(default_factory=dict)
 
     def share(self) -> None:
-        """Let :meth:`to_json` keep its result, because several readers will ask for it."""
+        """Make :meth:`to_json` keep its result. Call this if several readers send the event."""
         object.__setattr__(self, "_json", b"")
 
     def to_json(self) -> bytes:
-        """Return the event as JSON, also if it contains invalid Unicode, which agents may send."""
+        """Return the event as JSON. Invalid Unicode, which agents may send, is escaped."""
         kept: bytes | None = getattr(self, "_json", None)
         if kept:
             return kept
         try:
             made = self.model_dump_json().encode()
-        except (PydanticSerializationError, UnicodeEncodeError):  # a lone surrogate; the json module escapes it
+        except (PydanticSerializationError, UnicodeEncodeError):  # a lone surrogate, which the json module escapes
             made = json.dumps(to_jsonable_python(self.__dict__)).encode()
         if kept is not None:
             object.__setattr__(self, "_json", made)
         return made
 
     def seal(self) -> None:
-        """Keep the event as JSON only, and decode its data again when it is read.
+        """Keep the event as JSON only. Reading its data decodes the JSON again.
 
-        A slow reader holds a large event for long. Decoded, small values take tens of times as much memory as in JSON.
+        A slow reader keeps a large event in memory for a long time. Small values take tens of times as much memory decoded as
+        in JSON.
         """
         object.__setattr__(self, "_json", self.to_json())
         del self.__dict__["data"]
@@ -53,19 +54,19 @@ class Event(StrictModel):
 
 
 class SealedEvent(Event):
-    """An event that was sealed: it has its data as JSON only.
+    """A sealed event, which has its data as JSON only.
 
-    Reading ``id``, ``type``, ``thread_id``, ``run_id`` and :meth:`to_json` leave it sealed. Any access to ``data``, also by
-    printing, comparing or copying, makes it an :class:`Event` again, in place.
+    Reading ``id``, ``type``, ``thread_id`` and ``run_id``, or calling :meth:`to_json`, leaves the event sealed. Any access to
+    ``data`` turns it into an :class:`Event` again, in place. Printing, comparing and copying access ``data``.
     """
 
     __slots__ = ()
 
     def seal(self) -> None:
-        """Do nothing: the event is sealed."""
+        """Do nothing, because the event is sealed."""
 
     def share(self) -> None:
-        """Do nothing: a sealed event keeps its JSON."""
+        """Do nothing, because a sealed event keeps its JSON."""
 
     def to_json(self) -> bytes:
         """Return the JSON that the event holds."""
@@ -73,7 +74,7 @@ class SealedEvent(Event):
         return made
 
     def peek(self) -> JsonObject:
-        """Return the data, decoded anew, and leave the event sealed."""
+        """Decode the data and return it. The event stays sealed."""
         data: JsonObject = json.loads(self.to_json())["data"]
         return data
 
@@ -81,13 +82,13 @@ class SealedEvent(Event):
         """Decode the event in place and return it."""
         data = self.peek()
         object.__setattr__(self, "__class__", Event)
-        self.share()  # others may hold it, and need its JSON
+        self.share()  # other readers may have this event, and need its JSON
         self.__dict__["data"] = data
         return self
 
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
-        """The fields, for pydantic, which reads them here."""
+        """The fields of the event. Pydantic reads them here."""
         return self.open().__dict__
 
     def __getattr__(self, name: str) -> Any:
@@ -111,7 +112,7 @@ class SealedEvent(Event):
 
 
 class ThreadEvent(NamedTuple):
-    """An event of one of a thread's runs. ``cursor`` continues the thread's stream after it."""
+    """An event of one of a thread's runs. ``cursor`` continues the thread's stream after this event."""
 
     cursor: str
     event: Event
@@ -126,7 +127,7 @@ FEED_TYPES: Final[tuple[FeedType, ...]] = get_args(FeedType)
 
 
 class FeedEntry(StrictModel):
-    """One committed change (E5). ``cursor`` continues the feed after this entry; ``run_id`` is set for a run's ``type``."""
+    """One committed change (E5). ``cursor`` continues the feed after this entry. ``run_id`` is set for a run's ``type``."""
 
     cursor: str
     type: FeedType

@@ -1,7 +1,7 @@
-"""Bounds of one value that is stored or sent: depth, number of values, digits, bytes; the same for every source.
+"""Bounds of one value that is stored or sent: depth, number of values, size of integers, bytes. They apply to every source.
 
-Code that copies, compares, encodes or decodes a value may recurse, or run as one call of C that blocks the rest of its process.
-A value that was accepted must never exhaust the stack or stall a process later.
+Code that copies, compares, encodes or decodes a value may recurse. It may also run as one call of C, which blocks the rest of
+its process. The bounds keep an accepted value from exhausting the stack or blocking a process later.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 MAX_NESTING: Final = 100
 """Maximum number of levels of objects and lists, the outermost included."""
 MAX_VALUES: Final = 25_000
-"""Maximum number of members of the objects and lists in one value, over all levels; in a message, over all its parts."""
+"""Maximum number of members of all objects and lists in one value. The parts of a message count together."""
 MAX_PARTS: Final = 2_000
-"""Maximum number of parts of one message: each part becomes an object in every process that handles the message."""
+"""Maximum number of parts of one message. Each part becomes an object in every process that handles the message."""
 MAX_RESULT_VALUES: Final = 100_000
-"""Maximum number of values in the result of a run or a step: the result of a job holds the messages of all its candidates."""
+"""Maximum number of values in the result of a run or a step. A fan-out's result has the messages of all its candidates."""
 MAX_BITS: Final = 64
-"""Maximum number of bits of an integer, signed or unsigned: stores and readers of JSON differ on larger ones."""
+"""Maximum number of bits of an integer, signed or unsigned. Stores and readers of JSON differ on larger integers."""
 MESSAGE_BYTES: Final = 8 * 2**20
-"""Maximum number of bytes of one stored message without the limit ``message_bytes``. Images are inline."""
+"""Maximum number of bytes of one stored message, with its inline images, if the limit ``message_bytes`` is not set."""
 MAX_EXTRA: Final = 2**21
-"""Maximum number of bytes of a thread's merged extra as JSON, with the metadata of a fork."""
+"""Maximum number of bytes of a thread's whole extra as JSON, including the metadata of a fork."""
 MAX_BYTES: Final[Mapping[str, int]] = {
     "title": 2**12,
     "tags": 2**14,
@@ -56,7 +56,7 @@ _INTEGERS: Final = range(-(2 ** (MAX_BITS - 1)), 2**MAX_BITS)
 
 
 def check_value(value: Any, name: str) -> None:
-    """Raise InvalidInputError if ``value``, the field ``name``, is no JSON or holds more than the bounds allow.
+    """Raise InvalidInputError if ``value`` is no JSON, or exceeds the bounds of the field ``name``.
 
     The error's details have the ``field``, the bound ``most``, and ``got`` if the whole value was counted.
     """
@@ -72,7 +72,7 @@ def check_value(value: Any, name: str) -> None:
 def check_content(message: Message) -> None:
     """Raise InvalidInputError if ``message`` has too many parts or values, is nested too deep, or has an integer out of range.
 
-    The store counts its bytes.
+    The store checks the number of bytes.
     """
     if len(message.content) > MAX_PARTS:
         words = f"a message has at most {MAX_PARTS} parts, got {len(message.content)}; split it into several messages"
@@ -88,7 +88,7 @@ def check_content(message: Message) -> None:
 
 
 def _walk(layer: list[Any], name: str, values: int, most: int | None) -> None:
-    """Count level by level: a value that contains itself reaches a bound as well."""
+    """Check the values in ``layer`` and below it, level by level. A value that contains itself is refused at a bound, too."""
     level = count = size = 0
     while layer:
         level += 1
@@ -140,7 +140,7 @@ def _bytes(text: str) -> int:
 
 
 def message_size(message: Message) -> int:
-    """Return the bytes of text in ``message``, which is about its size in the store."""
+    """Return the number of bytes of text in ``message``, which is about its size in the store."""
     layer: list[Any] = [[part.__dict__ for part in message.content], message.metadata, message.provider_details]
     size = 0
     while layer:
@@ -158,9 +158,9 @@ def message_size(message: Message) -> int:
 
 
 JsonValue: TypeAlias = Any
-"""A JSON value. Pydantic does not validate it: :mod:`~runyard.domain.json_bounds` checks each incoming value once.
+"""A JSON value. :mod:`~runyard.domain.json_bounds` checks each incoming value once. Pydantic does not validate it.
 
-Validation of each value inside it would take as long as all other work on a message.
+Validation of every value inside a JSON value would take as long as all other work on a message.
 """
 
 JsonObject: TypeAlias = dict[str, JsonValue]

@@ -19,8 +19,8 @@ LIMITS: Final = get_args(LimitName)
 class Limit(StrictModel):
     """A limit of the deployment (R16).
 
-    ``subject``: the tenant or the agent of a limit per tenant or per agent; None for all that have no limit of their own, and
-    for limits without subjects.
+    ``subject``: the tenant or the agent that the limit is for. None stands for every tenant or agent without a limit of its
+    own. A limit that is neither per tenant nor per agent has no subject. ``most``: the bound, in runs, seconds or bytes.
     """
 
     name: LimitName

@@ -13,18 +13,18 @@ from .threads import Thread
 M = TypeVar("M", Run, Thread)
 
 _EMPTY: Final[dict[str, Any]] = {"input": None, "result": None, "metadata": {}, "extra": {}, "config": {}}
-"""The values of an entry that may be large, each with its replacement."""
+"""The fields of an entry that may be large, each with the value that replaces a large one."""
 
 
 def entry(found: M) -> M:
-    """Return a copy for a list: large values are left out, and ``omitted`` names them."""
+    """Return a copy of ``found`` for a list. The copy lacks the large values and names their fields in ``omitted``."""
     large = [name for name in _EMPTY if json_bytes(getattr(found, name, None)) > LARGE_VALUE_BYTES]
     kept = {name: _EMPTY[name] for name in large} | {"omitted": large}
     return found.model_copy(update=kept).model_copy(deep=True)
 
 
 def json_bytes(value: Any) -> int:
-    """Return the bytes of ``value`` as JSON."""
+    """Return the number of bytes of ``value`` as JSON."""
     if value is None or value == {}:
         return 0
     if isinstance(value, Message):
@@ -33,23 +33,23 @@ def json_bytes(value: Any) -> int:
 
 
 def entry_bytes(found: Run | Thread) -> int:
-    """Return about how many bytes an entry of a list has."""
+    """Return the approximate number of bytes of a run or a thread in a list."""
     shown = [json_bytes(getattr(found, name, None)) for name in _EMPTY]
     error = found.error.model_dump() if isinstance(found, Run) and found.error else None
     return 1024 + sum(size for size in shown if size <= LARGE_VALUE_BYTES) + json_bytes(error)
 
 
 def attempt_bytes(attempt: AttemptInfo) -> int:
-    """Return about how many bytes an attempt has in a list."""
+    """Return the approximate number of bytes of an attempt in a list."""
     return 512 + (json_bytes(attempt.error.model_dump()) if attempt.error else 0)
 
 
 def message_bytes(message: Message) -> int:
-    """Return about how many bytes a message has in a list."""
+    """Return the approximate number of bytes of a message in a list."""
     return 512 + json_bytes(message)
 
 
 def request_bytes(request: HitlRequest) -> int:
-    """Return about how many bytes a request has in a list."""
+    """Return the approximate number of bytes of a request in a list."""
     shown = (request.payload, request.answer_schema, request.on_deadline, request.answer)
     return 512 + sum(json_bytes(value) for value in shown)

@@ -42,7 +42,7 @@ class Usage(StoredModel):
 
 
 def check_usage(usage: Usage) -> Usage:
-    """Return ``usage`` if every amount is a number that stores can add up. Raise :class:`InvalidInputError` otherwise."""
+    """Return ``usage`` if every amount is from 0 to less than 2**63. Raise :class:`InvalidInputError` otherwise."""
     for name, amount in usage.__dict__.items():
         kinds = (int, float) if name in ("cost", "seconds") else int
         if not (isinstance(amount, kinds) and 0 <= amount < 2**63):
@@ -56,7 +56,7 @@ class TextPart(StoredModel):
 
 
 class ThinkingPart(StoredModel):
-    """A model's reasoning. ``signature`` is the provider's proof of it, which must be sent back unchanged."""
+    """A model's reasoning. ``signature``: the provider's proof of the reasoning, which later requests must send unchanged."""
 
     type: Literal["thinking"] = "thinking"
     text: str
@@ -73,7 +73,7 @@ class ImagePart(StoredModel):
 
 
 class ToolCallPart(StoredModel):
-    """A tool call of the model; its result carries the same ``id``."""
+    """A tool call of the model. Its result has the same id as ``call_id``."""
 
     type: Literal["tool_call"] = "tool_call"
     id: str
@@ -100,12 +100,13 @@ def _parts(value: Any) -> Any:
 class Message(StoredModel):
     """One immutable entry of a thread.
 
-    ``content`` is a list of parts; a plain string becomes one text part. ``id`` is a uuid7, generated unless given. The store
+    ``content``: a list of parts. A plain string becomes one text part. ``id``: a UUID, by default a new uuid7. The store
     sets ``run_id``, ``parent_id``, ``seq`` (the message's number in its thread) and ``created_at``.
 
-    ``metadata`` belongs to the writer; no model sees it. ``provider_details`` holds data that an agent's model layer needs
-    beside the content: ids and proofs of a provider, its built-in tools, other media. Stores keep it in messages that an
-    attempt or a checkpointer appends, and drop it from messages that a caller sends (M5).
+    ``metadata``: a JSON object of the writer, which no model sees. ``provider_details``: data that an agent's model layer
+    needs beside the content, such as a provider's ids and proofs, calls of its built-in tools, and other media. Stores keep
+    ``provider_details`` of messages that an attempt or a checkpointer appends, and drop those of messages that a client sends
+    (M5).
     """
 
     id: str = Field(default_factory=new_id)
@@ -132,7 +133,7 @@ class Message(StoredModel):
 
     @classmethod
     def tool(cls, *results: ToolResultPart, **fields: Any) -> Self:
-        """Return the results of tool calls in one message."""
+        """Return one message with the results of tool calls."""
         return cls(role="tool", content=list(results), **fields)
 
     def by_caller(self) -> Self:
@@ -140,7 +141,7 @@ class Message(StoredModel):
         return self if self.provider_details is None else self.model_copy(update={"provider_details": None})
 
     def says(self, other: Message) -> bool:
-        """Return whether ``other`` has the same values in all fields that a caller can set."""
+        """Return whether ``other`` has the same values in all fields that a client can set."""
         compared = {"role", "content", "stop_reason", "usage", "metadata"}
         return self.model_dump(include=compared) == other.model_dump(include=compared)
 
@@ -161,7 +162,7 @@ class Message(StoredModel):
 
 
 def check_message(value: Any) -> Message:
-    """Return ``value`` if it is a :class:`Message`. Raise :class:`InvalidInputError` for others, such as another library's."""
+    """Return ``value`` if it is a :class:`Message`. Raise :class:`InvalidInputError` for any other object."""
     if not isinstance(value, Message):
         kind = type(value)
         raise InvalidInputError(
@@ -181,7 +182,7 @@ def check_named_once(messages: Iterable[Message]) -> None:
 def check_fields(message: Message) -> None:
     """Raise :class:`InvalidInputError` if a field of ``message`` has a wrong type or value.
 
-    pydantic validates a new message only, not later assignments and copies.
+    Pydantic validates a message when it is made. It validates neither later assignments nor copies.
     """
     try:
         content = [part.__dict__ for part in message.content]
@@ -196,11 +197,14 @@ def check_fields(message: Message) -> None:
 _FIELDS: Final = TypeAdapter(Message)
 
 MESSAGES: Final = TypeAdapter(list[Message])
-"""Validates many messages in one call, which is several times faster than one call per message."""
+"""Validator of a list of messages. One call is several times faster than one call per message."""
 
 
 def by_run(ordered: Iterable[Message]) -> list[Message]:
-    """One run's messages together, at the place of its first; messages without a run stay where they are (S5)."""
+    """Return ``ordered`` with the messages of each run together, at the place of the run's first message (S5).
+
+    Messages without a run keep their places.
+    """
     groups: dict[str, list[Message]] = {}
     order: list[list[Message]] = []
     for message in ordered:

@@ -1,7 +1,7 @@
 """Quoting of untrusted text for terminals.
 
-A terminal obeys control characters in stored text: it may set its title, fill its clipboard, or overwrite other text.
-Characters that reverse the direction of text make it look different from what it is.
+Control characters in stored text make a terminal set its title, fill its clipboard, or overwrite other text. Characters that
+reverse the direction of text make a terminal show another order of the text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _UNSEEN: Final = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{_BIDI}\ud800-\udfff]")
-"""The characters that a terminal obeys, except tab and newline, and those that cannot be sent to it."""
+"""Control characters except tab and newline, line separators, characters of text direction, and lone surrogates."""
 _IN_JSON: Final = re.compile(f"[\x7f-\x9f\u2028\u2029{_BIDI}\ud800-\udfff]")
 
 _BRIEF: Final = Repr()
@@ -20,22 +20,22 @@ _BRIEF.maxstring = _BRIEF.maxother = 80
 
 
 def legible(text: str) -> str:
-    """Return ``text`` with a visible sign in place of each such character; tabs and newlines stay."""
+    """Return ``text`` with a visible sign in place of each character that a terminal must not get. Tabs and newlines stay."""
     return _UNSEEN.sub(_sign, text)
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` like :func:`legible`, with newlines replaced too, for output where a new line could mislead."""
+    """Return ``text`` like :func:`legible`, with newlines replaced too. Use it where a newline could forge a line of output."""
     return legible(text).replace("\n", "␊")
 
 
 def legible_json(text: str) -> str:
-    """Return JSON ``text`` with escapes for those of the characters that JSON allows unescaped."""
+    """Return JSON ``text`` with an escape in place of each of these characters that JSON allows unescaped."""
     return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def brief(value: Any) -> str:
-    """Return a short description of ``value`` for an error. Only the beginning of a long text is read."""
+    """Return a short description of ``value`` for an error message. Only the beginning of a long text is read."""
     try:
         return _BRIEF.repr(value[:80] if isinstance(value, bytes) else value)
     except ValueError:  # an integer with more digits than Python prints

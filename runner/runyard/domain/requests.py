@@ -13,17 +13,17 @@ from .json_bounds import JsonObject, JsonValue, check_value
 from .validation import check_id, new_id
 
 ANSWERED_AT_DEADLINE: Final = "deadline"
-"""``answered_by`` of a request whose deadline answered it."""
+"""Value of ``answered_by`` in a request that its deadline answered."""
 
 
 class HitlRequest(StrictModel):
-    """A request to a human: a question, an approval, or whether a step was done.
+    """A request to a human: a question, an approval, or the question whether a step was done.
 
-    ``answer_schema``: JSON schema of the answers. ``deadline_at``: the end of the wait. ``on_deadline``: what applies then,
-    ``{"fail": true}`` or ``{"answer": …}``. ``timeout``: seconds to wait; the store turns it into ``deadline_at`` by its own
-    clock. The store sets ``thread_id``, ``run_id``, ``agent`` (the agent that the run names, or None) and ``created_at``.
-    ``answered_by``: the responder; over HTTP the name of the API key. ``on_behalf_of``: the person for whom the responder
-    answered, not verified. ``damaged``: as for a run.
+    ``answer_schema``: JSON schema of the answers. ``deadline_at``: the time at which the wait ends. ``on_deadline``: the
+    outcome at the deadline, ``{"fail": true}`` or ``{"answer": …}``. ``timeout``: seconds to wait, which the store adds to its
+    own clock for ``deadline_at``. The store sets ``thread_id``, ``run_id``, ``agent`` (the agent that the run names, or None)
+    and ``created_at``. ``answered_by``: the name of the responder, over HTTP the name of the API key. ``on_behalf_of``: the
+    person for whom the responder answered, as the responder named them. ``damaged``: as in ``Run``.
     """
 
     request_id: str = Field(default_factory=new_id)
@@ -46,7 +46,7 @@ class HitlRequest(StrictModel):
 
 
 def check_requests(*requests: HitlRequest) -> None:
-    """Raise :class:`InvalidInputError` if a request has an invalid id or holds more than a store accepts."""
+    """Raise :class:`InvalidInputError` if a request has an invalid id or exceeds the bounds of a value."""
     for request in requests:
         check_id(request.request_id, "request_id")
         for name in ("payload", "answer_schema", "on_deadline"):
@@ -56,7 +56,7 @@ def check_requests(*requests: HitlRequest) -> None:
 def check_answer(request: HitlRequest, answer: Any) -> None:
     """Raise HitlInvalidAnswerError if the answer does not fit the request's JSON schema (H3).
 
-    It is also raised if the schema refers to another schema by a URL: no URL is fetched (M5).
+    The error is also raised if the schema refers to another schema by a URL, because no URL is fetched (M5).
     """
     if request.answer_schema is None:
         return

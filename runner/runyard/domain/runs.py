@@ -27,14 +27,14 @@ Priority = Literal["high", "normal", "low"]
 PRIORITIES: Final[tuple[Priority, ...]] = ("high", "normal", "low")
 
 MAX_EXPIRY_SECONDS: Final = 10 * 365 * 86400
-"""Longest time in which a run has to start, in seconds."""
+"""Maximum of ``expires_in``, in seconds."""
 
 LARGE_VALUE_BYTES: Final = 8192
-"""Size in bytes above which lists leave out a value."""
+"""Size of a value as JSON, in bytes, above which lists leave it out."""
 
 
 class ErrorInfo(StrictModel):
-    """The cause of a failure: a stable ``code``, a sentence, and JSON details."""
+    """The cause of a failure: a stable ``code``, a sentence as ``message``, and ``details`` as a JSON object."""
 
     code: str
     message: str
@@ -42,11 +42,11 @@ class ErrorInfo(StrictModel):
 
 
 class RetryPolicy(StrictModel):
-    """Exponential backoff between attempts: ``min(initial * factor ** n, maximum)`` seconds, ± ``jitter`` as a fraction.
+    """Exponential backoff between attempts: ``min(initial * factor ** n, maximum)`` seconds after ``n`` earlier errors.
 
-    ``errors``: other policies for some classes of errors, by the name of the class or of one of its bases. The closest class
-    applies. None means that such an error is not retried: ``RetryPolicy(errors={"RateLimitError": RetryPolicy(initial=30),
-    "ValueError": None})``.
+    ``jitter``: the random deviation from these seconds, as a fraction of them. ``errors``: other policies for classes of
+    errors, by the name of the class or of a base class. The policy of the closest class applies. None means that such an error
+    is not retried. Example: ``RetryPolicy(errors={"RateLimitError": RetryPolicy(initial=30), "ValueError": None})``.
     """
 
     # One schema for input and output: client generators confuse two schemas with the same title.
@@ -59,16 +59,17 @@ class RetryPolicy(StrictModel):
     errors: dict[str, RetryPolicy | None] = Field(default_factory=dict)
 
     def of(self, error: BaseException) -> RetryPolicy | None:
-        """Return the policy for ``error``, or None if it is not retried."""
+        """Return the policy for ``error``, or None if the error is not retried."""
         named = (cls.__name__ for cls in type(error).__mro__ if cls.__name__ in self.errors)
         return self.errors[name] if (name := next(named, None)) is not None else self
 
 
 class RunOptions(StrictModel):
-    """How a run is executed.
+    """The options of a run.
 
-    ``timeout``: seconds for one attempt. ``max_attempts``: how many attempts may end in an error. ``expires_in``: seconds after
-    the due time in which the first attempt has to start. ``webhook``: the URL that receives the run's end.
+    ``timeout``: seconds for one attempt. ``max_attempts``: the number of attempts with an error after which the run fails.
+    ``expires_in``: seconds from the due time to the latest start of the first attempt. ``webhook``: the URL that receives the
+    run's end.
     """
 
     timeout: float | None = Field(None, gt=0, allow_inf_nan=False)
@@ -85,13 +86,13 @@ class RunOptions(StrictModel):
 
 
 class Run(StrictModel):
-    """One cycle from a prompt to the final assistant message, or a fork job, as the store has it.
+    """One run as the store has it: a prompt up to its final answer, or a fork job.
 
-    ``expires_at``: the run fails if its first attempt has not started by then. ``deleted_at``: the time at which its content
-    was deleted. ``omitted``: the names of the fields (``input``, ``result``, ``metadata``) that a list leaves empty because
-    they have more than :data:`LARGE_VALUE_BYTES` bytes; reading the run by its id returns them. ``damaged``: the names of the
-    fields that a list leaves empty because their stored value cannot be decoded; reading the run by its id raises
-    DataCorruptedError.
+    ``expires_at``: the time at which the run fails if its first attempt has not started. ``deleted_at``: the time at which the
+    run's content was deleted. ``omitted``: the names of the fields (``input``, ``result``, ``metadata``) that a list leaves
+    empty because they have more than :data:`LARGE_VALUE_BYTES` bytes. Reading the run by its id returns these fields.
+    ``damaged``: the names of the fields that a list leaves empty because their stored value cannot be decoded. Reading the run
+    by its id raises DataCorruptedError.
     """
 
     thread_id: str
@@ -133,16 +134,17 @@ class Run(StrictModel):
 
     @property
     def ended(self) -> bool:
-        """Whether the run has ended; only a redrive can change it."""
+        """Whether the run has ended. Only a redrive can queue such a run again."""
         return self.status in ENDED
 
 
 class AttemptInfo(StrictModel):
-    """One attempt of a run, for people.
+    """One attempt of a run, as people read it.
 
-    ``outcome``: ``running`` while it lasts. An attempt that ended the run has the run's status: ``completed``, ``failed``,
-    ``cancelled``, ``dead``. Otherwise it is the reason for another attempt: ``suspended``, ``retried`` after an error,
-    ``released`` (a hand-over), ``lost`` with its worker. ``damaged``: ``["error"]`` if the stored error cannot be decoded.
+    ``outcome``: ``running`` while the attempt lasts. The outcome of an attempt that ended the run is the run's status:
+    ``completed``, ``failed``, ``cancelled``, ``dead``. Any other outcome is the reason for another attempt: ``suspended``,
+    ``retried`` after an error, ``released`` without an error, ``lost`` with its worker. ``damaged``: ``["error"]`` if the
+    stored error cannot be decoded.
     """
 
     fence: int
@@ -156,7 +158,11 @@ class AttemptInfo(StrictModel):
 
 @dataclass(frozen=True)
 class ForkOnceResult:
-    """The answer of a probe (F9): the ``text`` of its last assistant message, the new ``messages`` only, its stop reason."""
+    """The answer of a probe (F9).
+
+    ``text``: the text of the last assistant message, or an empty string. ``messages``: the messages that the probe added.
+    ``stop_reason``: that of the last assistant message, or ``error`` if the agent failed.
+    """
 
     text: str
     messages: list[Message]
@@ -165,23 +171,27 @@ class ForkOnceResult:
 
 @dataclass(frozen=True)
 class Candidate(ForkOnceResult):
-    """The answer to one message of a fan-out. ``thread_id``: its thread, if it has one. ``error``: the cause of its failure."""
+    """The answer to one message of a fan-out.
+
+    ``thread_id``: the id of the candidate's thread, or None for a probe. ``error``: the cause of a failure, or None.
+    """
 
     thread_id: str | None = None
     error: ErrorInfo | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether the agent finished."""
+        """Whether the candidate succeeded."""
         return self.stop_reason not in ("error", "aborted", "cancelled")
 
 
 @dataclass(frozen=True)
 class ForkManyResult:
-    """The result of a fan-out (F11): ``results`` in the order of its messages, ``winner`` as an index into them.
+    """The result of a fan-out (F11).
 
-    ``winner`` is None without a judge or ``stop="first"``, if no candidate succeeded, or if the judge named none. ``verdict``
-    is the judge's answer; None if it was not asked.
+    ``results``: one candidate per message, in the order of the messages. ``winner``: the index in ``results`` of the candidate
+    that the judge or ``stop="first"`` chose, or None if neither chose one. ``verdict``: the answer of the judge, or None if no
+    judge ran.
     """
 
     results: list[Candidate]

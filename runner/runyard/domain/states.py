@@ -1,6 +1,6 @@
-"""The states of a run and the verbs that change them, as data.
+"""The statuses of a run and the verbs that change them, as data.
 
-The table says for each state which verbs are legal. Stores implement it; the conformance suite enumerates it.
+TRANSITIONS lists the legal verbs of each status. Stores implement this table. The conformance suite tries every entry.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ TRANSITIONS: Final[dict[tuple[RunStatus | None, Verb], frozenset[RunStatus]]] = 
     (_F, Verb.REDRIVE): frozenset({_Q}),
     (_D, Verb.REDRIVE): frozenset({_Q}),
 }
-"""(status before, verb) → the possible statuses after it. A pair that is missing is refused and changes nothing."""
+"""(status before, verb) → the possible statuses after the verb. A store refuses any other pair without a change."""
 
 
 def targets(status: RunStatus | None, verb: Verb) -> frozenset[RunStatus]:
-    """Return the statuses to which ``verb`` may lead from ``status`` (None: no such run); empty if the verb is refused."""
+    """Return the possible statuses after ``verb`` in ``status`` (None: no such run), or an empty set for a refused verb."""
     return TRANSITIONS.get((status, verb), frozenset())

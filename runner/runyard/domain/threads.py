@@ -1,4 +1,4 @@
-"""Threads, their branches, and their descent from each other."""
+"""Threads, their branches, and their lineage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Thread(StrictModel):
     """One conversation.
 
     ``omitted``: the names of the fields (``extra``, ``config``) that a list leaves empty because they have more than
-    :data:`~runyard.domain.runs.LARGE_VALUE_BYTES` bytes; reading the thread by its id returns them. ``damaged``: as for a run.
+    :data:`~runyard.domain.runs.LARGE_VALUE_BYTES` bytes. Reading the thread by its id returns these fields. ``damaged``: as in
+    ``Run``.
     """
 
     thread_id: str
@@ -37,7 +38,7 @@ class Thread(StrictModel):
 
 
 class Branch(StrictModel):
-    """One leaf of a thread's message tree: the end of a path. ``depth``: the number of messages from the root to the leaf."""
+    """One branch of a thread, by its leaf ``message_id``. ``depth``: the number of messages from the root to the leaf."""
 
     message_id: str
     depth: int
@@ -58,8 +59,8 @@ class CheckpointData:
 class Lineage(BaseModel):
     """The ancestors of a thread, and its forks.
 
-    ``ancestors``: the nearest first; the list ends before a deleted thread. ``children``: the oldest first.
-    ``next_children``: the cursor that continues the list of children.
+    ``ancestors``: the nearest first. The list ends before a deleted thread. ``children``: the oldest first.
+    ``next_children``: the cursor that continues the list of children, or None at its end.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -73,9 +74,10 @@ class Lineage(BaseModel):
 class ThreadDiff(BaseModel):
     """The messages of two threads after the last message that both show.
 
-    ``common_ancestor``: the nearest thread from which both descend, or one of the two. ``common_message_id``: the last message
-    that both show; None if there is none, or if it lies before the compared messages. ``ours`` and ``theirs``: the messages
-    after it, the oldest first. ``truncated``: at least one side has more messages than the limit.
+    ``common_ancestor``: the id of the nearest common ancestor, or None. A thread counts as an ancestor of itself.
+    ``common_message_id``: the id of the last message that both show, or None if the comparison found no such message. ``ours``
+    and ``theirs``: the messages of each thread after that message, the oldest first. ``truncated``: the comparison found no
+    common message before one side reached the limit.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -1,4 +1,4 @@
-"""Messages that close the open tool calls of a run, so that every provider accepts the conversation (R10, F6, H8; I7)."""
+"""Messages that close the open tool calls of a run (R10, F6, H8). Providers accept a conversation without such calls (I7)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .messages import Message, ToolResultPart
 from .quoting import brief
 
 CANCELLED: Final = "cancelled"
-"""Error result for the open calls of a run that is cancelled and kept."""
+"""Error result for the open calls of a cancelled run whose messages are kept."""
 FORKED: Final = "aborted by fork"
 """Error result for the open calls at the cut of a fork that repairs them."""
 MAX_REASON_CHARACTERS: Final = 2000
@@ -18,7 +18,7 @@ MAX_REASON_CHARACTERS: Final = 2000
 
 
 def aborted(reason: str) -> str:
-    """Return the text for an aborted run's calls and its last message. Raise InvalidInputError for an unstorable reason."""
+    """Return the text of an aborted run's open calls and last message. Raise InvalidInputError for an invalid reason."""
     if len(reason) > MAX_REASON_CHARACTERS or any(c == "\0" or "\ud800" <= c <= "\udfff" for c in reason):
         most = MAX_REASON_CHARACTERS
         raise InvalidInputError(
@@ -29,24 +29,24 @@ def aborted(reason: str) -> str:
 
 
 def closing(calls: Iterable[str], why: str) -> list[Message]:
-    """Return one tool message with an error result ``why`` for each of the ``calls`` (ids), or nothing without calls."""
+    """Return one tool message with an error result ``why`` for each of the ``calls`` (ids), or an empty list without calls."""
     results = [ToolResultPart(call_id=call, content=why, is_error=True) for call in calls]
     return [Message.tool(*results)] if results else []
 
 
 def farewell(words: str) -> Message:
-    """Return the assistant message that ends an aborted run, so that a model which reads it later knows of the abort."""
+    """Return the assistant message that ends an aborted run. It shows the abort to the model of a later run."""
     return Message.assistant(words, stop_reason="aborted")
 
 
 def abort_messages(messages: Iterable[Message], reason: str) -> list[Message]:
-    """Return the messages that an abort adds to a run's: a result for each open call, then an assistant message (H8)."""
+    """Return the messages that an abort appends to a run's ``messages``: results of open calls, then the assistant's (H8)."""
     words = aborted(reason)
     return [*closing(open_tool_calls(messages), words), farewell(words)]
 
 
 def open_tool_calls(messages: Iterable[Message]) -> list[str]:
-    """Return the ids of the tool calls in ``messages`` that no later message answers, in order (R5, F6)."""
+    """Return the ids of the tool calls in ``messages`` without a result in a later message, in order (R5, F6)."""
     calls: dict[str, None] = {}
     for message in messages:
         for result in message.tool_results:

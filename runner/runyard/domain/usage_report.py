@@ -14,7 +14,7 @@ from .messages import Usage
 MAX_DAYS: Final = 366
 """Maximum number of days in one report."""
 DEFAULT_DAYS: Final = 30
-"""Days of a report without a first day."""
+"""Number of days in a report without ``since``."""
 
 
 class UsageTotal(Usage):
@@ -32,8 +32,9 @@ class UsageDay(UsageTotal):
 class UsageReport(BaseModel):
     """The usage of a tenant's runs that ended from the day ``since`` to the day ``until``, both included, in UTC.
 
-    ``agent``: the report counts only its runs, if it is set. ``days``: each day, the oldest first, also days without a run.
-    ``counted_until``: every run that ended by then is counted, and possibly later ones; None before the first count.
+    ``agent``: the agent whose runs are counted, or None for the runs of all agents. ``days``: each day, the oldest first, also
+    days without a run. ``counted_until``: the time up to which all ended runs are counted, or None before the first count.
+    Some runs that ended later may be counted, too.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -47,7 +48,7 @@ class UsageReport(BaseModel):
 
     @classmethod
     def of(cls, since: date, until: date, agent: str | None, found: Iterable[UsageDay], counted_until: datetime | None) -> Self:
-        """Return a report of the days that were ``found``; other days have zeros."""
+        """Return a report with the days in ``found``. All other days have zeros."""
         by_day = {each.day: each for each in found}
         days = [since + timedelta(days=n) for n in range((until - since).days + 1)]
         total = {name: sum(getattr(each, name) for each in by_day.values()) for name in UsageTotal.model_fields}
@@ -62,12 +63,12 @@ class UsageReport(BaseModel):
 
 
 def first_day(since: date | None, until: date) -> date:
-    """Return the first day of a report that ends with ``until``. Raise :class:`InvalidInputError` for 0 days or too many."""
+    """Return the first day of a report that ends with ``until``. Raise InvalidInputError for 0 or too many days."""
     first = until - timedelta(days=DEFAULT_DAYS - 1) if since is None else since
     days = (until - first).days + 1
     if days < 1:
         raise InvalidInputError(f"since, {first}, is after until, {until}; both days are included", field="since")
     if days > MAX_DAYS:
-        words = f"{first} to {until} are {days} days, and a report has {MAX_DAYS} at most; ask in parts"
+        words = f"{first} to {until} are {days} days, and a report has {MAX_DAYS} at most; split the period"
         raise InvalidInputError(words, field="since")
     return first

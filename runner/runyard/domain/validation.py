@@ -1,4 +1,4 @@
-"""Validation of ids, names, tags and times from callers."""
+"""Validation of ids, names, tags and times from clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_ID_LENGTH: Final = 255
 MAX_TAG_LENGTH: Final = 64
 
 ALLOWED_YEARS: Final = range(1970, 9000)
-"""Years of the times that callers may give: every store and every time zone supports them."""
+"""Years of the times that clients may send. Every store and every time zone supports them."""
 
 
 def new_id() -> str:
@@ -32,8 +32,8 @@ def new_id() -> str:
 def check_id(value: Any, name: str) -> str:
     """Return ``value`` if it is a valid id, else raise :class:`InvalidInputError`.
 
-    An id has 1 to 255 printable characters, and is not ``.`` or ``..``, which URL resolution removes from a path, also if they
-    are percent-encoded (RFC 3986, 5.2.4).
+    An id has 1 to 255 printable characters. ``.`` and ``..`` are no ids, because URL resolution removes them from a path, even
+    percent-encoded (RFC 3986, 5.2.4).
     """
     if not (isinstance(value, str) and 1 <= len(value) <= MAX_ID_LENGTH and value.isprintable()):
         raise InvalidInputError(f"{name} must be 1 to {MAX_ID_LENGTH} printable characters, got {brief(value)}", field=name)
@@ -43,18 +43,18 @@ def check_id(value: Any, name: str) -> str:
 
 
 def first_problem(error: ValidationError) -> tuple[str, str, Any]:
-    """Return the first field that pydantic refused as a path (``retry.delay``), the fault, and the value."""
+    """Return the path of the first field that pydantic refused (``retry.delay``), the fault, and the refused value."""
     first = error.errors(include_url=False)[0]
     return ".".join(map(str, first["loc"])), first["msg"], first["input"]
 
 
 def check_name(value: Any, name: str) -> str | None:
-    """Check the name of an agent or a queue like :func:`check_id`. None, for no name, is allowed."""
+    """Return the name of an agent or a queue if it is a valid id or None, else raise :class:`InvalidInputError`."""
     return None if value is None else check_id(value, name)
 
 
 def check_uuid(value: Any, name: str) -> str:
-    """Return ``value`` in the canonical form of a UUID, as message ids have it (B1); else raise InvalidInputError."""
+    """Return ``value`` in the canonical form of a UUID, like message ids (B1). Raise InvalidInputError if it is no UUID."""
     try:
         return str(uuid.UUID(value))
     except (ValueError, AttributeError, TypeError):
@@ -77,9 +77,10 @@ def check_tags(tags: Mapping[str, Any], title: str | None = None) -> dict[str, s
 
 
 def check_aware(moment: datetime | None, name: str = "run_at") -> datetime | None:
-    """Return ``moment`` if it has a time zone: a naive time would be another instant on another host.
+    """Return ``moment`` if it has a time zone and one of ALLOWED_YEARS, or is None. Raise InvalidInputError otherwise.
 
-    The last allowed year ends before the calendar does, so that a duration can be added. Raises InvalidInputError.
+    A time without a zone is another instant on another host. A duration can be added to every allowed time, because Python's
+    calendar ends after ALLOWED_YEARS.
     """
     if moment is None:
         return None

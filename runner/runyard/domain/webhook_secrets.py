@@ -1,7 +1,7 @@
-"""The secrets that sign webhooks. They are derived from the deployment's secret, so no store holds them.
+"""The secrets that sign webhooks. They are derived from the deployment's secret, and no store holds them.
 
-HKDF with SHA-256 (RFC 5869): a receiver that knows one tenant's or one subscription's secret cannot sign for another. A backup
-of the database holds versions of secrets, which are not secret.
+The derivation is HKDF with SHA-256 (RFC 5869). A receiver with the secret of one tenant or subscription cannot sign for another
+one. A backup of the database contains the version numbers of secrets, but no secret.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ def expanded(root: bytes, info: bytes) -> bytes:
 def derived(deployment: str, tenant: str, webhook_id: str | None, versions: Iterable[int]) -> list[str]:
     """Return the secrets of a subscription, or of the URLs of a tenant's runs (``webhook_id`` None), as ``whsec_…``.
 
-    ``deployment``: RUNYARD_WEBHOOK_SECRET; during its rotation several secrets with commas between them, the current one first.
-    ``versions``: the current one first. A subscription may cover all tenants, so ``tenant`` is not part of its secret.
+    ``deployment``: the value of RUNYARD_WEBHOOK_SECRET. During its rotation it holds several comma-separated secrets, the
+    current one first. ``versions``: version numbers, the current one first. The secret of a subscription does not depend on
+    ``tenant``, because a subscription may cover all tenants.
     """
     owner = ("tenant", tenant) if webhook_id is None else ("subscription", webhook_id)
     roots = [base64.b64decode(one.strip().removeprefix("whsec_")) for one in deployment.split(",")]

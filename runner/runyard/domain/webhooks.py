@@ -29,8 +29,8 @@ TRY_OUTCOMES: Final[tuple[TryOutcome, ...]] = get_args(TryOutcome)
 class Webhook(BaseModel):
     """A subscription to the feed of ``tenant``, or of every tenant (None).
 
-    ``disabled_at``: the time at which its receiver answered 410. ``secret`` signs the deliveries. It is set only in the answer
-    to the call that made the subscription, and only if that process knows the deployment's secret.
+    ``disabled_at``: the time at which the receiver answered 410. ``secret``: the secret that signs the deliveries. Only the
+    call that makes the subscription returns it, if the process of that call has the setting RUNYARD_WEBHOOK_SECRET.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -45,10 +45,11 @@ class Webhook(BaseModel):
 
 
 class WebhookDelivery(BaseModel):
-    """One event to be sent to one URL.
+    """One feed entry for one URL, with its tries.
 
-    ``delivery_id``: the ``webhook-id`` of every try. ``webhook_id``: None if the URL came with the run. ``created_at``: the
-    time of the event. ``next_at``: the time of the next try. ``http_status``, ``error``: the outcome of the last try.
+    ``delivery_id``: the header ``webhook-id`` of every try. ``webhook_id``: None if the URL is the run's ``webhook``.
+    ``created_at``: the time of the feed entry. ``next_at``: the time of the next try. ``http_status``, ``error``: the outcome
+    of the last try.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -72,7 +73,7 @@ class WebhookDelivery(BaseModel):
 class WebhookSecret(BaseModel):
     """The secret with which a receiver verifies deliveries.
 
-    ``version``: the version of ``secret``. ``both_until``: until then the previous version signs as well.
+    ``version``: the version number of ``secret``. ``both_until``: the time until which the previous version signs, too.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -84,9 +85,9 @@ class WebhookSecret(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """The version of the secret that signs, and the time until which the previous version signs as well.
+    """The version number of the secret that signs, and the time until which the previous version signs, too.
 
-    ``secret``: the secret itself, only from a store whose client cannot derive it.
+    ``secret``: the secret itself if the client of the store cannot derive it, else None.
     """
 
     version: int = 1
@@ -96,11 +97,11 @@ class SigningKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posting:
-    """A delivery that the dispatcher took. It is offered again when its lease ends, unless it was settled.
+    """A delivery that the dispatcher took. The store offers the delivery again if its lease ends before it is settled.
 
-    ``tries``: the number of tries, this one included. ``versions``: the versions of the secrets that sign it, the current one
-    first; empty if its webhook was removed. ``webhook_id``: None if the URL came with the run. ``endpoint``: scheme, host and
-    port of the URL.
+    ``tries``: the number of tries, this one included. ``versions``: the version numbers of the secrets that sign the delivery,
+    the current one first, or empty if its webhook was removed. ``webhook_id``: None if the URL is the run's ``webhook``.
+    ``endpoint``: scheme, host and port of the URL.
     """
 
     number: int
@@ -129,10 +130,11 @@ class DeliveryOutcome:
 
 @dataclass(frozen=True, slots=True)
 class WebhookReply:
-    """A receiver's answer: its ``status``, or the ``error`` if there is none.
+    """A receiver's answer.
 
-    ``forbidden``: the URL's address may not be reached, and a retry would not change that. ``retry_after``: the pause, in
-    seconds, that the receiver asked for.
+    ``status``: the HTTP status, or None without an answer. ``error``: the reason why there is no answer, or None.
+    ``forbidden``: the URL's address is not allowed, so that retries would fail, too. ``retry_after``: the pause in seconds that
+    the receiver requested, or None.
     """
 
     status: int | None = None
@@ -145,9 +147,9 @@ class WebhookReply:
 class WebhookPolicy:
     """The settings of the delivery of webhooks.
 
-    ``secret``: the deployment's secret (``whsec_…``), from which the signing secrets are derived; during its rotation several
-    with commas between them. ``timeout``: seconds for one try. ``tries``: the most tries of a delivery. ``backoff``: seconds of
-    pause after the first try; each later pause is three times as long, up to four hours.
+    ``secret``: the deployment's secret (``whsec_…``), from which the signing secrets are derived. During its rotation it holds
+    several comma-separated secrets. ``timeout``: seconds for one try. ``tries``: the most tries of a delivery. ``backoff``:
+    seconds between the first and the second try. Each later pause is three times the previous one, up to four hours.
     """
 
     secret: str | None = field(default=None, repr=False)
@@ -157,9 +159,10 @@ class WebhookPolicy:
 
 
 def check_url(url: str, name: str) -> str:
-    """Return ``url`` if it fits a webhook: http or https, a host, no credentials, no fragment, at most 2048 characters.
+    """Return ``url`` if it is valid for a webhook. Raise InvalidInputError otherwise.
 
-    The worker that calls the URL judges its address. Raises InvalidInputError.
+    A valid URL has http or https, a host, no credentials, no fragment, and at most 2048 ASCII characters. The worker that sends
+    to the URL checks whether its address is allowed.
     """
     try:
         parts = urlsplit(url)
@@ -180,9 +183,9 @@ def check_url(url: str, name: str) -> str:
 
 
 def check_events(events: Iterable[str] | None) -> list[FeedType]:
-    """Return ``events`` in the order of FEED_TYPES, without repetitions; None stands for the events of runs.
+    """Return ``events`` in the order of FEED_TYPES, without repetitions. None stands for RUN_EVENTS.
 
-    Raises InvalidInputError.
+    Raises InvalidInputError for an unknown event, and for an empty list.
     """
     asked = set(RUN_EVENTS if events is None else [events] if isinstance(events, str) else events)
     if not asked or asked - set(FEED_TYPES):
@@ -199,6 +202,6 @@ def masked(url: str) -> str:
     """Return ``url`` as ``https://host/…``, without its path and credentials."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # an invalid IPv6 address, which a host's own transaction can store
+    except ValueError:  # an invalid IPv6 address, which a run enqueued in SQL can have
         return "…"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/…" if parts.scheme and parts.netloc else "…"

@@ -6,8 +6,8 @@ RunyardError
 ├── RequestError                        RouteNotFoundError, MethodNotAllowedError, RequestTooLargeError, HeadersTooLargeError,
 │                                       RequestTimeoutError, UnsupportedMediaTypeError: refusals of the HTTP API before it
 │                                       reads the content
-├── CapabilityMissingError              is a CheckpointerError; ExtraMissingError
-├── BackendUnavailableError             Postgres or Redis cannot be reached; the call may be repeated; ServerBusyError
+├── CapabilityMissingError              ExtraMissingError; derived from CheckpointerError
+├── BackendUnavailableError             ServerBusyError
 ├── SchemaError                         SchemaUninitialized, SchemaMismatch
 ├── WorkerDeadError, WorkerNotFoundError
 └── CheckpointerError
@@ -28,9 +28,9 @@ RunyardError
                                         HitlBindingError (ValueError), HitlTimeoutError, HitlCancelledError,
                                         HitlRequestNotFoundError
 
-Each class has a stable ``code`` (used on the wire, in metrics and in the database) and the ``http_status`` that the HTTP API
-answers. The keyword arguments of an error are its ``details``: JSON values that a program can act on. Errors survive pickling
-and cross the wire through :func:`to_dict` and :func:`from_dict`.
+Each class has a stable ``code``, which the HTTP API, metrics and the database use. ``http_status`` is the status of the HTTP
+API's answer. The keyword arguments of an error are its ``details``, JSON values for a program. An error can be pickled. Its
+method ``to_dict`` returns the error as JSON, and :func:`from_dict` makes an error of such JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The root of the tree of errors, and how errors cross a process or the wire."""
+"""The base class of all errors, and the form in which errors are sent to another process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 
 class RunyardError(Exception):
-    """The base class of all errors. ``details`` holds JSON values; ``str(error)`` names the fault and the remedy."""
+    """The base class of all errors. ``details``: JSON values by name. ``str(error)`` states the fault and the remedy."""
 
     code: ClassVar[str] = "internal_error"
     http_status: ClassVar[int] = 500
@@ -25,10 +25,10 @@ class RunyardError(Exception):
 
 
 BY_CODE: dict[str, type[RunyardError]] = {}
-"""The errors of runyard by their codes. Of several with one code it has the first."""
+"""The error classes of runyard by their codes. If a class inherits its code, the base class is listed."""
 
 
 def from_dict(data: dict[str, Any]) -> RunyardError:
-    """Return the error that :meth:`RunyardError.to_dict` described; an unknown code gives a plain :class:`RunyardError`."""
+    """Return the error whose :meth:`RunyardError.to_dict` is ``data``. An unknown code gives a plain :class:`RunyardError`."""
     cls = BY_CODE.get(data.get("code", ""), RunyardError)
     return cls(data.get("message", ""), **(data.get("details") or {}))

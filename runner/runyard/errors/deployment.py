@@ -1,4 +1,4 @@
-"""Servers that do not answer or do not fit, and workers that are gone."""
+"""Errors about servers, database schemas and workers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from .base import RunyardError
 
 
 class BackendUnavailableError(RunyardError):
-    """Postgres or Redis did not answer. No write is half done, and the call may be repeated with the same ids."""
+    """Postgres or Redis did not answer. No write is half done. The call may be repeated with the same ids."""
 
     code = "backend_unavailable"
     http_status = 503
 
 
 class ServerBusyError(BackendUnavailableError):
-    """A server of the HTTP API has no free connection. It did not read the request, and the call may be repeated."""
+    """A server of the HTTP API has no free connection and did not read the request. The call may be repeated."""
 
     code = "server_busy"
 
@@ -26,19 +26,19 @@ class SchemaError(RunyardError):
 
 
 class SchemaUninitialized(SchemaError):
-    """The database has no runyard schema; run ``runyard migrate``."""
+    """The database has no runyard schema. Run ``runyard migrate``."""
 
     code = "schema_uninitialized"
 
 
 class SchemaMismatch(SchemaError):
-    """The schema is older than this code needs, or no longer admits code this old."""
+    """The schema is too old for this code, or this code is too old for the schema."""
 
     code = "schema_mismatch"
 
 
 class WorkerDeadError(RunyardError):
-    """This worker was declared dead; it must stop its attempts and register under a new id."""
+    """This worker was declared dead. It must stop its attempts and register under a new id."""
 
     code = "worker_dead"
     http_status = 409

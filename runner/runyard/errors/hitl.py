@@ -1,4 +1,4 @@
-"""Human-in-the-loop requests: what a store refuses, and how a question ends."""
+"""Errors about HITL requests: refusals of a store, and questions that end without an answer."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from .stores import CheckpointerError
 
 
 class HitlError(CheckpointerError):
-    """Base class of errors about human-in-the-loop requests."""
+    """Base class of errors about HITL requests."""
 
 
 class HitlAmbiguousError(HitlError):
-    """Several requests are pending; give one of ``details["request_ids"]``."""
+    """Several requests are pending. Give one of ``details["request_ids"]``."""
 
     code = "hitl_ambiguous"
 
@@ -30,13 +30,13 @@ class HitlRequestNotFoundError(HitlError):
 
 
 class HitlStaleAnswerError(HitlError):
-    """The request is not pending; ``details`` have its id and the pending ones."""
+    """The request is not pending. ``details`` have its id and the ids of the pending requests."""
 
     code = "hitl_stale_answer"
 
 
 class HitlInvalidAnswerError(HitlError):
-    """The answer does not fit the request's schema; the request stays pending."""
+    """The answer does not fit the request's schema. The request stays pending."""
 
     code = "hitl_invalid_answer"
     http_status = 422
@@ -49,21 +49,21 @@ class HitlAlreadyAnsweredError(HitlError):
 
 
 class HitlNotAllowedError(HitlError, RuntimeError):
-    """An agent that can ask a human cannot run in a probe, where no human can answer."""
+    """The agent may ask a human, and a probe cannot wait for the answer."""
 
     code = "hitl_not_allowed"
     http_status = 422
 
 
 class HitlBindingError(HitlError, ValueError):
-    """A checkpointed channel is bound to one run id, and the prompt gave another or none; ``details`` have both (H2)."""
+    """The prompt does not have the run id to which its checkpointed channel is bound (H2). ``details`` have both ids."""
 
     code = "hitl_binding"
     http_status = 400
 
 
 class HitlTimeoutError(HitlError):
-    """The deadline of a question passed without an answer, and the question was to fail then (H7)."""
+    """Nobody answered the question before its deadline, and the question has no default answer (H7)."""
 
     code = "hitl_timeout"
 

@@ -1,4 +1,4 @@
-"""What the HTTP API refuses: for who asks, or before it looks at the content."""
+"""Refusals of the HTTP API, for lack of access or before it reads the content of a request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .inputs import InvalidInputError
 
 
 class InvalidRequestError(InvalidInputError):
-    """A request to the HTTP API does not fit its schema; ``details["errors"]`` names each field and its fault."""
+    """A request to the HTTP API does not fit its schema. ``details["errors"]`` names each field and its fault."""
 
     code = "invalid_request"
     http_status = 422
@@ -34,7 +34,7 @@ class ForbiddenError(AccessError):
 
 
 class RateLimitedError(AccessError):
-    """A key sends too many requests or holds too many streams, or an address sends too many invalid keys.
+    """An API key sends too many requests or has too many open streams, or an address sends too many invalid keys.
 
     ``details["retry_after"]``: seconds to wait.
     """
@@ -58,7 +58,7 @@ class RouteNotFoundError(RequestError):
 
 
 class MethodNotAllowedError(RequestError):
-    """The path does not have this method; ``details["allow"]`` lists its methods."""
+    """The path does not have this method. ``details["allow"]`` lists the methods of the path."""
 
     code = "method_not_allowed"
     http_status = 405

@@ -1,4 +1,4 @@
-"""Arguments that can never be accepted."""
+"""Errors about invalid arguments."""
 
 from __future__ import annotations
 

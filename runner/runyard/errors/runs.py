@@ -1,4 +1,4 @@
-"""What a store refuses about a run, and how runs fail."""
+"""Errors about runs: refusals of a store, and causes of a failed run."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class RunNotFoundError(RunError):
 
 
 class RunConflictError(RunError):
-    """A different request has this run id; ``details["differs"]`` names the fields that differ."""
+    """A different request has this run id. ``details["differs"]`` names the fields that differ."""
 
     code = "run_conflict"
 
 
 class RunNotCompletedError(RunError):
-    """The run is unknown, is still open, or ended without completing, so a fork cannot be cut after it."""
+    """The run is unknown, has not ended, or ended without completing. A fork cannot be cut after it."""
 
     code = "run_not_completed"
 
 
 class RunAlreadyClaimedError(RunError):
-    """Another process has claimed the run, which is not finished."""
+    """Another process has claimed the run, and the run has not ended."""
 
     code = "run_already_claimed"
 
 
 class RunAlreadyCompletedError(RunError):
-    """The run is finished; nothing can be added to it."""
+    """The run has ended. No message can be added to it."""
 
     code = "run_already_completed"
 
@@ -47,7 +47,7 @@ class RunNotClaimedError(RunError):
 
 
 class RunEndedError(RunError):
-    """The run has ended, so the requested transition is not possible."""
+    """The run has ended, and its status does not allow the call."""
 
     code = "run_ended"
 
@@ -65,13 +65,13 @@ class NothingToRunError(RunError):
 
 
 class StaleFenceError(RunError):
-    """Another attempt has the run; this one must stop (I2)."""
+    """Another attempt has the run. This attempt must stop (I2)."""
 
     code = "stale_fence"
 
 
 class CancelRequestedError(RunError):
-    """A cancel of the run was requested; no more of its writes are accepted (I8)."""
+    """A cancel of the run was requested. The store refuses further writes of the run (I8)."""
 
     code = "cancel_requested"
 
@@ -97,7 +97,7 @@ class AgentNotFoundError(RunError):
 
 
 class StepUnknownError(RunError):
-    """An earlier attempt started the step and did not finish it, so its outcome is unknown."""
+    """The outcome of the step is unknown: an earlier attempt started the step and did not finish it."""
 
     code = "step_unknown"
 
@@ -117,7 +117,7 @@ class RunTimeoutError(RunError):
 
 
 class AgentCancelledError(RunError):
-    """The agent ended by a cancellation that was not requested."""
+    """The agent cancelled its own task, or the prompt of an in-process ``Agent`` was aborted."""
 
     code = "agent_cancelled"
     http_status = 500
@@ -130,13 +130,13 @@ class VersionMismatchError(RunError):
 
 
 class BudgetExceededError(RunError):
-    """The run or its thread has used up a budget; ``details`` have the budget, its limit and the amount used."""
+    """The run or its thread has used up a budget. ``details`` have the budget, its limit and the amount used."""
 
     code = "budget_exceeded"
 
 
 class QueueFullError(RunError):
-    """A limit on queued runs is reached; ``details["retry_after"]``: seconds to wait."""
+    """A limit on queued runs is reached. ``details["retry_after"]``: seconds to wait."""
 
     code = "queue_full"
     http_status = 429

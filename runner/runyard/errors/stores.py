@@ -1,4 +1,4 @@
-"""What a store refuses, but for runs and requests."""
+"""Errors of stores about threads, messages, forks, the feed and stored data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CapabilityMissingError(CheckpointerError):
 
 
 class ExtraMissingError(CapabilityMissingError):
-    """An optional dependency is not installed; the message has the command that installs it."""
+    """An optional dependency is not installed. The message has the command that installs it."""
 
     code = "extra_missing"
 
@@ -67,7 +67,7 @@ class MessageNotFoundError(MessageError):
 
 
 class LeafMovedError(MessageError):
-    """``expected_leaf`` is no longer the last message."""
+    """``expected_leaf`` is not the last message."""
 
     code = "leaf_moved"
 
@@ -87,14 +87,14 @@ class FetchNotAllowedError(MessageError):
 
 
 class DataCorruptedError(CheckpointerError):
-    """A stored row cannot be decoded, because another program wrote it; ``details`` name the thread and the row."""
+    """A stored row cannot be decoded, because another program wrote it. ``details`` name the thread and the row."""
 
     code = "data_corrupted"
     http_status = 500
 
 
 class ForkBoundaryError(CheckpointerError):
-    """The cut is inside a tool cycle or a run; ``details["before"]`` and ``["after"]`` name the nearest valid message ids."""
+    """The cut is inside a tool cycle or a run. ``details["before"]`` and ``["after"]`` are the nearest valid message ids."""
 
     code = "fork_boundary"
 

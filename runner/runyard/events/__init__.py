@@ -1,1 +1,1 @@
-"""Events of runs: written by attempts, followed by readers."""
+"""Events of runs: attempts write them, and readers follow them."""

@@ -1,7 +1,7 @@
 """Apply the effects of a commit to Redis.
 
-The verb has been decided in Postgres when its :class:`~runyard.ports.scheduling.Effects` are applied, so nothing here may undo
-or refuse it. A Redis that does not answer costs latency: the reconciler submits the jobs that it did not take.
+A verb is committed in Postgres before its :class:`~runyard.ports.scheduling.Effects` are applied. Nothing here may undo or
+refuse the verb. If Redis does not answer, the jobs start later: the reconciler submits them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ EFFECTS_TIMEOUT_SECONDS: Final = 2.0
 async def apply(effects: Effects, backend: Backend, *, patience: float = EFFECTS_TIMEOUT_SECONDS) -> bool:
     """Submit the jobs, write the events and hint the cancels of ``effects``.
 
-    ``patience``: seconds for all of it. Returns False, after a warning in the log, if Redis did not take everything. Never
-    raises for Redis: its loss costs latency and no run.
+    ``patience``: seconds for all calls together. Logs a warning and returns False if a call fails. Raises no error of Redis:
+    such an error delays runs and loses none.
     """
     if not effects:
         return True
@@ -39,9 +39,9 @@ async def apply(effects: Effects, backend: Backend, *, patience: float = EFFECTS
     try:
         async with asyncio.timeout(patience):
             for name, call in _calls(effects, backend):
-                done = await _attempt(name, call) and done
+                done = await _attempt(name, call, effects) and done
     except TimeoutError:
-        _warn("effects_timed_out", patience=patience, **_counts(effects))
+        _warn("effects_timed_out", effects, timeout_seconds=patience)
         return False
     return done
 
@@ -64,21 +64,19 @@ def _by_thread(effects: Effects) -> dict[int, list[Event]]:
     return grouped
 
 
-async def _attempt(name: str, call: Callable[[], Awaitable[None]]) -> bool:
+async def _attempt(name: str, call: Callable[[], Awaitable[None]], effects: Effects) -> bool:
     try:
         await call()
     except (RunyardError, OSError) as error:
-        _warn("effect_refused", effect=name, error=str(error))
+        _warn("effect_failed", effects, effect=name, error=str(error))
         return False
     return True
 
 
-def _warn(event: str, **fields: object) -> None:
-    """Log that Redis lacks something; the reconciler submits jobs that are missing."""
-    import structlog  # brings a terminal renderer along: half of a light client's import time
+def _warn(event: str, effects: Effects, **fields: object) -> None:
+    """Log a failed effect. The reconciler submits the jobs that Redis did not get."""
+    import structlog  # imports a terminal renderer: half of a light client's import time
 
-    structlog.get_logger("runyard.effects").warning(event, **fields)
-
-
-def _counts(effects: Effects) -> dict[str, int]:
-    return {"jobs": len(effects.jobs), "events": len(effects.events), "cancels": len(effects.cancels)}
+    counts = {"jobs": len(effects.submissions), "events": len(effects.events), "cancels": len(effects.cancels)}
+    refs = [*(job.ref for job in effects.submissions), *(event.ref for event in effects.events), *effects.cancels]
+    structlog.get_logger("runyard.effects").warning(event, **fields, **counts, first_run_id=refs[0].run_id if refs else None)

@@ -23,7 +23,7 @@ _MESSAGES_PER_PAGE: Final = 50
 
 
 async def read_outcome(threads: ThreadStore, runs: RunStore, run: Run, max_bytes: int | None = None) -> Outcome:
-    """Return what ``run``, which stopped, left; see :class:`runyard.ports.streams.Streams`. Raises ResultExpiredError."""
+    """Return the outcome of ``run``, which has stopped (:class:`runyard.ports.streams.Streams`). Raises ResultExpiredError."""
     if run.deleted_at is not None:
         raise ResultExpiredError(f"run {run.run_id!r} was deleted", thread_id=run.thread_id, run_id=run.run_id)
     if run.kind != "prompt" and run.kind != "external":
@@ -39,7 +39,7 @@ async def read_outcome(threads: ThreadStore, runs: RunStore, run: Run, max_bytes
 
 
 async def complete_outcome(threads: ThreadStore, runs: RunStore, cut: Outcome) -> Outcome:
-    """Return ``cut`` with all messages and requests."""
+    """Return the outcome ``cut`` with the messages and requests that it omits."""
     messages, requests = cut.messages, cut.requests
     if "messages" in cut.omitted:
         messages = (await _messages_of(threads, cut.run, messages[0].parent_id, None))[0] + messages
@@ -62,9 +62,9 @@ async def path_to_root(threads: ThreadStore, thread_id: str, leaf_id: str | None
 
 
 async def _messages_of(threads: ThreadStore, run: Run, last: str | None, max_bytes: int | None) -> tuple[list[Message], bool]:
-    """Return the run's messages up to ``last``, in order, and whether earlier ones are left out for their size.
+    """Return the run's messages up to the message id ``last``, in order, and whether earlier ones are left out for their size.
 
-    The messages of a run stand together on one path.
+    The messages of a run follow each other on one path.
     """
     found: list[Message] = []
     left = max_bytes or 0

@@ -1,7 +1,7 @@
 """Follow one run's events: recent ones from Redis, those that Redis lost from Postgres (E1, E2, E4).
 
-The ids ``<fence>-<n>`` give the order of a run's events: fences grow from attempt to attempt, and n counts the events of one
-attempt. So two sources merge by id, no event is delivered twice, and a hole in the count is a loss that can be announced.
+The ids ``<fence>-<n>`` order a run's events. Fences grow from attempt to attempt, and n counts the events of one attempt. By
+the ids a reader merges both sources, delivers no event twice, and finds a loss as a hole in the count.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Position: TypeAlias = tuple[int, int]
 
 START: Final[Position] = (-1, 0)
 RETRY_SECONDS: Final = 0.5
-"""Seconds between two tries to find a thread that a scheduled run will create, and to reach a Redis that went away."""
+"""Seconds between two tries to find a thread that a scheduled run will create, and to reach a Redis that does not answer."""
 END_ARRIVAL_SECONDS: Final = 1.0
-"""Seconds that a reader waits for the last event of a run that has stopped to arrive in Redis."""
+"""Seconds that a reader waits for Redis to receive the last event of a run that has stopped."""
 RECHECK_SECONDS: Final = 5.0
-"""Seconds without an event after which a reader asks Postgres whether the run has stopped."""
+"""Seconds without an event after which a reader reads from Postgres whether the run has stopped."""
 
 
 def position(event_id: str | None) -> Position | None:
-    """Return ``"<fence>-<n>"`` as a pair that sorts; None for no id and for one that runyard never issued."""
+    """Return the fence and the n of an event id. Return None without an id, and for an id of another form."""
     fence, _, n = (event_id or "").partition("-")
     try:
         return int(fence), int(n)
@@ -50,7 +50,7 @@ def stopped(run: Run) -> bool:
 
 @dataclass
 class Cursor:
-    """The position of one reader. ``admit`` lets each event pass once."""
+    """The position of one reader. ``at``: the position of the last admitted event. :meth:`admit` admits an event once."""
 
     at: Position = START
 
@@ -72,8 +72,10 @@ class Cursor:
         return n > (self.at[1] if fence == self.at[0] else 0) + 1
 
     def turns(self, event: Event) -> bool:
-        """Return whether ``event`` begins an attempt after the first. The attempt before it may have died after a commit and
-        before its events."""
+        """Return whether ``event`` begins an attempt after the first.
+
+        The attempt before may have crashed after a commit, before the events of that commit were written.
+        """
         place = position(event.id)
         if place is None or place[0] <= self.at[0]:
             return False
@@ -92,10 +94,10 @@ def follow_run(
 ) -> AsyncGenerator[Event]:
     """Yield the events of one run after ``last_event_id`` (None: from its beginning), live, until it ends or is suspended.
 
-    The last event is exactly one of STREAM_ENDS, sent after its transaction committed. A reader that names that event gets
-    nothing more. A ``gap`` (it has no id) announces that events were lost; what Postgres still proves follows it. A
-    ``run.suspended`` or ``run.failed`` that the run has left behind since is delivered as history and does not end the stream.
-    ``recheck``: seconds of silence before Postgres is asked. ``found``: the run, if it was read a moment ago.
+    The last event is exactly one of STREAM_ENDS, sent after the commit of its transaction. If ``last_event_id`` is that event,
+    no event follows. A ``gap``, which has no id, announces that events were lost. The events that Postgres can prove follow it.
+    A ``run.suspended`` or ``run.failed`` after which the run has continued does not end the stream. ``recheck``: seconds
+    without an event after which the run is read from Postgres. ``found``: the run, if it was read a moment ago.
 
     Raises RunNotFoundError.
     """
@@ -103,9 +105,9 @@ def follow_run(
 
 
 def events_so_far(backend: Backend, thread_id: str, run_id: str, last_event_id: str | None = None) -> AsyncGenerator[Event]:
-    """Yield what :func:`follow_run` yields without waiting for more. Raises RunNotFoundError.
+    """Yield the events so far of :func:`follow_run`, without waiting for more. Raises RunNotFoundError.
 
-    For a run that goes on, events that Postgres proves and Redis does not have yet are left for a later call.
+    If the run continues, events that Postgres proves and Redis does not have yet are left for a later call.
     """
     return _Reader(backend, thread_id, run_id, RECHECK_SECONDS).read(last_event_id, None, live=False)
 
@@ -131,7 +133,7 @@ class _Reader:
             async for event in self._catch_up(ref, position(run.event_id)):
                 yield event
             if not live or self.cursor.at >= _end(run):
-                return  # otherwise it was queued again while its reader was slow, and the store no longer proves that end
+                return  # otherwise the run was queued again while its reader was slow, and Postgres no longer proves that end
         elif not live:
             async for event in self._catch_up(ref, None, to_the_end=False):
                 yield event
@@ -179,7 +181,7 @@ class _Reader:
                         return
 
     async def _live(self, ref: RunRef) -> AsyncGenerator[Event]:
-        """Follow Redis until the run stops or Redis goes away."""
+        """Follow Redis until the run stops or Redis does not answer."""
         arrived = False
         try:
             async with aclosing(self.backend.events.follow(ref, self._after(), silence=self.recheck)) as arrivals:
@@ -197,10 +199,11 @@ class _Reader:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _deliver(self, ref: RunRef, arrival: Event | None) -> AsyncIterator[Event]:
-        """Yield ``arrival`` after the events that were lost before it. On silence (None) and at an end, ask Postgres whether
-        the run has stopped.
+        """Yield ``arrival`` after the events that were lost before it.
 
-        A gap that the log announces is not passed on: Postgres may fill it, and the next event's number shows whether it did.
+        On silence (None) and at an event of STREAM_ENDS, read from Postgres whether the run has stopped.
+
+        A gap of the event log is not passed on, because Postgres may fill it. The next event's number shows a remaining hole.
         """
         if arrival is not None and arrival.id is None:
             return
@@ -219,11 +222,11 @@ class _Reader:
     async def _catch_up(
         self, ref: RunRef, until: Position | None, arrived: Event | None = None, *, to_the_end: bool = True
     ) -> AsyncIterator[Event]:
-        """Yield what Redis and Postgres hold between the cursor and ``until`` (inclusive; None: all), and a gap for each hole.
-        ``to_the_end``: also what Postgres proves after the last event in Redis.
+        """Yield the events between the cursor and ``until`` (inclusive; None: all), and a gap for each hole.
 
-        Redis is read a page at a time, as the reader takes the events. Postgres is asked where the count has a hole or an
-        attempt begins, and for the end if that is missing.
+        Redis is read a page at a time, as the reader takes the events. Postgres is read where the count has a hole and where an
+        attempt begins, with ``to_the_end`` also after the last event in Redis. ``arrived``: an event that follows those in
+        Redis, or None.
         """
         async for event in self._kept(ref, arrived):
             place = position(event.id)
@@ -243,7 +246,7 @@ class _Reader:
                     yield each
 
     def _admit(self, event: Event) -> Iterator[Event]:
-        """Yield ``event`` unless it was seen, after a gap if events are missing before it and no gap was sent."""
+        """Yield ``event`` unless it was seen. Yield a gap before it if events are missing and no gap was sent."""
         hole = self.cursor.skips(event)
         if self.cursor.admit(event):
             if hole and not self.announced:
@@ -252,7 +255,7 @@ class _Reader:
             yield event
 
     async def _proved(self, ref: RunRef, until: Position | None, *, inclusive: bool = True) -> AsyncIterator[Event]:
-        """Yield what Postgres proves after the cursor, up to ``until``, reading a page at a time."""
+        """Yield the events that Postgres proves after the cursor, up to ``until``, reading a page at a time."""
         after = self._after()
         while page := await self.backend.runs.run_events(ref, after):
             for event in page:
@@ -263,7 +266,7 @@ class _Reader:
             after = page[-1].id
 
     async def _kept(self, ref: RunRef, arrived: Event | None) -> AsyncIterator[Event]:
-        """Yield what Redis holds after the cursor, as far as it can be read, then ``arrived``."""
+        """Yield the events that Redis holds after the cursor, until a read fails. Then yield ``arrived``."""
         after = self._after()
         with suppress(BackendUnavailableError):
             while True:

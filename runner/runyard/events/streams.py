@@ -1,4 +1,4 @@
-"""The Streams port over a store and an event log of this process."""
+"""The Streams port for a process that reads the store and the event log itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DirectStreams:
-    """Implements :class:`runyard.ports.streams.Streams` for ``backend``, whose stores and event log it reads."""
+    """Implements :class:`runyard.ports.streams.Streams`. It reads the stores and the event log of ``backend``."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

@@ -17,17 +17,20 @@ from ..domain.validation import check_id
 from .run_stream import START, position
 
 MAX_CURSOR_BYTES: Final = 6000
-"""Bytes for the runs that a cursor names, since a header carries it. Events of runs that do not fit may be repeated."""
+"""Maximum number of bytes for the runs that a cursor names: a header carries it. Events of other runs may be repeated."""
 MAX_NAMED_RUNS: Final = 128
-"""Runs that a cursor names at most, since each may cost a query."""
+"""Maximum number of runs that a cursor names, since each may cost a query."""
 MAX_NUMBER: Final = 2**63
 """An upper bound (exclusive) of fences and of the numbers of events."""
 _EVENT_ID: Final = re.compile("(?:0|[1-9][0-9]{0,18})-(?:0|[1-9][0-9]{0,18})")
 
 
 class KnownRun(NamedTuple):
-    """A run as it was listed last. ``waits``: it was queued or suspended, so its end will have a higher fence than every event
-    that was passed on before. Otherwise its end has ``fence`` or a higher one."""
+    """A run as it was listed last. ``waits``: whether it was queued or suspended.
+
+    The end of a run that waits will have a higher fence than every event that was passed on before. The end of another run has
+    ``fence`` or a higher one.
+    """
 
     accepted_at: datetime
     fence: int
@@ -35,16 +38,19 @@ class KnownRun(NamedTuple):
 
     @classmethod
     def of(cls, run: Run) -> KnownRun:
-        """Return what is kept of ``run``."""
+        """Return the fields of ``run`` that a reader keeps."""
         end = position(run.event_id) if run.ended else None
         return cls(run.accepted_at, end[0] if end else run.fence or 0, run.status in (RunStatus.QUEUED, RunStatus.SUSPENDED))
 
 
 @dataclass
 class ThreadCursor:
-    """The position of a reader. ``top``: the highest fence that it saw. ``open``: the id of the last event that it saw of each
-    run whose end it has not seen, empty if it saw none. ``since``: when the oldest run was accepted that may be missing in
-    ``open``."""
+    """The position of a reader.
+
+    ``top``: the highest fence that the reader saw. ``open``: for each run whose end the reader has not seen, by run id, the id
+    of the last event that it saw, or an empty text. ``since``: the time at which the oldest run that may be missing in ``open``
+    was accepted, or None.
+    """
 
     top: int = -1
     open: dict[str, str] = field(default_factory=dict)
@@ -52,7 +58,7 @@ class ThreadCursor:
 
     @classmethod
     def parse(cls, cursor: str) -> ThreadCursor | None:
-        """Return the position that ``cursor`` names; None if it is no cursor."""
+        """Return the position that ``cursor`` names, or None if the text is no cursor."""
         try:
             top, named, since = json.loads(base64.urlsafe_b64decode(cursor.encode()))
             place = cls(top, {check_id(run, "run_id"): last for run, last in named.items()})
@@ -81,8 +87,8 @@ class ThreadCursor:
         """Return the same position, or an earlier one if the names of the open runs take more than ``room`` bytes or are more
         than MAX_NAMED_RUNS.
 
-        Runs that wait are left out first: ``since`` says how far back a listing finds them again. Any other run that is left
-        out would count as seen once it ended, so ``top`` is set below its end.
+        Runs that wait are left out first. A listing back to ``since`` finds them again. If another run is left out, ``top`` is
+        set below its end: otherwise the run would count as seen after its end.
         """
         place = ThreadCursor(self.top)
         for run_id in sorted(self.open, key=lambda id: (id in known and known[id].waits, _descending(self.open[id]))):
@@ -97,7 +103,7 @@ class ThreadCursor:
         return place
 
     def pass_by(self, event: Event) -> None:
-        """Note that the reader has seen ``event``."""
+        """Record that the reader has seen ``event``."""
         place = position(event.id)
         if place is None or event.id is None:
             return

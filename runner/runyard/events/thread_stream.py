@@ -1,12 +1,12 @@
 """Follow all runs of a thread as one stream, for a page that shows a conversation (E3).
 
-Each running run is followed by a task of its own (:mod:`runyard.events.run_stream`), and its events are passed on as they
-come. One more task reads the other runs in turn: those that ended before this reader saw it, and those that wait. So a reader
-costs a bounded number of tasks and of reads, however many runs a thread has and whatever its cursor claims
-(:mod:`runyard.events.thread_cursor`).
+One task per running run follows the run (:mod:`runyard.events.run_stream`) and passes its events on as they come. One more task
+reads the other runs in turn: runs that wait, and runs that ended and whose end this reader has not seen. The number of tasks
+and of reads is bounded for any number of runs in the thread and for any cursor (:mod:`runyard.events.thread_cursor`).
 
-Every verb of a thread is decided under its lock, so fences grow in the order of the thread's commits. Before an event with a
-higher fence than any so far is passed on, the thread's runs are listed: no run that began before it is missed.
+Every verb of a thread is decided under the thread's lock. Fences therefore grow in the order of the thread's commits. Before
+the reader passes on an event with a higher fence than any event before, it lists the thread's runs. It thus misses no run that
+began before that event.
 """
 
 from __future__ import annotations
@@ -30,30 +30,34 @@ if TYPE_CHECKING:
 
 PAGE_SIZE: Final = 50
 RUN_POLL_SECONDS: Final = 30.0
-"""Seconds without an event after which the store is asked for runs that no event announced."""
+"""Seconds without an event after which the reader lists the runs, to find runs that no event announced."""
 MAX_FOLLOWED_RUNS: Final = 100
-"""Runs that one reader follows at once; further running runs are read in turn."""
+"""Maximum number of runs that one reader follows at once. It reads further running runs in turn."""
 TURN_SECONDS: Final = 1.0
 """Seconds between two rounds of reading in turn."""
 MAX_RUNS_TAKEN_UP: Final = 500
-"""Runs of one kind (running, waiting, ended unseen) that one listing takes up; a gap announces that there are more."""
+"""Maximum number of runs of one kind (running, waiting, ended unseen) in one listing. A gap announces further runs."""
 MAX_UNREAD_EVENTS: Final = 100
-"""Events of all runs together that wait for a slow reader; at that number its runs are read no further."""
+"""Maximum number of events, of all runs together, that wait for a slow reader. At that number the reading of runs pauses."""
 MAX_UNREAD_CHARACTERS: Final = 2**18
-"""Characters in these events, another bound. Text counts twice, since an event may hold its JSON beside; of a sealed event its
-JSON counts once. A single event may have more."""
+"""Maximum number of characters in these events. A single event may have more.
+
+The text of an event counts twice, since the event may also hold its JSON. The JSON of a sealed event counts once.
+"""
 
 
 async def follow_thread(
     backend: Backend, thread_id: str, after: str | None = None, *, look: float = RUN_POLL_SECONDS
 ) -> AsyncGenerator[ThreadEvent]:
-    """Yield the events of a thread's runs after the cursor ``after``, live, until the thread is deleted. Without a cursor: the
-    events of the runs that are queued or running, from their beginning, and of all runs to come.
+    """Yield the events of a thread's runs after the cursor ``after``, live, until the thread is deleted.
 
-    Events of one run come in order and once. ``run.suspended`` and the terminal events end a run and not the stream. A ``gap``
-    announces that events of its run were lost. A ``gap`` that names no run says that ``after`` is no cursor of this stream, or
-    that more than MAX_RUNS_TAKEN_UP runs are open or ended since, and events of the oldest of them are left out. ``look``:
-    seconds without an event before the store is asked for runs that no event announced.
+    Without a cursor: the events of the runs that are queued or running, from their beginning, and of all later runs.
+
+    The events of one run come in order, each once. ``run.suspended`` and the terminal events end a run and not the stream. A
+    ``gap`` with a run id announces that events of that run were lost. A ``gap`` without a run id has one of two causes:
+    ``after`` is no cursor of this stream, or more than MAX_RUNS_TAKEN_UP runs are open or have ended since. In the second case
+    the events of the oldest of these runs are left out. ``look``: seconds without an event after which the reader lists the
+    runs.
 
     Raises ThreadNotFoundError.
     """
@@ -73,10 +77,10 @@ async def follow_thread(
 
 
 async def thread_cursor(backend: Backend, thread_id: str) -> str:
-    """Return the cursor of a reader that begins now and has seen nothing. Raises ThreadNotFoundError.
+    """Return the cursor of a new reader that has seen no event. Raises ThreadNotFoundError.
 
-    :func:`follow_thread` goes on from it as it begins without a cursor, so that a reader that loses its connection before the
-    first event misses none.
+    :func:`follow_thread` begins at this cursor as it begins without a cursor. A reader that loses its connection before the
+    first event therefore misses none.
     """
     reader = _Reader(backend, thread_id, await _key(backend, thread_id), ThreadCursor(), RUN_POLL_SECONDS)
     await reader.begin()
@@ -91,7 +95,7 @@ async def _key(backend: Backend, thread_id: str) -> int:
 
 
 class Unread:
-    """Events, and requests to list the runs (None), that wait for their reader. ``put`` waits for room."""
+    """The queue of a reader: events, and requests to list the runs (None). ``put`` waits for room."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[tuple[Event | None, int]] = asyncio.Queue(MAX_UNREAD_EVENTS)
@@ -141,21 +145,23 @@ class _Reader:
     def __init__(self, backend: Backend, thread_id: str, key: int, place: ThreadCursor, look: float) -> None:
         self.backend, self.thread_id, self.key, self.place, self.look = backend, thread_id, key, place, look
         self.known: dict[str, KnownRun] = {}  # the open runs
-        self.read_up_to: dict[str, str] = {}  # the last event that was read of each run, passed on or not
+        self.read_up_to: dict[str, str] = {}  # by run, the id of the last event that was read, passed on or not
         self.following: dict[str, asyncio.Task[bool]] = {}
         self.behind: dict[str, Run] = {}  # the runs to read in turn
         self.passing: str | None = None  # the run that is being read in turn
-        self.passed: dict[str, Run] = {}  # the runs that were read in turn, as they were before
+        self.passed: dict[str, Run] = {}  # the runs that were read in turn, in their state before that
         self.turns: asyncio.Task[None] | None = None
         self.short = False  # whether the last listing left runs out
         self.arrived = Unread()
         self.listening: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Skip all that stopped before this reader came. A run that goes on and is not named here began after the last run
-        that stopped, so its end has a higher fence."""
+        """Skip the runs that have stopped. Name the other runs in ``place.open``.
+
+        A run that has not stopped and is not named here began after the last run that stopped. Its end has a higher fence.
+        """
         ends = [0]
-        for status in (None, *ENDED):  # those that wait may be the newest ones, and many
+        for status in (None, *ENDED):  # the newest runs may all be waiting
             where = RunFilter(thread_id=self.thread_id, status=status)
             page = await self.backend.runs.runs(where, PageRequest(limit=PAGE_SIZE))
             ends += [end[0] for run in page.items if run.ended and (end := position(run.event_id))]
@@ -189,7 +195,7 @@ class _Reader:
                     yield self.gap()
             if event is not None:
                 self.place.pass_by(event)
-                if event.type in ("run.completed", "run.cancelled"):  # the others can be redriven
+                if event.type in ("run.completed", "run.cancelled"):  # runs with other ends can be redriven
                     self.read_up_to.pop(event.run_id, None)
                 yield ThreadEvent(self.cursor(), event)
 
@@ -200,7 +206,7 @@ class _Reader:
         await asyncio.gather(*self.following.values(), *others, return_exceptions=True)
 
     async def _listen(self) -> None:
-        """Ask for a listing of the runs whenever one begins, and after silence."""
+        """Request a listing of the runs whenever a run begins, and after ``look`` seconds without a beginning."""
         while True:
             try:
                 async with aclosing(with_silence(self.backend.events.begins(self.key), self.look)) as begins:
@@ -212,7 +218,7 @@ class _Reader:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _discover(self) -> bool:
-        """Take up the runs that this reader has not seen to their end. Returns True when it first leaves some out."""
+        """List the runs whose end this reader has not seen, and read them. Return True if it begins to leave runs out."""
         found, whole = await self._unseen()
         for run in sorted(found, key=_urgency):
             last = self._last(run.run_id)
@@ -253,7 +259,7 @@ class _Reader:
         again = False
         while self.behind:
             run = self.behind.pop(next(iter(self.behind)))
-            if run.run_id not in self.place.open or self._follow(run):  # seen to its end since, or begun
+            if run.run_id not in self.place.open or self._follow(run):  # its end was seen since, or it is followed
                 continue
             again |= run.status is RunStatus.RUNNING
             self.passing = run.run_id
@@ -265,15 +271,15 @@ class _Reader:
             await self.arrived.put(None)
 
     async def _unseen(self) -> tuple[list[Run], bool]:
-        """Return the runs that were not seen to their end, and whether these are all."""
+        """Return the runs whose end this reader has not seen, and whether the list is complete."""
         found: dict[str, Run] = {}
         whole = await self._list(found, RunStatus.RUNNING)
-        if not await self._list(found, None, unseen=True):  # those that wait may be in front of those that ended
+        if not await self._list(found, None, unseen=True):  # waiting runs may fill the list before those that ended
             for status in ENDED:
                 whole &= await self._list(found, status, unseen=True)
         whole &= await self._list(found, RunStatus.QUEUED)
-        self.place.since = None  # what was to be found by it is open from here on
-        if not whole:  # what is left out stays so
+        self.place.since = None  # the runs back to that time are in ``open`` from here on
+        if not whole:  # a run that is left out stays left out
             self.place.top = max([self.place.top, *(KnownRun.of(run).fence for run in found.values() if run.ended)])
         if self.place.open.keys() - found.keys():
             waiting: dict[str, Run] = {}
@@ -287,8 +293,10 @@ class _Reader:
         return list(found.values()), whole
 
     async def _list(self, found: dict[str, Run], status: RunStatus | None, *, unseen: bool = False) -> bool:
-        """Add the thread's runs to ``found``, the newest first. ``unseen``: only down to runs that were seen to their end.
-        Returns False if there are more than a reader takes up."""
+        """Add the thread's runs of ``status`` (None: all) to ``found``, the newest first.
+
+        ``unseen``: leave out runs whose end was seen, and stop at them. Return False if there are more than MAX_RUNS_TAKEN_UP.
+        """
         since, cursor, count = self.place.since, None, 0
         while count < MAX_RUNS_TAKEN_UP:
             where = RunFilter(thread_id=self.thread_id, status=status)
@@ -302,7 +310,7 @@ class _Reader:
         return False
 
     async def _read(self, run_id: str, *, live: bool) -> bool:
-        """Pass on the run's events; if not ``live``, only those so far. Returns False if they cannot be read at the moment."""
+        """Pass on the run's events: with ``live`` until the run stops, else those so far. Return False if a read fails."""
         reading = follow_run if live else events_so_far
         gap: Event | None = None
         try:
@@ -318,15 +326,15 @@ class _Reader:
                         self.read_up_to[run_id] = event.id
                     await self.arrived.put(event)
         except (BackendUnavailableError, RunNotFoundError):
-            return False  # the next look at the runs takes it up again, or finds the thread gone
+            return False  # the next listing includes the run again, or finds that the thread was deleted
         return True
 
 
 def _moment(run: Run) -> tuple[RunStatus, int | None, str | None]:
-    """Return what changes whenever a run has new events."""
+    """Return the status, the fence and the last event's id. One of them changes whenever the run has new events."""
     return run.status, run.fence, run.event_id
 
 
 def _urgency(run: Run) -> tuple[bool, int]:
-    """Sort running runs first, then the others by their ends: a cursor in between names those that are left."""
+    """Return the sort key: running runs first, then the others by their ends. A cursor in between names the remaining ones."""
     return run.status is not RunStatus.RUNNING, KnownRun.of(run).fence

@@ -1,8 +1,9 @@
-"""Write events: numbered per attempt, coalesced, and sent for the whole worker in one call at a time.
+"""Write events: an attempt numbers and coalesces its events, and a worker sends those of all its attempts in one call.
 
-An :class:`EventEmitter` numbers the events of one attempt (``"<fence>-<n>"``, without holes: a reader takes a hole for a loss).
-A write to the store reserves its numbers (:meth:`EventEmitter.reserve`) before the commit. Its events, and all later ones, are
-sent only when the outcome of the commit is known. The :class:`EventWriter` sends the events of all attempts of a worker.
+An :class:`EventEmitter` numbers the events of one attempt, ``"<fence>-<n>"``. The numbers have no holes: a reader counts a hole
+as a loss. A write to the store reserves the numbers of its events (:meth:`EventEmitter.reserve`) before the commit. These
+events, and all later ones, are sent when the outcome of the commit is known. The :class:`EventWriter` sends the events of a
+worker.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ from ..ports.scheduling import EventLog, OutsideEvent
 ATTEMPT_WRITE_SECONDS: Final = 0.02
 """Seconds between two writes of an attempt while only deltas wait. The first event after a pause is written at once."""
 WORKER_WRITE_SECONDS: Final = 0.005
-"""Seconds between two writes of the worker while only deltas wait, so that those of many attempts share a call."""
+"""Seconds between two writes of the worker while only deltas wait. Deltas of many attempts then share a call."""
 RETRY_SECONDS: Final = 0.5
 """Seconds between two tries while the event log is unreachable."""
 MAX_HELD_EVENTS: Final = 20_000
-"""Events that a worker holds while the event log is unreachable. More are dropped, and readers see the hole in the numbers."""
+"""Maximum number of events that a worker holds while the event log is unreachable.
+
+With more events the worker drops all of them. Readers see the hole in the numbers.
+"""
 
 MAX_DELTA_CHARACTERS: Final = MAX_BYTES["delta"] // 4
-"""Characters of text in one delta: UTF-8 takes four bytes for one at most."""
+"""Maximum number of characters of text in one delta. A character has at most four bytes in UTF-8."""
 
 UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
 """Errors of a log that cannot encode an event, such as one with a number of more than 64 bits."""
@@ -51,14 +55,14 @@ class _Slot:
 
 @dataclass(slots=True)
 class Reservation:
-    """The numbers from ``first`` on that a write has reserved. Ends with :meth:`fill` or :meth:`drop`."""
+    """The event numbers that a write has reserved, from ``first`` on. :meth:`fill` or :meth:`drop` ends the reservation."""
 
     stream: EventEmitter
     first: int
     slots: list[_Slot] = field(default_factory=list)
 
     def fill(self, events: Iterable[tuple[str, JsonObject]]) -> None:
-        """Fill in the events of the write, which committed, in order. Numbers that are left over are given back."""
+        """Fill in the events of the committed write, in order. Give back the numbers that are left over."""
         slots = iter(self.slots)
         for (kind, data), slot in zip(events, slots, strict=False):
             slot.event = self.stream.event(slot.n, kind, data)
@@ -80,8 +84,8 @@ class EventSink(Protocol):
 class EventEmitter:
     """The events of one attempt, in order. At most one reservation may be open at a time.
 
-    ``spoke_at``: when the first streamed text came, on the monotonic clock; None before that. ``taken_at``: when events were
-    last taken for a write, on the same clock.
+    ``spoke_at``: the time of the first streamed text in seconds of the monotonic clock, None before that. ``taken_at``: the
+    time at which events were last taken for a write, on the same clock.
     """
 
     def __init__(self, writer: EventSink, attempt: AttemptToken, thread_id: str) -> None:
@@ -113,7 +117,7 @@ class EventEmitter:
     def delta(self, message_id: str, text: str, what: str = "text", call: tuple[str, str] = ("", "")) -> None:
         """Add a piece of a message. ``what``: ``text``, ``thinking``, or ``arguments`` of the tool ``call`` (its id and name).
 
-        A delta of the same that is not written yet grows by the piece, up to MAX_DELTA_CHARACTERS.
+        If the last event is an unwritten delta of the same field, the piece is added to it, up to MAX_DELTA_CHARACTERS.
         """
         if self.spoke_at is None:
             self.spoke_at = time.monotonic()
@@ -151,7 +155,7 @@ class EventEmitter:
                 slot.event = self.event(n, slot.event.type, slot.event.data)
 
     def close(self) -> None:
-        """Accept no further events; those that wait are still written."""
+        """Accept no further events. Events that wait are still written."""
         self._closed = True
 
     def take(self) -> list[Event]:
@@ -164,7 +168,7 @@ class EventEmitter:
                 if slot.key is not None:
                     event.data[slot.key[1]] = "".join(slot.text)
             except Exception:
-                _dropped(1)
+                _dropped(1, self.ref)
             else:
                 ready.append(event)
         return ready
@@ -181,7 +185,7 @@ class EventEmitter:
 
 
 class EventWriter:
-    """Writes the events of all attempts of a worker. ``run`` is its only task; ``close`` writes what is left."""
+    """Writes the events of all attempts of a worker. :meth:`run` is its only task. :meth:`close` lets it end."""
 
     def __init__(self, log: EventLog, *, tick: float = ATTEMPT_WRITE_SECONDS) -> None:
         self._log = log
@@ -195,7 +199,7 @@ class EventWriter:
         self._closing = False
 
     def pending(self, stream: EventEmitter, *, urgent: bool = False) -> None:
-        """Note that ``stream`` has events to write: at the next tick, or at once if ``urgent``."""
+        """Record that ``stream`` has events to write, at the next tick or at once if ``urgent``."""
         self._streams[stream] = None
         self._some.set()
         if urgent:
@@ -214,7 +218,7 @@ class EventWriter:
         while True:
             if not self._closing:
                 await self._some.wait()
-                await asyncio.sleep(0)  # an agent that has just been announced starts, and its first events go along
+                await asyncio.sleep(0)  # lets the agent of a new attempt start: its first events are then in this write
             at_once = self._urgent.is_set()
             self._some.clear()
             self._urgent.clear()
@@ -260,7 +264,7 @@ class EventWriter:
         return True
 
     async def _write(self, batch: Batch) -> None:
-        """Write the batch without events that cannot be encoded: one of them must not take those of other runs along."""
+        """Write the batch. Drop only the events that cannot be encoded, so that those of other runs are written."""
         try:
             await self._log.append_many(batch)
         except BackendUnavailableError:
@@ -270,14 +274,14 @@ class EventWriter:
             for half in halves:
                 await self._write(half)
             if not halves:
-                _dropped(sum(len(events) for _, events in batch))
+                _dropped(sum(len(events) for _, events in batch), batch[0][0])
 
 
-def _dropped(events: int) -> None:
-    """Log the current exception."""
-    import structlog  # not at the top: agents import this module, and few ever get here
+def _dropped(events: int, first: RunRef) -> None:
+    """Log the current exception. ``events``: the number of dropped events. ``first``: the run of the first one."""
+    import structlog  # not at the top: agents import this module, and few ever log here
 
-    structlog.get_logger("runyard.events").exception("events_dropped", events=events)
+    structlog.get_logger("runyard.events").exception("events_dropped", events=events, first_run_id=first.run_id)
 
 
 def _halves(batch: Batch) -> list[Batch]:

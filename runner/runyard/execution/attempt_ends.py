@@ -14,7 +14,7 @@ from .context import Remainder
 from .transcript import completed_events, requested_event
 
 MAX_ERROR_CHARACTERS: Final = 10_000
-"""Maximum number of characters of an error's message that a run records: the run's last event and each list of runs show it."""
+"""Maximum number of characters of a recorded error's message: the run's last event and each list of runs contain it."""
 
 END_EVENTS: Final = {
     RunStatus.COMPLETED: "run.completed",
@@ -35,7 +35,7 @@ def describe(error: BaseException) -> ErrorInfo:
 
 
 def _details(details: JsonObject) -> JsonObject:
-    """Return the ``details`` that a run records: none if they are too large, since its end could not be written."""
+    """Return the ``details`` that a run records: ``{}`` if they are too large, because the store would refuse the run's end."""
     try:
         storable: JsonObject = _storable(details)
         check_value(storable, "details")
@@ -45,7 +45,7 @@ def _details(details: JsonObject) -> JsonObject:
 
 
 def _words(value: object) -> str:
-    """Return ``str(value)``, or its type's name if that raises, as user code and integers of thousands of digits may."""
+    """Return ``str(value)``, or the type's name if ``str`` raises. User code may raise, and integers of thousands of digits."""
     try:
         return str(value)
     except Exception:
@@ -82,9 +82,9 @@ def _storable(value: Any, levels: int = MAX_NESTING - 1) -> Any:
 
 
 def end_events(ended: Ended, left: Remainder) -> list[tuple[str, JsonObject]]:
-    """Return the events of an attempt's last write, in order: its messages, its requests, the run's own.
+    """Return the events of an attempt's last write, in order: those of its messages, of its requests, and of the run's status.
 
-    If a cancel came first, the write stored none of its messages, and the run's event has the first number.
+    After a cancel the write stored none of its messages. The event of the run's status then has the first number.
     """
     events: list[tuple[str, JsonObject]] = []
     if ended.status is not RunStatus.CANCELLED:

@@ -1,4 +1,4 @@
-"""RunContext: an agent's view of its run, and its only way to write to it."""
+"""RunContext: the object by which an agent reads and writes its run."""
 
 from __future__ import annotations
 
@@ -60,16 +60,15 @@ class Remainder:
 
 
 class RunContext(Transcript):
-    """One attempt of one run, as its agent sees it.
+    """The context of one attempt of a run, for its agent.
 
-    ``thread_id``, ``run_id``. ``attempt``: 1 for the first execution. ``input``: the prompt, or None to continue from the leaf.
-    ``deadline``: the time at which the attempt times out, or None. ``extra``: the thread's dict. ``result``: a JSON value for
-    the caller that enqueued the run; None unless the agent sets it.
+    ``thread_id``, ``run_id``: the ids of the thread and the run. ``attempt``: the number of the attempt, from 1. ``input``: the
+    prompt, or None if the run continues from the leaf. ``deadline``: the time at which the attempt times out, or None.
+    ``extra``: the thread's extra. ``result``: a JSON value for the caller that enqueued the run, None by default.
 
-    ``extra`` and ``result`` hold no more than :mod:`runyard.domain.json_bounds` allows; else the run fails with
-    ``invalid_input``.
+    A run fails with ``invalid_input`` if ``extra`` or ``result`` is larger than :mod:`runyard.domain.json_bounds` allows.
 
-    A later attempt continues from the last committed message: an agent reads :meth:`history` and continues from there.
+    A later attempt continues after the last committed message: its agent reads :meth:`history` and continues from there.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class RunContext(Transcript):
 
     @property
     def extra(self) -> JsonObject:
-        """The thread's dict, which the agent changes in place. A suspension and the completion save it (H11).
+        """The thread's extra, a dict that the agent changes in place. A suspension and the completion save it (H11).
 
         The agent may also assign another dict. Keys that the other dict lacks stay in the thread. Raises InvalidInputError for
         a value that is no dict.
@@ -113,29 +112,33 @@ class RunContext(Transcript):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run is to stop, because it was cancelled or its worker shuts down. The agent's task is cancelled too."""
+        """Whether the attempt was stopped: by a cancel, a timeout, a shutdown of its worker, or the loss of the run.
+
+        The agent's task is cancelled too.
+        """
         return self._cancelled
 
     def stop(self) -> None:
-        """Mark the run as stopping; the executor then cancels the agent's task."""
+        """Mark the attempt as stopped. The executor then cancels the agent's task."""
         self._cancelled = True
 
     async def step(self, fn: Callable[..., Any], *args: Any, key: str | None = None, on_unknown: OnUnknown = "retry") -> Any:
-        """Call ``fn(*args)`` once for the run. Record its result (a JSON value); a later attempt gets the recorded result.
+        """Call ``fn(*args)`` and record its result, a JSON value. A later attempt gets the recorded result without a call.
 
-        ``key`` names the step in its run; by default it is the function's name and the number of its earlier calls in this
-        attempt. An agent that skips steps which its history shows as done gives keys of its own, such as a tool call's id.
+        ``key``: the name of the step in its run, by default the function's name and the number of its earlier calls in this
+        attempt. An agent that skips a step, because its history contains the outcome, gives keys of its own, such as a tool
+        call's id.
 
         The function gets its idempotency key, the same in every attempt, from :func:`runyard.current_step` or in a parameter
         ``idempotency_key``.
 
-        ``on_unknown`` decides about a step that an earlier attempt started and did not finish, because the attempt crashed or
+        ``on_unknown``: the policy for a step that an earlier attempt started and did not finish, because the attempt crashed or
         the function raised. ``retry`` calls the function again. ``fail`` raises StepUnknownError, and the run fails without
         another attempt. ``ask`` suspends the run until a human says whether the step was done
         (:data:`~runyard.execution.steps.ANSWER_SCHEMA`).
 
-        Raises the function's error; InvalidInputError, after the function's effect, if the result is no JSON value or holds
-        too much (:mod:`runyard.domain.json_bounds`).
+        Raises the function's error. Raises InvalidInputError after the call if the result is no JSON value or is larger than
+        :mod:`runyard.domain.json_bounds` allows.
         """
         self._check()
         checked(on_unknown)
@@ -154,13 +157,13 @@ class RunContext(Transcript):
         return value
 
     async def _doubt(self, step: Step, on_unknown: OnUnknown) -> Step | None:
-        """Decide about a step that was started and has no known end. Return None to call it again, else the step as done."""
+        """Decide about a step without a known end. Return None to call the function again, else the step as done."""
         answer: JsonValue = {"action": on_unknown}
         if on_unknown == "ask":
             question = f"Step {step.key!r} was started and never finished: was it done?"
             payload: JsonObject = {"question": question, "step": step.key, "idempotency_key": self._id(f"step:{step.key}")}
             request = HitlRequest(kind="step", payload=payload, answer_schema=ANSWER_SCHEMA)
-            # The key holds the fence of the start in doubt: if the repeated call is lost too, that is another question.
+            # The key contains the fence of the unfinished start: if the repeated call is lost too, its question is another one.
             answer = await self._ask(f"doubt:{step.fence}:{step.key}", request, None, None)
         match answer:
             case {"action": "retry"}:
@@ -198,7 +201,8 @@ class RunContext(Transcript):
     def in_tool(self, call_id: str) -> Iterator[None]:
         """Execute the tool call ``call_id`` in the current task, as a step with its own idempotency key.
 
-        A question inside it raises :class:`~runyard.execution.control_signals.Deferred` instead of ending the attempt at once.
+        A question inside the call raises :class:`~runyard.execution.control_signals.Deferred` instead of ending the attempt at
+        once.
         """
         step = executing.set(self._current_step(tool_step(call_id)))
         scope = tool_scope.set(Scope(self, f"{call_id}/"))
@@ -229,7 +233,7 @@ class RunContext(Transcript):
         stream: bool = False,
         key: str | None = None,
     ) -> ModelAnswer[Output]:
-        """Send one model request; a later attempt gets the recorded answer instead.
+        """Send one model request and record its answer. A later attempt gets the recorded answer without a request.
 
         The answer is not appended to the run: append ``answer.message`` to keep it in the conversation.
 
@@ -266,7 +270,7 @@ class RunContext(Transcript):
         on_unknown: OnUnknown = "retry",
         **arguments: Any,
     ) -> Any:
-        """Call ``fn`` once for the run, as a step (:meth:`step`), with ``arguments`` or with those of a model's ``call``.
+        """Call ``fn`` as a step (:meth:`step`), with ``arguments`` or with the arguments of a model's ``call``.
 
         The run's stream gets an event at the start of the call and one at its end.
 
@@ -290,13 +294,13 @@ class RunContext(Transcript):
     ) -> JsonValue:
         """Return the human's answer, or suspend the run until there is one.
 
-        ``schema``: JSON schema of valid answers. ``key`` names the question in its run; by default it is the question's number
-        in this attempt with a digest of its text, so that an answer never goes to another question. ``timeout``: seconds to
-        wait; after them ``on_timeout`` applies: ``{"fail": true}`` by default, or ``{"answer": …}``. The questions of parallel
-        tasks (a TaskGroup) are asked together.
+        ``schema``: JSON schema of valid answers. ``key``: the name of the question in its run, by default its number in this
+        attempt with a digest of its text, so that no other question gets its answer. ``timeout``: seconds to wait, None without
+        a limit. ``on_timeout``: the outcome after the timeout, ``{"answer": …}`` or by default ``{"fail": true}``. Questions of
+        parallel tasks (a TaskGroup) are asked together.
 
-        Raises HitlNotAllowedError in a probe, InvalidInputError for JSON that holds too much
-        (:mod:`runyard.domain.json_bounds`).
+        Raises HitlNotAllowedError in a probe, and InvalidInputError for JSON that is larger than
+        :mod:`runyard.domain.json_bounds` allows.
         """
         payload: JsonObject = {"question": question} if isinstance(question, str) else question
         check_value(payload, "payload")
@@ -330,9 +334,9 @@ class RunContext(Transcript):
         return read_approval(await self._ask(approval_key(call), request, timeout, on_timeout), call)
 
     async def remainder(self) -> Remainder:
-        """Return the uncommitted part of this context and close it; nothing can be added later."""
+        """Return the uncommitted part of this context. Close the context: later additions are refused."""
         async with self._lock:
-            # Save only the keys that this attempt changed: others may have changed the rest since.
+            # Save only the keys that this attempt changed: other writers may have changed the rest since.
             given = self._given_extra
             extra = {key: value for key, value in self.extra.items() if key not in given or given[key] != value} or None
             signal, self._signal = self._signal, self._signal or Suspend()

@@ -1,4 +1,4 @@
-"""Signals that unwind an agent before it is done. They are no Exceptions, so ``except Exception`` cannot swallow them."""
+"""Signals that unwind an agent early. They derive from BaseException: ``except Exception`` does not swallow them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ class ControlSignal(BaseException):
 
 
 class Suspend(ControlSignal):
-    """The attempt ends here; the run waits for a human."""
+    """Ends the attempt, because the run waits for a human."""
 
 
 class Deferred(ControlSignal):
-    """A tool waits for a human. The tools beside it finish before the attempt ends."""
+    """Ends one tool call, because the tool waits for a human. Parallel tool calls finish before the attempt ends."""
 
 
 class AttemptLost(ControlSignal):
-    """A write was refused: another attempt has the run, or the run was cancelled. ``error``: the refusal."""
+    """Ends the attempt after a refused write: another attempt has the run, or the run was cancelled.
+
+    ``error``: the error of the write.
+    """
 
     def __init__(self, error: RunyardError) -> None:
         super().__init__(str(error))

@@ -1,4 +1,4 @@
-"""Writes how an attempt ended, and the events of that write after its commit (E2)."""
+"""Writes the end of an attempt, and after its commit the events of that write (E2)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .transcript import completed_events
 
 
 class EndWriter:
-    """Writes the end of one attempt. Each method returns how the run stands after the commit.
+    """Writes the end of one attempt. Each method returns the end that was committed.
 
-    ``complete`` commits the ends of many runs together. Raises StaleFenceError if another attempt has the run, and what the
-    store raises.
+    ``complete``: commits the ends of many runs together. Each method raises StaleFenceError if another attempt has the run, and
+    the errors of the store.
     """
 
     def __init__(self, runs: RunStore, complete: Batcher[Write, Ended], attempt: AttemptToken, stream: EventEmitter) -> None:
@@ -32,11 +32,11 @@ class EndWriter:
         self._stream = stream
 
     async def complete(self, left: Remainder, value: object = None) -> Ended:
-        """Complete the run. ``value``: the result of a job, instead of the one that the agent set."""
+        """Complete the run. ``value``: the result of a job, which replaces the result that the agent set."""
         return await self._write(left, self._last_write(left, value), lambda w: self._complete(w))
 
     async def suspend(self, left: Remainder) -> Ended:
-        """Have the run wait for the answers to its requests."""
+        """Suspend the run until its requests are answered."""
         return await self._write(left, self._last_write(left), lambda w: self._runs.suspend(w, left.requests))
 
     async def fail(self, error: BaseException, left: Remainder | None = None) -> Ended:
@@ -51,9 +51,10 @@ class EndWriter:
         error: ErrorInfo | None = None,
         until_fewer: int | None = None,
     ) -> Ended:
-        """Give the run back, after committing the agent's finished messages.
+        """Commit the agent's finished messages, then release the run.
 
-        ``delay``: seconds until the next attempt. ``until_fewer``: the job waits for the runs that it started.
+        ``delay``: seconds until the next attempt. ``error``: the error after which the run is retried, or None.
+        ``until_fewer``: the job continues when fewer than that many of the runs that it started are unfinished.
         """
         if left is not None and left.messages:
             try:
@@ -78,7 +79,7 @@ class EndWriter:
         try:
             stored = await self._runs.append(self._attempt, left.messages, first_event=reservation.first)
         except CancelRequestedError:
-            reservation.drop()  # the release finalises the cancel
+            reservation.drop()  # the release ends the cancelled run
         except BaseException:
             reservation.drop()
             raise
@@ -95,7 +96,7 @@ class EndWriter:
         )
 
     async def _write(self, left: Remainder, write: Write, call: Callable[[Write], Awaitable[Ended]]) -> Ended:
-        """Make the attempt's last write; its events follow the commit (E2)."""
+        """Make the attempt's last write. Send its events after the commit (E2)."""
         reservation = self._stream.reserve(len(left.messages) + len(left.requests) + 1)
         write.first_event = reservation.first
         try:

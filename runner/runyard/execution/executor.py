@@ -1,7 +1,7 @@
-"""The executor: one attempt of one run, from context to agent to complete | suspend | fail | release.
+"""The executor: executes one attempt of one run, and completes, suspends, fails or releases the run at its end.
 
-The agent runs in a task of its own, so that stopping it never interrupts a write. The context remembers the signals that unwind
-the agent, and the attempt ends by them, even if user code swallows them.
+The agent runs in a task of its own, so that a stop of the agent never interrupts a write. The context keeps the signal that
+unwinds the agent. The attempt ends by that signal, even if user code swallows it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from .steps import current_context
 from .transcript import completed_events, discard_outcome
 
 CLEANUP_SECONDS: Final = 10.0
-"""Seconds for the cleanup of a cancelled agent; after them its attempt ends without it."""
+"""Seconds that a cancelled agent has for its cleanup. After them its attempt ends, even if the agent has not ended."""
 
 log = structlog.get_logger("runyard.executor")
 
@@ -94,7 +94,7 @@ class _Result:
 
 
 class Execution:
-    """One attempt that is being executed. :meth:`run` executes it; :meth:`stop` ends it early, at its last commit."""
+    """One attempt of a run. :meth:`run` executes the attempt. :meth:`stop` ends it early, at its last commit."""
 
     def __init__(self, tools: WorkerServices, claim: Claim) -> None:
         assert claim.run is not None and claim.attempt is not None
@@ -114,14 +114,14 @@ class Execution:
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop(self, why: Stop) -> None:
-        """Cancel the agent. ABANDON replaces an earlier reason; any other second call changes nothing."""
+        """Cancel the agent. A second call changes nothing, except that ABANDON replaces an earlier reason."""
         if self._why is None or why is Stop.ABANDON:
             self._why = why
         if not self._stopped.done():
             self._stopped.set_result(None)
 
     async def run(self) -> Ended | None:
-        """Execute the attempt. Return its end, or None if the run was lost to another attempt or could not be written."""
+        """Execute the attempt. Return its end, or None if none was written, for example because another attempt has the run."""
         fields = {"thread_id": self.record.thread_id, "run_id": self.record.run_id}
         with structlog.contextvars.bound_contextvars(**fields, attempt=self.record.attempt, fence=self.attempt.fence):
             try:
@@ -179,7 +179,7 @@ class Execution:
         )
 
     async def _begin(self) -> Ledger:
-        """Announce the attempt, and return the steps and requests of earlier attempts."""
+        """Emit the events at the start of the attempt. Return the steps and requests of earlier attempts."""
         if self._claim.alone:
             await patiently(lambda: self._tools.backend.runs.isolate(self.attempt))
         run, data = self.record, JsonObject(attempt=self.record.attempt)
@@ -249,7 +249,7 @@ class Execution:
             return _Result(left, RunTimeoutError(f"the attempt took longer than {timeout} s", timeout=timeout))
         if not task.done():
             log.error("cancellation_ignored", cleanup_seconds=CLEANUP_SECONDS)
-        # An error that a stopped agent raises while it unwinds, or its return, is not the outcome of its run.
+        # The error or the return of a stopped agent is not the outcome of its run.
         return _Result(left, asyncio.CancelledError() if cut or task.cancelled() else task.exception())
 
     async def _end(self, result: _Result) -> Ended | None:
@@ -285,7 +285,7 @@ class Execution:
         return await self._end_writer.release(left, backoff(policy, self.record.error_count, error), describe(error))
 
     async def _job(self, work: Callable[[], Awaitable[object]]) -> Ended | None:
-        """Execute a run that is not a prompt: it has a result instead of messages."""
+        """Execute a run of another kind than prompt, which has a result instead of messages."""
         try:
             value = await work()
         except BackendUnavailableError as error:

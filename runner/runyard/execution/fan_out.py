@@ -1,7 +1,8 @@
 """Execute ``fork_many``: one job that tries several messages on the same snapshot (F11).
 
-Probes run in the job's own slot. Each is recorded when it finishes, so that a later attempt asks only the others. Threads are
-forks with runs of their own (:mod:`runyard.execution.fan_out_threads`), and no worker holds the job while they are under way.
+Probes are executed in the job's own slot. The job records each finished probe, so that a later attempt executes the others.
+Candidates with threads are forks with runs of their own (:mod:`runyard.execution.fan_out_threads`). The job holds no worker
+while those runs are executed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ ASSIGNMENT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """The answer of an agent to a message on a snapshot: its messages, its ``error`` or None, and ``value``, its result."""
+    """The outcome of a probe.
+
+    ``written``: the prompt and the agent's messages. ``error``: the agent's error, or None. ``value``: the agent's result.
+    """
 
     written: list[Message]
     error: BaseException | None = None
@@ -49,7 +53,7 @@ class ProbeAnswer:
 
 
 Ask = Callable[["AgentSpec", Run, Sequence[Message], JsonObject, "asyncio.Future[None]"], Awaitable[ProbeAnswer]]
-"""Asks an agent on a snapshot (messages, extra) until it is through or the future is done."""
+"""Executes an agent on a snapshot (messages, extra) until the agent ends or the future is done."""
 
 
 class FanOutJob:
@@ -101,7 +105,7 @@ class FanOutJob:
         return result
 
     async def _probe(self) -> tuple[list[Candidate], int | None]:
-        """Ask each message on a probe of its own, ``max_parallel`` at once. Returns all candidates and the winner's number."""
+        """Execute one probe per message, ``max_parallel`` at once. Return all candidates, and the winner's number or None."""
         recorded = {n: self._recorded(key_of(n)) for n in range(len(self._fan.messages))}
         found = {n: _candidates().validate_python(value) for n, value in recorded.items() if value is not None}
         first = self._fan.stop == "first"
@@ -139,7 +143,7 @@ class FanOutJob:
     async def _one(
         self, n: int, snapshot: Sequence[Message], extra: JsonObject, enough: asyncio.Future[None]
     ) -> Candidate | None:
-        """Ask candidate ``n`` and record its answer. Returns None if it was stopped before it answered."""
+        """Execute the probe of candidate ``n`` and record its answer. Return None if it was stopped before it answered."""
         own = {"run_id": candidate_id(self._run.thread_id, self._run.run_id, n), "input": self._fan.messages[n]}
         answer = await self._ask(self._spec, self._run.model_copy(update=own), snapshot, extra, enough)
         outcome = fork_runs.probe_outcome(answer.written, None)
@@ -157,7 +161,10 @@ class FanOutJob:
     async def _judged(
         self, judge: AgentSpec, candidates: Sequence[Candidate], good: Sequence[int]
     ) -> tuple[ForkOnceResult, int | None]:
-        """Return the judge's words and the number that it chose: None if it failed or chose no candidate that succeeded."""
+        """Return the judge's answer and the number of the candidate that the judge chose.
+
+        The number is None if the judge failed or chose no candidate of ``good``, the candidates that succeeded.
+        """
         recorded = self._recorded(JUDGE)
         if isinstance(recorded, dict):
             return _verdicts().validate_python(recorded["verdict"]), _winner(recorded["winner"], good)

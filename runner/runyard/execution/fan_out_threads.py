@@ -1,7 +1,8 @@
-"""The candidates of a fan-out with threads of their own: forks of the source, each with a run (F11).
+"""Candidates of a fan-out that have threads of their own: each is a fork of the source with one run (F11).
 
-The job holds no slot while they run. It starts some and releases itself until fewer of them are unfinished, as a fork job
-waits for the run of its cut (F5). Their ids are derived from the job's, so a later attempt finds them again.
+The job holds no slot while these runs are executed. An attempt of the job starts some of them and releases the job until fewer
+of them are unfinished. A fork job waits for the run of its cut in the same way (F5). The ids of the candidates are derived from
+the job's ids, so that a later attempt finds them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def key_of(n: int) -> str:
 
 
 class ThreadCandidates:
-    """The candidates of one job, as one of its attempts sees them."""
+    """The candidates of one job, for one attempt of the job."""
 
     def __init__(self, backend: Backend, claim: Claim, ledger: Ledger) -> None:
         assert claim.run is not None and claim.attempt is not None
@@ -54,9 +55,10 @@ class ThreadCandidates:
         self._ids = [candidate_id(self._job.thread_id, self._job.run_id, n) for n in range(len(self._fan.messages))]
 
     async def advance(self) -> tuple[list[Candidate], int | None] | Later:
-        """Start candidates up to ``max_parallel``.
+        """Start candidates until ``max_parallel`` are unfinished.
 
-        Return all candidates and the number of the first that completed, if ``stop`` is "first"; or when to continue.
+        Return :class:`Later` if the result needs runs that are unfinished. Otherwise return all candidates and the number of
+        the first one that completed. The number is None if ``stop`` is not "first" or if no candidate completed.
         """
         started = [n for n in range(len(self._ids)) if (step := self._ledger.steps.get(key_of(n))) is not None and step.done]
         runs = dict(zip(started, await asyncio.gather(*map(self._run_of, started)), strict=True))
@@ -73,7 +75,10 @@ class ThreadCandidates:
         return [await self._candidate(n, runs.get(n), started=n in runs) for n in range(len(self._ids))], winner
 
     async def _start(self, waiting: Sequence[int], live: Sequence[int]) -> Later | None:
-        """Start some of the ``waiting`` candidates. Return when to continue; None if none is unfinished."""
+        """Start some of the ``waiting`` candidates. Return when to continue, or None if no candidate is unfinished.
+
+        ``waiting``: numbers of the candidates that were not started. ``live``: numbers of the unfinished ones.
+        """
         many = len(live)
         starting = waiting[: max(0, self._fan.max_parallel - many)]
         for n in starting:
@@ -90,7 +95,7 @@ class ThreadCandidates:
         return Later(until_fewer=many if left or self._fan.stop == "first" else 1)
 
     async def _begin(self, n: int) -> None:
-        """Make the candidate's thread and enqueue its run. A repetition finds both."""
+        """Make the candidate's thread and enqueue its run. A repetition of this call finds both."""
         new = self._ids[n]
         with metrics.FORK.time():
             await self._backend.threads.fork(replace(self._request, new=new, fan=None))
@@ -109,7 +114,7 @@ class ThreadCandidates:
         await patiently(lambda: self._backend.runs.finish_step(self._attempt, key_of(n), {"thread_id": new}))
 
     async def _run_of(self, n: int) -> Run | None:
-        """Return the candidate's run; None if its thread was deleted."""
+        """Return the candidate's run, or None if the candidate's thread was deleted."""
         return await self._backend.runs.run(self._ids[n], first_prompt_id(self._ids[n]))
 
     async def _candidate(self, n: int, run: Run | None, *, started: bool) -> Candidate:

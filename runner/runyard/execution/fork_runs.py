@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def fork(backend: Backend, claim: Claim) -> JsonValue:
-    """Make the fork that a job asks for; a repetition finds the same fork. Return the job's result."""
+    """Make the fork of a fork job. A repetition finds the same fork. Return the job's result."""
     request = request_of(claim)
     with metrics.FORK.time():
         forked = await backend.for_tenant(claim.tenant).threads.fork(request)
@@ -27,7 +27,10 @@ async def fork(backend: Backend, claim: Claim) -> JsonValue:
 
 
 async def snapshot(backend: Backend, claim: Claim, spec: AgentSpec) -> tuple[list[Message], JsonObject]:
-    """Return the messages and the extra from which a probe starts. Refuse an agent that may ask before reading them (F9)."""
+    """Return the messages and the extra from which a probe starts.
+
+    Raises HitlNotAllowedError, before it reads them, for an agent that may ask a human (F9).
+    """
     refuse_asking(spec)
     request = request_of(claim)
     return await backend.for_tenant(claim.tenant).threads.cut_messages(request.src, request.cut)
@@ -36,7 +39,7 @@ async def snapshot(backend: Backend, claim: Claim, spec: AgentSpec) -> tuple[lis
 def refuse_asking(spec: AgentSpec) -> None:
     """Raise HitlNotAllowedError for an agent that may ask a human."""
     if spec.hitl:
-        raise HitlNotAllowedError(f"agent {spec.name!r} asks humans, which a probe cannot", agent=spec.name)
+        raise HitlNotAllowedError(f"agent {spec.name!r} asks humans, and a probe cannot", agent=spec.name)
 
 
 def probe_result(written: list[Message], error: BaseException | None) -> JsonValue:
@@ -47,7 +50,10 @@ def probe_result(written: list[Message], error: BaseException | None) -> JsonVal
 
 
 def probe_outcome(written: list[Message], error: BaseException | None) -> ForkOnceResult:
-    """Return a probe's result. An error of the agent is its stop reason ``error``; refusals are raised again."""
+    """Return a probe's result. After an error of the agent, the stop reason is ``error``.
+
+    Raises ``error`` again if it is a BackendUnavailableError, or an error of runyard with an HTTP status below 500.
+    """
     if isinstance(error, BackendUnavailableError) or (isinstance(error, RunyardError) and error.http_status < 500):
         raise error
     last = next((message for message in reversed(written) if message.role == "assistant"), None)
@@ -61,6 +67,6 @@ def request_of(claim: Claim) -> ForkRequest:
         raise CapabilityMissingError("the store returned a fork job without its request", method="claim")
     cut, run = claim.fork.cut, claim.run
     if run is not None and cut.after_run_id is None and cut.at_message_id is None and cut.at_seq is None:
-        # The store chose "the last completed run" when it accepted the job.
+        # The cut is "the last completed run". The store chose that run when it accepted the job.
         return replace(claim.fork, cut=replace(cut, after_run_id=run.after_run_id))
     return claim.fork

@@ -1,4 +1,4 @@
-"""Journals: a context writes to the store under the attempt's fence, or in a probe to memory only."""
+"""Journals: the reads and writes of a context. An attempt writes to the store under its fence, a probe to memory only."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..support.store_retries import patiently
 
 
 class Journal(Protocol):
-    """The reads and writes of an attempt. ``durable`` is False in a probe, where no question can be answered.
+    """The reads and writes of an attempt. ``durable`` is False in a probe, which cannot ask a human.
 
-    ``thread_usage``: the usage of the thread's runs that count.
+    ``thread_usage``: the usage of the thread's completed runs, and of its cancelled runs whose messages were kept.
     """
 
     durable: bool
@@ -32,8 +32,8 @@ class Journal(Protocol):
 class StoreJournal:
     """The journal of an attempt: every write carries its fence (I2).
 
-    A call that the store did not answer is repeated. Messages are identified by their ids and steps by their keys, so a write
-    whose commit was not reported is not made twice.
+    The journal repeats a call that the store did not answer. The store identifies messages by id and steps by key. The
+    repetition of a write that was committed therefore changes nothing.
     """
 
     durable = True

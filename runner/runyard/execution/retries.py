@@ -1,4 +1,4 @@
-"""Retries of runs: which errors are retried, after which delay, and by which options."""
+"""Retries of runs: the options that apply, the errors that are retried, and the delay before the next attempt."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..domain.runs import RetryPolicy, RunOptions
 from ..errors import BackendUnavailableError, RunyardError
 
 MAX_DELAY_SECONDS: Final = 10 * 365 * 86400.0
-"""Longest delay before an attempt, and longest timeout of one, in seconds: a later time may have no date."""
+"""Longest delay before an attempt, and longest timeout of an attempt, in seconds. A much later time would have no date."""
 
 MAX_ASKED_DELAY_SECONDS: Final = 3600.0
 """Longest delay that an error may ask for, in seconds."""
 
 UNSERVED_RETRY_SECONDS: Final = 5.0
-"""Seconds after which a run is submitted again whose agent this worker does not have."""
+"""Seconds after which a run is submitted again if this worker does not have its agent."""
 
 
 def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions:
@@ -33,7 +33,11 @@ def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions
 
 
 def retryable(error: BaseException) -> bool:
-    """Return whether another attempt may succeed: False for refusals by runyard and errors with ``retryable = False``."""
+    """Return whether another attempt may succeed.
+
+    The attribute ``retryable`` of the error decides. Without it, the result is False for errors of runyard with an HTTP status
+    below 500, except BackendUnavailableError, and True for all others.
+    """
     declared = getattr(error, "retryable", None)
     if isinstance(declared, bool):
         return declared
@@ -41,7 +45,11 @@ def retryable(error: BaseException) -> bool:
 
 
 def backoff(policy: RetryPolicy, errors_before: int, error: BaseException | None = None) -> float:
-    """Return the seconds until the next attempt (R11), at least the ``retry_after`` (seconds) of ``error``, if it has one."""
+    """Return the seconds until the next attempt (R11).
+
+    ``errors_before``: number of earlier errors of the run. ``error``: its attribute ``retry_after`` (seconds), up to
+    MAX_ASKED_DELAY_SECONDS, is the shortest delay.
+    """
     delay = min(policy.initial * policy.factor ** min(errors_before, 64), policy.maximum, MAX_DELAY_SECONDS)
     asked = getattr(error, "retry_after", None)
     least = min(asked, MAX_ASKED_DELAY_SECONDS) if isinstance(asked, int | float) and asked > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Steps: an attempt records the result of a function with a side effect, so that a later one does not repeat the effect."""
+"""Steps: an attempt records the result of a function with a side effect. A later attempt does not repeat the effect."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ current_context: ContextVar[RunContext | None] = ContextVar("runyard_context", d
 
 @dataclass(frozen=True, slots=True)
 class CurrentStep:
-    """The step that is being executed. ``key`` names it in its run; ``attempt`` is the number of the run's attempt.
+    """The step that is being executed. ``key``: the name of the step in its run. ``attempt``: the attempt's number, from 1.
 
-    ``idempotency_key``: derived from the thread, the run and the step's key, so it is the same in every attempt and in no other
-    run. Give it to a service that ignores a repeated key.
+    ``idempotency_key``: a text derived from the thread, the run and the step's key. It is the same in every attempt of the run,
+    and other runs have other keys. Send it to a service that ignores a repeated key.
     """
 
     thread_id: str
@@ -88,7 +88,7 @@ def current_step() -> CurrentStep:
 
 
 def current_run() -> RunContext:
-    """Return the context of the run for which the calling code works, such as a tool that asks or changes ``extra``.
+    """Return the context of the run for which the calling code works. A tool uses it to ask a human or to change ``extra``.
 
     Raises InvalidInputError outside of a run.
     """
@@ -99,7 +99,7 @@ def current_run() -> RunContext:
 
 
 def checked(policy: str) -> OnUnknown:
-    """Return ``policy``. Raise InvalidInputError if it is unknown, instead of after a crash."""
+    """Return ``policy``. Raise InvalidInputError if it is unknown. Without this check, the error would follow a crash."""
     for known in get_args(OnUnknown):
         if policy == known:
             return known  # type: ignore[no-any-return]
@@ -119,9 +119,9 @@ def step(
 def step(
     fn: Callable[P, Awaitable[R]] | None = None, *, key: str | None = None, on_unknown: OnUnknown = "retry"
 ) -> Callable[P, Awaitable[R]] | Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
-    """Make ``async def fn`` a step of the run that calls it (:meth:`RunContext.step`). Outside a run it is called as it is.
+    """Make ``async def fn`` a step of the run that calls it (:meth:`RunContext.step`). Outside a run, ``fn`` is just called.
 
-    ``key`` names the step in its run; by default it is the function's name and the number of its earlier calls in the attempt.
+    ``key``: the name of the step in its run, by default the function's name and the number of its earlier calls in the attempt.
     ``on_unknown``: the policy for a call that an earlier attempt started and did not finish: ``retry``, ``fail`` or ``ask``.
     Raises InvalidInputError for another policy.
     """

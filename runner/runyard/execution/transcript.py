@@ -57,10 +57,9 @@ class Transcript:
     async def append(self, *messages: Message) -> list[Message]:
         """Add messages to the run and return them as they are stored.
 
-        They are durable when it returns, with one exception: an assistant message without tool calls closes a cycle and is
-        held. It is committed with the completion or with the next durable operation of the attempt (append, step, ask),
-        whichever comes first. So a simple run is three commits: accept, claim, complete. ``message.completed`` is emitted only
-        after the commit.
+        The messages are durable when the call returns, except assistant messages without tool calls at the end of ``messages``.
+        These are held. The next durable operation of the attempt (append, step, ask) or the completion commits them. A simple
+        run therefore takes three commits: accept, claim, complete. ``message.completed`` is emitted after the commit.
 
         An assistant message that was streamed (:meth:`stream_text`) gets the id under which its text was sent.
         """
@@ -82,12 +81,14 @@ class Transcript:
         return own
 
     async def emit(self, delta: str | JsonObject, *, type: str = "message.delta") -> None:
-        """Send an event to the run's stream; it is not stored. A ``delta`` that is text is streamed (:meth:`stream_text`).
+        """Send an event to the run's stream without storing it.
 
-        ``type``: message.delta, tool.started or tool.completed; only runyard sends the other types.
+        ``delta``: text, which is streamed (:meth:`stream_text`), or the event's data. Data has the type's shape
+        (:mod:`runyard.domain.event_data`) and may have more fields. ``type``: message.delta, tool.started or tool.completed.
+        Only runyard sends the other types.
 
-        Raises InvalidInputError for another type, for data that holds too much (:mod:`runyard.domain.json_bounds`), and for
-        data that does not have the type's shape (:mod:`runyard.domain.event_data`); more fields may be added.
+        Raises InvalidInputError for another type, for data that is larger than :mod:`runyard.domain.json_bounds` allows, and
+        for data that does not have the type's shape.
         """
         if type not in EMITTED:
             raise InvalidInputError(f"an agent can emit {', '.join(EMITTED)}, not {type!r}", field="type")
@@ -109,8 +110,8 @@ class Transcript:
     def stream_part(self, piece: str, what: DeltaField = "text", call: tuple[str, str] = ("", "")) -> None:
         """Send a piece of the current assistant message.
 
-        ``what``: the field that it is a piece of: the ``text``, the model's ``thinking``, or the ``arguments`` of a tool
-        ``call``, given by its id and name. Raises InvalidInputError for a piece that is not text.
+        ``what``: the field to which the piece belongs. ``call``: for a piece of ``arguments``, the id and the name of the tool
+        call. Raises InvalidInputError for a piece that is not text.
         """
         self._check()
         if not isinstance(piece, str):
@@ -122,15 +123,18 @@ class Transcript:
         self._stream.delta(self._open_message, piece, what, call)
 
     def named(self, message: Message) -> Message:
-        """Return ``message`` with the id under which it was streamed, if it was."""
+        """Return ``message``, with the id under which it was streamed if it was streamed."""
         return message if self._open_message is None else message.model_copy(update={"id": self._open_message})
 
     def discard_stream(self) -> None:
-        """Drop the message that was streamed since the last append: it will not be appended. The next piece begins another."""
+        """Forget the message that was streamed since the last append and will not be appended.
+
+        The next piece begins another message.
+        """
         self._open_message = None
 
     async def thread_usage(self) -> Usage:
-        """Return the usage of the thread's runs that count, without this run."""
+        """Return the usage of the thread's other runs: the completed ones, and the cancelled ones whose messages were kept."""
         return await self._write(self._journal.thread_usage())
 
     def add_usage(self, usage: Usage) -> None:
@@ -184,9 +188,9 @@ class Transcript:
 
 
 async def whole(commit: Coroutine[Any, Any, None]) -> None:
-    """Await ``commit`` in a task of its own, so that a cancelled agent does not leave its outcome unknown.
+    """Await ``commit`` in a task of its own, so that a cancel of the agent does not interrupt the commit.
 
-    The context keeps a refusal as its signal, so the task's exception is not needed.
+    The context keeps a refused write as its signal. The task's exception is therefore not needed.
     """
     task = asyncio.create_task(commit)
     task.add_done_callback(discard_outcome)

@@ -1,4 +1,4 @@
-"""Usage of a run. It is counted once, also if the attempt that used it crashed."""
+"""Usage of a run. Each amount is counted once, also if an attempt crashed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from ..domain.messages import Usage, check_usage
 class UsageMeter:
     """The usage of one attempt, to be written with its end.
 
-    ``uncounted``: the usage that is not written yet, or None. An attempt that crashed stored messages and steps with their
-    usage, and did not add that usage to the run's record (``written``). The later attempt that finds them adds it.
+    ``written``: the usage in the run's record. ``uncounted``: the usage to add to that record, or None.
+
+    A crashed attempt may have stored messages and steps without adding their usage to the record. The next attempt that reads
+    these messages and steps adds their usage.
     """
 
     def __init__(self, written: Usage) -> None:
@@ -28,7 +30,7 @@ class UsageMeter:
             self._seen.add(id)
 
     def found(self, usage: Usage | None, id: str) -> None:
-        """Count the usage of a message that an earlier attempt stored, unless the run's record has it."""
+        """Count the usage of a message that an earlier attempt stored, unless the run's record includes that usage."""
         if usage is None or id in self._seen:
             return
         self._seen.add(id)

@@ -1,1 +1,1 @@
-"""The protocols that stores and schedulers implement, and the values that cross them."""
+"""The protocols that stores and schedulers implement, with their arguments and results."""

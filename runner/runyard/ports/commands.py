@@ -1,6 +1,6 @@
-"""Arguments of the stores' verbs, and the digests by which a repetition is recognised.
+"""Arguments of the stores' verbs, and the digests by which stores recognise a repetition.
 
-Requests check their ids and names when they are made, for every caller and every store. They raise InvalidInputError.
+The constructor of a request checks its ids and names, so that no store has to. It raises InvalidInputError.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..domain.validation import check_id, check_name, check_uuid
 from .refs import AttemptToken, RunRef
 
 _LONG_TEXT = 2**16
-"""Characters from which a text is hashed by itself: writing it as JSON first would take many times as long."""
+"""Number of characters from which a text is hashed by itself. Hashing it as JSON would take many times as long."""
 
 
 def _text_digest(text: str) -> str:
@@ -28,7 +28,11 @@ def _text_digest(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """The place of a cut in a thread: after a completed run, or at a message (inclusive); by default the last completed run."""
+    """The place of a cut in a thread: after a completed run, or at a message (inclusive).
+
+    The default is after the last completed run. ``at_seq``: the number of the message in its thread. ``repair``: close the tool
+    calls that are open at the cut.
+    """
 
     after_run_id: str | None = None
     at_message_id: str | None = None
@@ -44,8 +48,9 @@ class Cut:
 class FanOut:
     """The arguments of a ``fork_many`` job (F11).
 
-    Each of ``messages`` is tried on a probe, or with ``threads`` on a thread of its own. ``max_parallel``: how many run at
-    once. ``stop``: end after all, or after the first that succeeds. ``judge``: the agent that chooses the winner.
+    ``messages``: one for each candidate. ``threads``: True makes each candidate a run on a thread of its own, False makes it a
+    probe. ``max_parallel``: the number of candidates that run at once. ``stop``: ``all`` runs every candidate, ``first`` ends
+    the job after the first candidate that succeeds. ``judge``: the name of the agent that chooses the winner, or None.
     """
 
     messages: Sequence[Message]
@@ -61,9 +66,9 @@ class FanOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkRequest:
-    """A fork of thread ``src`` to ``new`` (F1 to F8). ``fan``: the arguments of a ``fork_many`` job.
+    """A fork of the thread ``src`` to the thread ``new`` (F1 to F8). ``fan``: the arguments of a ``fork_many`` job.
 
-    Two requests with the same :attr:`fork_hash` ask for the same fork.
+    Two requests with the same :attr:`fork_hash` are for the same fork.
     """
 
     src: str
@@ -93,7 +98,7 @@ class ForkRequest:
 
 
 def _words(message: Message) -> JsonObject:
-    """Return the fields by which two messages of a caller are the same."""
+    """Return the fields that decide whether two messages of a client are the same."""
     content, texts = [], []
     for n, part in enumerate(message.content):
         fields = dict(part.__dict__)
@@ -109,8 +114,8 @@ def _words(message: Message) -> JsonObject:
 class AcceptRequest:
     """A run to accept.
 
-    ``run_at`` or ``delay`` (seconds): the run is due later. ``fork``: the arguments of a fork job, which has no parent.
-    ``job``: the job that started this run and is submitted again when it ends.
+    ``run_at`` or ``delay`` (seconds): the run is due later. ``fork``: the arguments of a fork job. A fork job has no
+    ``parent_id``. ``job``: the fan-out that started this run. The end of this run submits the fan-out again.
     """
 
     thread_id: str
@@ -143,7 +148,7 @@ class AcceptRequest:
 
     @property
     def request_hash(self) -> dict[str, str]:
-        """One digest per field that changes the outcome, so that a conflict can name the fields that differ (R2)."""
+        """One digest per field that changes the outcome. A conflict names the fields whose digests differ (R2)."""
         fields: dict[str, Any] = {
             "kind": self.kind,
             "agent": self.agent,
@@ -160,9 +165,11 @@ class AcceptRequest:
 
 @dataclass(slots=True, kw_only=True)
 class Write:
-    """The last write of an attempt: messages to append and the run's extra if it changed.
+    """The last write of an attempt.
 
-    The events of the write are numbered from ``first_event``: one per message, one per HITL request, then the run's own.
+    ``messages``: the messages to append. ``extra``: the changed keys of the thread's extra with their values, or None.
+    ``first_event``: the number of the first event of the write. The events are one per message, then one per HITL request, then
+    the event of the run.
     """
 
     attempt: AttemptToken
@@ -175,7 +182,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadRequest:
-    """A thread to create before its first message. ``config``: JSON that its forks copy, by value."""
+    """A thread to create before its first message. ``config``: a JSON object, which forks of the thread copy by value."""
 
     thread_id: str
     agent: str | None = None
@@ -192,5 +199,5 @@ class ThreadRequest:
 
     @property
     def hash(self) -> str:
-        """The digest by which a repetition is the same thread. No fork has the same."""
+        """The digest by which stores recognise a repetition. It differs from the digest of every fork."""
         return "thread " + digest([self.agent, self.title, dict(self.tags), self.extra, self.config])

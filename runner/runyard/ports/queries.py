@@ -1,4 +1,4 @@
-"""What lists are asked for: which entries, and which page of them. Each value is checked once, when it is made."""
+"""Filters and pages of lists. The constructors check the values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from ..domain.validation import check_aware, check_limit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """One page of a list: ``limit`` entries at most, after the place that ``cursor`` names, or from the list's beginning.
+    """A request for one page of a list.
 
-    ``most``: the largest ``limit`` of this list, if it has one. Raises InvalidInputError for a limit out of range.
+    ``limit``: the most entries of the page. ``cursor``: the ``next`` of the page before, or None for the first page. ``most``:
+    the largest ``limit`` of this list, or None. Raises InvalidInputError for a limit out of range.
     """
 
     limit: int = 100
@@ -28,10 +29,11 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs: those of a thread, with a status, of an agent, accepted at ``since`` or later, and before ``before``.
+    """A filter of runs by thread, status, agent and time of acceptance.
 
-    None leaves a field open. An id that nothing can have matches nothing. Raises InvalidInputError for a time without zone, or
-    in a year that stores do not take.
+    ``since``: the earliest time of acceptance. ``before``: the time before which the runs were accepted. A field that is None
+    matches every run. An invalid id matches no run. Raises InvalidInputError for a time without a zone, or in a year outside
+    ALLOWED_YEARS.
     """
 
     thread_id: str | None = None
@@ -47,7 +49,10 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadFilter:
-    """Which threads: the forks of one, those of an agent, those that carry all of ``tags``. None leaves a field open."""
+    """A filter of threads by parent thread, agent and tags.
+
+    ``tags``: a thread matches if it has all of these tags. A field that is None matches every thread.
+    """
 
     parent_thread_id: str | None = None
     agent: str | None = None
@@ -56,10 +61,10 @@ class ThreadFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathRequest:
-    """Which part of a path of a thread's message tree (B2).
+    """A request for a path of a thread's message tree, or for a page of it (B2).
 
-    ``leaf_id``: the message at which the path ends; None: the newest leaf. ``limit``: messages at most; None: the whole path.
-    ``newest_first``: from the leaf on. Raises InvalidInputError for a limit out of range.
+    ``leaf_id``: the id of the message at which the path ends, or None for the newest leaf. ``limit``: the most messages, or
+    None for the whole path. ``newest_first``: begin at the leaf. Raises InvalidInputError for a limit out of range.
     """
 
     leaf_id: str | None = None

@@ -1,4 +1,4 @@
-"""Results of the stores' verbs. A verb that changes something returns :class:`~.scheduling.Effects` for the caller to apply."""
+"""Results of the stores' verbs. The caller of a verb applies the :class:`~.scheduling.Effects` in its result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .refs import AttemptToken, RunRef
 from .scheduling import Effects
 
 PAGE_BYTES: Final = 8 * 2**20
-"""About the most bytes in one page of a list. A single larger entry is a page by itself."""
+"""Approximate maximum number of bytes in one page of a list. A larger entry is a page by itself."""
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class Accepted:
 
 @dataclass(slots=True)
 class Admitted:
-    """The result of an admission. ``next_due``: seconds until the next run is due; None if no run waits for its time."""
+    """The result of an admission. ``next_due``: seconds until the next run is due, or None if no run waits for its due time."""
 
     effects: Effects
     next_due: float | None
@@ -54,16 +54,16 @@ class Claim:
     - ``not_due``: the run is due in ``retry_in`` seconds.
     - ``paused``: the run's queue is paused.
     - ``limited``: the run waits in the store for a permit of a limit.
-    - ``skipped``: another transaction holds the thread; submit the job again.
+    - ``skipped``: another transaction holds the thread. Submit the job again.
     - ``busy``: a live worker executes the run.
     - ``waiting``: a fork job waits for the run of its cut, or for some of the runs that it started.
-    - ``other_version``: another version of the app began the run, and this worker leaves it to that version; submit later.
-    - ``unserved``: this worker does not have the run's agent; submit the job later.
+    - ``other_version``: this worker leaves the run to the version of the app that began the run. Submit the job later.
+    - ``unserved``: this worker does not have the run's agent. Submit the job later.
 
-    The other outcomes need no further delivery.
+    After ``ended``, ``behind``, ``suspended`` and ``unknown`` the job need not be submitted again.
 
-    ``version_before``: the app version of the last attempt, None before the first. ``alone``: earlier attempts crashed their
-    processes, so this one must have a process of its own.
+    ``version_before``: the app version of the attempt before, or None for the first attempt. ``alone``: this attempt must have
+    a process of its own, because earlier attempts crashed their processes.
     """
 
     ref: RunRef
@@ -86,7 +86,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A row of the side-effect ledger. ``result`` is None until ``done``. ``fence``: that of the attempt that wrote the row."""
+    """A step as recorded. ``result`` is None until ``done``. ``fence``: the fence of the attempt that wrote the record."""
 
     key: str
     done: bool
@@ -96,7 +96,10 @@ class Step:
 
 @dataclass(slots=True)
 class Ledger:
-    """The ledger of earlier attempts of a run: started and finished steps by key, requests by id, answered or not."""
+    """The records of earlier attempts of a run.
+
+    ``steps``: the started and the finished steps, by key. ``requests``: the pending and the answered requests, by id.
+    """
 
     steps: dict[str, Step] = field(default_factory=dict)
     requests: dict[str, HitlRequest] = field(default_factory=dict)
@@ -104,7 +107,7 @@ class Ledger:
 
 @dataclass(slots=True)
 class Ended:
-    """The end of an attempt. ``status`` may differ from the requested one: a cancel or an incomplete tool cycle wins."""
+    """The end of an attempt. A cancel or an incomplete tool cycle makes ``status`` differ from the requested one."""
 
     status: RunStatus
     event_id: str
@@ -116,8 +119,8 @@ class Ended:
 class Responded:
     """An answered request. ``created`` is False if the same response was recorded before.
 
-    ``last``: this response was recorded now, and no other request of its run is pending. Of concurrent answers to the requests
-    of one run, exactly one gets it.
+    ``last``: this call recorded the response, and no other request of the run is pending. Exactly one of several concurrent
+    responses to the requests of a run has ``last``.
     """
 
     request: HitlRequest
@@ -136,7 +139,7 @@ class Changed:
 
 @dataclass(slots=True)
 class Aborted:
-    """The run that waited for a human and was cancelled; None if none waited."""
+    """The result of an abort. ``run``: the cancelled run, or None if no run waited for a human."""
 
     run: Run | None
     effects: Effects = field(default_factory=Effects)
@@ -150,7 +153,7 @@ class Forked:
     created: bool
 
     def require_new(self) -> None:
-        """Raise ThreadAlreadyExistsError if the fork was made before: a checkpointer's fork cannot be repeated (F4)."""
+        """Raise ThreadAlreadyExistsError if the fork was made before. A checkpointer's fork cannot be repeated (F4)."""
         if not self.created:
             thread_id = self.thread.thread_id
             raise ThreadAlreadyExistsError(f"thread {thread_id!r} exists already; choose another id", thread_id=thread_id)
@@ -166,10 +169,10 @@ class Created:
 
 @dataclass(slots=True)
 class Page(Generic[T]):
-    """A part of a list. ``next``: the cursor of the next part; None at the end.
+    """One page of a list. ``next``: the cursor of the next page, or None at the end of the list.
 
-    A page may have fewer items than the limit, or none, and still a ``next``: it holds at most about PAGE_BYTES, and reads a
-    bounded number of rows that the filter leaves out.
+    A page with a ``next`` may have fewer items than the limit, or none. It ends at about PAGE_BYTES, or after a bounded number
+    of rows that do not match the filter.
     """
 
     items: list[T]

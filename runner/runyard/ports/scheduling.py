@@ -1,6 +1,6 @@
-"""The scheduler and the event log: jobs, the effects that a commit asks of Redis, and the ports that apply them.
+"""The scheduler and the event log: jobs, the effects of a commit on Redis, and the ports that apply them.
 
-The caller of a verb applies its effects. If the caller dies first, the reconciler does.
+The caller of a verb applies its effects. If the caller dies before that, the reconciler applies them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ EVENTS_PER_READ: Final = 500
 """Maximum number of events of a run in one read."""
 
 EVENT_BYTES_PER_READ: Final = 64 * 2**10
-"""About the most bytes in one read, which a slow reader holds in memory. A larger event is read by itself."""
+"""Approximate maximum number of bytes in one read, which a slow reader keeps in memory. A larger event is read by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """A run that may start, as submitted to the scheduler. The scheduler serves tenants by turns.
 
-    ``delay``: seconds until it is due. ``ready_at``: the earliest time at which it could start, in seconds since 1970 by the
-    store's clock. ``queued``: the event to write when the job is submitted; None if an attempt has begun since the run was
-    accepted or redriven. ``over``: the run ended before a worker claimed it; submitting the job removes it from its queue.
+    ``delay``: seconds until the run is due. ``ready_at``: the earliest time at which the run could start, in seconds since 1970
+    by the store's clock. ``queued``: the event to write when the job is submitted, or None if an attempt has begun since the
+    run was accepted or redriven. ``over``: the run ended before a worker claimed it. Submitting such a job removes it from its
+    queue.
     """
 
     thread_key: int
@@ -51,7 +52,7 @@ class Job:
 
     @property
     def lane_key(self) -> str:
-        """The lane's name in Redis: without a colon, and the same for every run of the lane."""
+        """The lane's name in Redis, which contains no colon. All runs of the lane have the same."""
         if self.lane == MAIN_LANE:
             return str(self.thread_key)
         return f"{self.thread_key}.{hashlib.blake2s(self.lane.encode(), digest_size=8).hexdigest()}"
@@ -63,8 +64,8 @@ class Job:
 
 
 def queued_event(thread_id: str, run_id: str, fence: int, attempt: int) -> Event:
-    """Return the event ``run.queued`` of a run that waits for its ``attempt``. Accept and redrive issue a ``fence`` for it."""
-    # Not validated: a store makes every field, and each run calls this.
+    """Return the event ``run.queued`` of a run that waits for attempt ``attempt``. ``fence``: issued by accept or redrive."""
+    # model_construct skips the validation, which would cost time in each run: all fields come from a store.
     return Event.model_construct(
         id=f"{fence}-1", type="run.queued", thread_id=thread_id, run_id=run_id, data={"attempt": attempt}
     )
@@ -72,7 +73,7 @@ def queued_event(thread_id: str, run_id: str, fence: int, attempt: int) -> Event
 
 @dataclass(frozen=True, slots=True)
 class OutsideEvent:
-    """An event outside any attempt: a cancel or fail of a run that no worker executes, or its death.
+    """An event outside any attempt: the cancel or the failure of a run that no worker executes, or the death of a run.
 
     ``agent`` and ``queue`` are those of the run.
     """
@@ -88,10 +89,10 @@ class OutsideEvent:
 
 @dataclass(slots=True)
 class Effects:
-    """The work that a commit asks of Redis.
+    """The work in Redis that follows a commit.
 
-    ``jobs``: to submit. ``events``: to write. ``cancels``: runs whose workers get a hint of a pending cancel. ``withdrawn``:
-    jobs of ended runs to remove, which a queue without workers would keep for ever.
+    ``jobs``: jobs to submit. ``events``: events to write. ``cancels``: runs whose workers get a hint of a pending cancel.
+    ``withdrawn``: jobs of ended runs to remove. A queue without workers would otherwise keep these jobs for ever.
     """
 
     jobs: list[Job] = field(default_factory=list)
@@ -117,18 +118,18 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A job that a worker took. ``token`` holds the lane's lock until the delivery is released or the lock expires."""
+    """A job that a worker took. ``token``: the number of the worker's lock on the lane, which a release or its expiry ends."""
 
     job: Job
     token: int
 
 
 class Scheduler(Protocol):
-    """The jobs that may start, and the locks of their lanes. Losing all of it costs latency, never a run.
+    """The jobs that may start, and the locks of their lanes. Losing all jobs and locks costs latency, never a run.
 
-    ``submit``, and the ``submit`` of ``release``, write a job's ``queued`` event before a worker can claim the job. ``claim``
-    waits up to ``wait`` seconds for a job. Cancelling a claim may lose its jobs for a while; ``rouse`` ends the wait of a
-    worker's current or next claim without a loss.
+    ``submit``, and ``release`` with the argument ``submit``, write a job's ``queued`` event before a worker can claim the job.
+    ``claim`` waits up to ``wait`` seconds for a job. Cancelling the call ``claim`` may lose its jobs for a while. ``rouse``
+    ends the wait of a worker's current or next ``claim`` and loses no job.
     """
 
     async def submit(self, jobs: Sequence[Job]) -> None: ...
@@ -145,10 +146,10 @@ class Scheduler(Protocol):
 class EventLog(Protocol):
     """One bounded stream of events per run.
 
-    ``follow`` yields each event, and None after ``silence`` seconds without an event, if ``silence`` is given. ``read``
-    returns the events after an event id; with ``page`` at most as many as a reader may hold, none at the end. ``begins``
-    yields at first, and whenever an event with the number 1 is written on the thread: an attempt of one of its runs begins, or
-    a verb outside an attempt writes its event.
+    ``follow`` yields each event. With ``silence`` it also yields None after that many seconds without an event. ``read``
+    returns the events after an event id. With ``page`` it returns at most EVENTS_PER_READ events with about
+    EVENT_BYTES_PER_READ bytes in total, and an empty list at the end. ``begins`` yields once at first, then for each event with
+    the number 1 on the thread. Such an event begins an attempt, or belongs to a verb outside any attempt.
     """
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None: ...

@@ -1,4 +1,4 @@
-"""The protocols of the stores. The package ``runyard_backends`` implements them; this package knows no driver."""
+"""The protocols of the stores. The package ``runyard_backends`` implements them. This package imports no driver."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ class Checkpointer(Protocol):
 class RequestStore(Protocol):
     """Optional methods of a checkpointer (R14): several requests of external runs, and answers that are applied once.
 
-    Without them an Agent keeps requests in the thread's extra.
+    On a checkpointer without these methods, an Agent keeps requests in the thread's extra.
 
-    ``save_requests``: a request whose id is stored stays as it is. ``load_requests``: the pending and answered requests of
-    ``run_id``, or of the thread, the oldest first. ``answer_request``: as :meth:`RunStore.respond`; ``last`` of its result
-    decides which of several responders continues the run. ``abort_pending``: as :meth:`RunStore.abort_pending`.
+    ``save_requests``: store requests. A request whose id is stored stays unchanged. ``load_requests``: return the pending and
+    the answered requests of ``run_id``, or without ``run_id`` of the thread, the oldest first. ``answer_request``: as
+    :meth:`RunStore.respond`. The responder whose result has ``last`` continues the run. ``abort_pending``: as
+    :meth:`RunStore.abort_pending`.
     """
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None: ...
@@ -96,14 +97,16 @@ class ThreadStore(Protocol):
 
 
 class RunStore(Protocol):
-    """The verbs of a run (states.py). Bound to one tenant; the verbs of an attempt use the run's own tenant.
+    """The verbs of a run (:mod:`runyard.domain.states`).
 
-    ``delete_run``: delete the content of a run that ended and is in no context, except what forks and branches show of it. The
-    run stays, with ``deleted_at``, and no list shows it. A repetition changes nothing. Raises RunInUseError.
-    ``isolate``: mark an attempt as running in a process of its own. ``bury``: that process died; ``how`` says how.
-    ``release`` with ``until_fewer``: the job continues when fewer than that many of the runs that it started are unfinished.
-    ``run_events``: the events after the event ``after`` that the store can prove, at most as many as a reader may hold; none at
-    the end.
+    A store is bound to one tenant. The verbs of an attempt use the tenant of the run.
+
+    ``delete_run``: delete the content of a run that ended and is in no context, except messages that forks and branches show.
+    The run's row stays, with ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError.
+    ``isolate``: mark an attempt as running in a process of its own. ``bury``: record the death of that process. ``how``: the
+    cause of the death, as text. ``release`` with ``until_fewer``: submit the fan-out again when fewer than this number of its
+    runs have not ended. ``run_events``: return the events after the event ``after`` that the stored rows prove, at most
+    ``limit`` events with about EVENT_BYTES_PER_READ bytes in total, and an empty list at the end.
     """
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted: ...
@@ -155,10 +158,10 @@ class RunStore(Protocol):
 
 
 class LimitStore(Protocol):
-    """The deployment's limits, over all tenants (R16). They hold from the next accept and the next claim on.
+    """The deployment's limits, over all tenants (R16). A change applies from the next accept and the next claim on.
 
-    ``clear_limit`` returns whether the limit was set. ``review_limits`` is the leader's: it counts waiting runs, and submits
-    runs that wait for a permit although one is free.
+    ``clear_limit``: return whether the limit was set. ``review_limits``, which only the leader calls: count the waiting runs.
+    Return the jobs of runs that wait for a permit although one is free.
     """
 
     async def limits(self) -> list[Limit]: ...
@@ -168,22 +171,22 @@ class LimitStore(Protocol):
 
 
 class Feed(Protocol):
-    """The committed changes, in an order in which no entry appears behind a reader (E5). Bound to one tenant.
+    """The committed changes of one tenant, in one order. No entry ever appears before an entry that was read (E5).
 
-    ``read``: the entries after the page's cursor; without one, from the oldest entry kept. The feed has no end: ``next`` is
-    always set. Raises InvalidCursorError; CursorExpiredError if entries in between were pruned.
+    ``read``: return the entries after the page's cursor. Without a cursor, begin at the oldest entry kept. ``next`` is always
+    set, because the feed has no end. Raises InvalidCursorError, and CursorExpiredError if entries after the cursor were pruned.
     """
 
     async def read(self, page: PageRequest = FIRST_PAGE) -> Page[FeedEntry]: ...
 
 
 class UsageStore(Protocol):
-    """Usage totals of runs, by the day of their end in UTC.
+    """Usage totals of runs, by the UTC day of their end.
 
-    ``report``: the tenant's usage from ``since`` to ``until``, both included, by default the last 30 days of the store's clock;
-    with ``agent`` that agent's only. Raises InvalidInputError for 0 days, and for more than
-    :data:`~runyard.domain.usage_report.MAX_DAYS`. ``count`` is the leader's, over all tenants: it adds about ``limit`` entries
-    of the feed to the totals. Entries that are not counted are not pruned.
+    ``report``: return the tenant's usage from the day ``since`` to the day ``until``, both included. The default is the last 30
+    days by the store's clock. With ``agent`` it counts the runs of this agent only. Raises InvalidInputError for 0 days, and
+    for more than :data:`~runyard.domain.usage_report.MAX_DAYS`. ``count``, which only the leader calls, for all tenants: add
+    about ``limit`` entries of the feed to the totals. The store prunes no entry that is not counted.
     """
 
     async def report(
@@ -195,17 +198,17 @@ class UsageStore(Protocol):
 class WebhookStore(Protocol):
     """Webhook subscriptions and deliveries (R11, E5).
 
-    Subscriptions and lists are those of one tenant and those of all tenants together. The dispatcher's verbs, from ``take`` on,
-    cover every tenant.
+    A store shows the subscriptions of its tenant, and the subscriptions to all tenants. The dispatcher's verbs ``take``,
+    ``settle`` and ``oldest`` cover every tenant.
 
-    ``add``: subscribe to later commits. ``remove`` and ``redeliver`` return whether the object exists. ``take``: turn
-    committed changes into deliveries, and take up to ``limit`` due ones, endpoint by endpoint from after the endpoint
-    ``after``. An endpoint gets at most ``each``, less its number in ``busy``. A delivery that is not settled is offered again
-    after ``lease`` seconds. ``settle``: store the outcome of a try. A later try of the same delivery ignores it, unless it is
-    ``delivered``. ``oldest``: the age in seconds of the oldest delivery that has not arrived. ``key``: the version of the
-    secret that signs for a subscription, or for the URLs of the tenant's runs (None). ``rotate``: sign with the next version
-    from now on, and for ``overlap`` seconds with the previous one too. The ``rotation_id`` of the last rotation changes
-    nothing. ``key`` and ``rotate`` return None if there is no such subscription.
+    ``add``: subscribe to later commits. ``remove`` and ``redeliver``: return whether the object exists. ``take``: turn
+    committed changes into deliveries. Return up to ``limit`` due deliveries, endpoint by endpoint, beginning after the endpoint
+    ``after``. An endpoint gets at most ``each`` deliveries minus its number in ``busy``. The store offers a delivery again if
+    it is not settled within ``lease`` seconds. ``settle``: store the outcome of a try. If a later try has begun, only the
+    outcome ``delivered`` is stored. ``oldest``: return the age in seconds of the oldest delivery that has not arrived. ``key``:
+    return the version of the secret that signs for a subscription, or with None for the ``webhook`` URLs of the tenant's runs.
+    ``rotate``: sign with the next version, and for ``overlap`` seconds with the previous version, too. A repetition with the
+    ``rotation_id`` of the last rotation changes nothing. ``key`` and ``rotate`` return None if there is no such subscription.
     """
 
     async def add(self, webhook: Webhook) -> None: ...
@@ -227,20 +230,21 @@ class WebhookStore(Protocol):
 
 
 class WebhookSender(Protocol):
-    """Sends one HTTP request to a URL from a caller, to public or allowed addresses only. It follows no redirect.
+    """Sends one HTTP request to a URL that a client gave. The sender connects to public or allowed addresses only.
 
-    A receiver's failure raises nothing: the reply reports it. ``timeout``: seconds for the whole request.
+    The sender follows no redirect. A failure of the receiver raises no error, but is reported in the reply. ``timeout``:
+    seconds for the whole request.
     """
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes, *, timeout: float) -> WebhookReply: ...
 
 
 class WorkerStore(Protocol):
-    """Workers, their heartbeats, the leader's lease, and the reads of the reconciler. Over all tenants.
+    """Workers, their heartbeats, the leader's lease, and the reads of the reconciler, over all tenants.
 
-    ``running``: the attempts that a worker holds. ``cancelling``: the worker's runs with a pending cancel; reading them
-    delivers a cancel whose hint was lost to an agent that writes nothing. ``prune``: delete data whose retention has passed,
-    at most ``limit`` of each kind; return True if there may be more.
+    ``running``: return the attempts that a worker holds. ``cancelling``: return the worker's runs with a pending cancel. An
+    agent that writes nothing learns of a cancel by this read if the hint was lost. ``prune``: delete data whose retention has
+    passed, at most ``limit`` rows of each kind. Return True if there may be more.
     """
 
     async def register(self, worker: WorkerInfo) -> None: ...
@@ -259,9 +263,10 @@ class WorkerStore(Protocol):
 
 
 class QueueStore(Protocol):
-    """The waiting runs of the queues, and pauses: runs of a paused queue are accepted, and no worker claims them.
+    """The waiting runs of the queues and the pauses of queues, over all tenants.
 
-    Over all tenants. ``pause`` returns the time of the pause, ``resume`` whether the queue was paused.
+    Runs of a paused queue are accepted, but no worker claims them. ``pause``: return the time of the pause. ``resume``: return
+    whether the queue was paused.
     """
 
     async def queues(self) -> list[QueueInfo]: ...
@@ -270,10 +275,11 @@ class QueueStore(Protocol):
 
 
 class KeyStore(Protocol):
-    """API keys (A1). Bound to one tenant, but ``find_key`` covers every tenant.
+    """The API keys of one tenant (A1). ``find_key`` covers every tenant.
 
-    ``create_key``: ``lifetime`` in seconds. ``revoke_key`` returns whether it changed the key. ``find_key``: the key and the
-    digest of its secret, or None if it does not exist, has expired or was revoked.
+    ``create_key``: ``lifetime`` is in seconds, or None for a key that does not expire. ``revoke_key``: return whether this call
+    revoked the key. ``find_key``: return the key and the digest of its secret, or None if the key does not exist, has expired
+    or was revoked.
     """
 
     async def create_key(self, key: ApiKey, digest: bytes, *, lifetime: float | None = None) -> ApiKey: ...
@@ -283,15 +289,15 @@ class KeyStore(Protocol):
 
 
 class Backend(Protocol):
-    """Everything that a client or a worker needs, connected. Stores are bound to ``tenant``.
+    """The connected stores, scheduler and event log for a client or a worker. Stores are bound to ``tenant``.
 
-    Every backend has every attribute. A part that a backend lacks raises a typed error when it is called:
-    CapabilityMissingError over HTTP, BackendUnavailableError without Redis. Where the loss of Redis costs latency only, the
-    call does nothing.
+    Every backend has every attribute. A call to a part that the backend lacks raises CapabilityMissingError over HTTP, and
+    BackendUnavailableError without Redis. Without Redis, a call does nothing if its loss costs only latency.
 
     ``for_tenant``: return the same connections, bound to another tenant. ``check``: raise BackendUnavailableError, or
-    SchemaError if this code cannot run on the store's schema. ``notifications``: yields effects to apply: the effects of
-    calls that return none, and empty ones at first and whenever a host may have accepted a run that waits to be admitted.
+    SchemaError if this code cannot run on the store's schema. ``notifications``: yield the effects of calls that do not return
+    them to their callers. Also yield empty effects at first, and whenever the transaction of another program may have accepted
+    a run that waits for admission.
     """
 
     tenant: str

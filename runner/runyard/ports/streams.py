@@ -17,7 +17,7 @@ class Outcome:
     """The state in which a run stopped.
 
     ``messages``: the messages that the run wrote, in order. ``requests``: its pending requests, the oldest first. ``omitted``:
-    the names of incomplete lists; ``messages`` then has the last ones, ``requests`` the oldest.
+    the names of incomplete lists. Incomplete ``messages`` are the last messages, incomplete ``requests`` the oldest requests.
     """
 
     run: Run
@@ -29,20 +29,20 @@ class Outcome:
 class Streams(Protocol):
     """Follows runs and threads of one tenant.
 
-    Implemented by :class:`runyard.events.streams.DirectStreams`, which reads the store and the event log, and by the HTTP
-    backend, whose server reads them.
+    :class:`runyard.events.streams.DirectStreams` reads the store and the event log. The streams of the HTTP backend call a
+    server, which reads them.
 
-    ``follow_run``: the events of one run after ``last_event_id`` (None: from its beginning), live, until the run ends or is
-    suspended. ``found``: the run, if it was read a moment ago. Raises RunNotFoundError.
+    ``follow_run``: yield the events of one run after ``last_event_id`` (None: from its first event), live, until the run ends
+    or is suspended. ``found``: the run, if the caller has just read it. Raises RunNotFoundError.
 
-    ``follow_thread``: the events of all runs of a thread after the cursor ``after``, live, until the thread is deleted. Without
-    a cursor: the events of queued and running runs from their beginning, and of later runs. Raises ThreadNotFoundError.
+    ``follow_thread``: yield the events of all runs of a thread after the cursor ``after``, live, until the thread is deleted.
+    Without a cursor, yield all events of queued and running runs, and of later runs. Raises ThreadNotFoundError.
 
-    ``thread_cursor``: the cursor that ``follow_thread`` without a cursor begins at. Raises ThreadNotFoundError.
+    ``thread_cursor``: return the cursor at which ``follow_thread`` without a cursor begins. Raises ThreadNotFoundError.
 
-    ``outcome``: the messages and requests of a run that stopped. ``max_bytes``: about how many bytes of messages, and of
-    requests, to return; None returns all. Raises ResultExpiredError for a fork job whose result is no longer stored, and for a
-    run that was deleted.
+    ``outcome``: return the messages and the requests of a run that stopped. ``max_bytes``: the approximate maximum number of
+    bytes of the messages, and of the requests. None returns all. Raises ResultExpiredError for a fork job whose result has
+    been deleted, and for a run that was deleted.
     """
 
     def follow_run(

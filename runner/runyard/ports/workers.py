@@ -20,10 +20,10 @@ DEFAULT_WATCHDOG_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LaneHead:
-    """The first unfinished run of a lane, which a queue or a worker should have.
+    """The head of a lane: its first run that has not ended. A queue or a worker should have this run.
 
-    ``orphaned``: its worker is dead or gone. ``cancelled``: its worker is dead or gone and a cancel is pending; the next claim
-    ends the run.
+    ``orphaned``: the run's worker is dead or has left. ``cancelled``: a cancel of the orphaned run is pending. The next claim
+    then ends the run.
     """
 
     job: Job
@@ -35,9 +35,9 @@ class LaneHead:
 class WorkerInfo:
     """One worker process.
 
-    ``agents``: agent name → queue. ``asking``: the agents that may ask humans; only set when the worker registers.
-    ``on_version_mismatch``: that of :class:`runyard.App`. ``address``: ``host:port`` of its health server, if it has one.
-    ``silent_for``: seconds since its heartbeat, by the store's clock.
+    ``agents``: a map from agent name to queue. ``asking``: the names of the agents that may ask humans. Only a worker that
+    registers sets them. ``on_version_mismatch``: the setting of the worker's :class:`runyard.App`. ``address``: ``host:port``
+    of the worker's health server, or None. ``silent_for``: seconds since the last heartbeat, by the store's clock.
     """
 
     worker_id: str
@@ -56,7 +56,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long to keep data that is pruned: entries of the feed, results of fork jobs, rows of dead workers."""
+    """The time for which prunable data is kept: entries of the feed, results of fork jobs, rows of dead workers."""
 
     feed: timedelta = timedelta(days=7)
     results: timedelta = timedelta(days=7)
@@ -67,7 +67,8 @@ class Retention:
 class HeartbeatReply:
     """The store's reply to a heartbeat.
 
-    ``draining``: claim nothing more. ``paused``: the queues from which to claim nothing. ``fits``: the schema admits this code.
+    ``draining``: the worker must claim nothing more. ``paused``: the names of the paused queues. ``fits``: the schema admits
+    this code.
     """
 
     draining: bool = False
@@ -79,10 +80,11 @@ class HeartbeatReply:
 class QueueInfo:
     """The state of a queue, over all tenants.
 
-    ``queued``: the number of due runs that wait for a worker or for their lane. ``deepest``: the number of them in the longest
-    lane. ``oldest``: the longest wait of them in seconds; None if none waits. ``suspended``: the number of runs that wait for a
-    human. ``workers``: the number of live workers that serve the queue and are not draining. ``known``: a live worker serves
-    it, an agent that was ever served belongs to it, or it is paused; all other names come from callers only.
+    ``queued``: the number of due runs that wait for a worker or for their lane. ``deepest``: the number of such runs in the
+    longest lane. ``oldest``: the longest wait of such a run in seconds, or None without such runs. ``suspended``: the number of
+    runs that wait for a human. ``workers``: the number of live workers that serve the queue and are not draining. ``known``: a
+    live worker serves the queue, an agent that was ever served belongs to it, or it is paused. The names of other queues come
+    from clients only.
     """
 
     queue: str

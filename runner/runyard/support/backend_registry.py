@@ -1,7 +1,8 @@
 """The registry of backends by URL scheme, filled from the entry points of the group ``runyard.backends``.
 
 An entry point is a coroutine function ``connect(url, *, tenant="", **options)`` that returns a
-:class:`~runyard.ports.stores.Backend`. A package that installs one makes its scheme available; this module names none.
+:class:`~runyard.ports.stores.Backend`. Its name is the URL scheme. A package makes a scheme available by installing an entry
+point.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ _registered: dict[str, Connect] = {}
 
 
 def register(scheme: str, connect: Connect) -> None:
-    """Serve ``scheme`` with ``connect`` in this process; it takes precedence over an installed backend."""
+    """Use ``connect`` for URLs of ``scheme`` in this process, also in place of an installed backend."""
     _registered[scheme] = connect
 
 
 @cache
 def _installed() -> EntryPoints:
-    from importlib.metadata import entry_points  # slow to import: it brings email and zipfile
+    from importlib.metadata import entry_points  # slow to import, because it imports email and zipfile
 
     return entry_points(group=GROUP)
 
@@ -46,8 +47,8 @@ def schemes() -> list[str]:
 def find(url: str) -> Connect:
     """Return the connect function for ``url``.
 
-    Raises InvalidInputError if the URL has no scheme, or one that no installed package serves; the message lists the schemes
-    that are served.
+    Raises InvalidInputError if the URL has no scheme, or a scheme without a backend. The message lists the schemes with a
+    backend.
     """
     scheme = urlsplit(url).scheme
     if connect := _registered.get(scheme):
@@ -61,7 +62,7 @@ def find(url: str) -> Connect:
 
 
 async def connect(url: str, *, tenant: str = "", **options: Any) -> Backend:
-    """Connect to the backend that serves ``url``; ``options`` are the backend's own (postgresql: ``redis``, pool sizes).
+    """Connect to the backend for ``url``. ``options``: options of this backend (for postgresql: ``redis``, pool sizes).
 
     Raises InvalidInputError for an unknown scheme, BackendUnavailableError if a server does not answer.
     """

@@ -1,4 +1,7 @@
-"""Group commit: calls that arrive while one is in flight share the next one. Without timers, an idle caller never waits."""
+"""Group commit: items that arrive during a call share the next call.
+
+There is no timer. An item that arrives while no call is in flight is sent at once.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class Batcher(Generic[Item, Answer]):
         self._calls: set[asyncio.Task[None]] = set()
 
     def __call__(self, item: Item) -> asyncio.Future[Answer]:
-        """Send ``item``; the future gets its answer."""
+        """Send ``item`` and return the future of its answer."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._running < self._in_flight:
@@ -51,7 +54,7 @@ class Batcher(Generic[Item, Answer]):
             await asyncio.wait(self._calls)
 
     async def _run(self) -> None:
-        # Decremented in the same step that finds no item waiting: an item that arrives later starts a call of its own.
+        # The step that finds no waiting item also decrements _running, so that a later item starts a call of its own.
         try:
             await self._send_all()
         finally:
@@ -88,9 +91,10 @@ class Batcher(Generic[Item, Answer]):
 async def each_its_own(
     call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]], items: Sequence[Item]
 ) -> Sequence[Answer | Exception]:
-    """Return ``call(items)``; if it raises, send each item alone, so that one bad item does not fail the others.
+    """Return ``call(items)``. If the call fails, send each item alone, so that one bad item does not fail the others.
 
-    Use it for calls that may be repeated. Raises BackendUnavailableError and WorkerDeadError, which no single item caused.
+    Use this function for calls that may be repeated. BackendUnavailableError and WorkerDeadError of the first call are raised,
+    because no single item causes them.
     """
     try:
         return await call(items)

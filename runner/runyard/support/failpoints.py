@@ -1,18 +1,22 @@
-"""Failpoints: faults before and after calls of the ports, ordered by an environment variable. For tests of runyard.
+"""Failpoints: faults before and after calls of the ports, set by an environment variable, for tests of runyard.
 
 ``RUNYARD_FAILPOINTS`` holds rules separated by ``;``. A rule is ``port.verb.moment=action``, as in::
 
     RUNYARD_FAILPOINTS="runs.complete.after=crash;runs.append.before[r1]=delay(0.5)*3"
 
-* ``port.verb``: a verb of :mod:`runyard.ports.stores`, such as ``runs.claim`` or ``scheduler.claim``; ``*`` stands for any
-text, so ``scheduler.*`` and ``*`` are patterns. * ``moment``: ``before`` the call, or ``after`` its answer and before the
-caller has it: a verb of a store has committed by then. * ``[run id]``, optional: only calls that name this run. * ``action``:
-``crash`` (SIGKILL to its own process), ``error`` (BackendUnavailableError: the request was lost if before the call, the answer
-if after it), ``delay(seconds)``, ``pause(path)`` (until the file exists), ``note(path)`` (appends the name of the point as a
-line). * ``*times``, optional: the rule applies this many times. ``+skip``, optional: the rule skips this many calls first.
+- ``port.verb``: a verb of :mod:`runyard.ports.stores`, such as ``runs.claim`` or ``scheduler.claim``. ``*`` matches any text:
+  ``scheduler.*`` and ``*`` are valid.
+- ``moment``: ``before`` the call, or ``after`` it. A verb of a store has committed ``after`` the call, but its caller does not
+  have the answer yet.
+- ``[run id]``, optional: the rule applies to calls with this run id only.
+- ``action``: ``crash`` kills the own process with SIGKILL. ``error`` raises BackendUnavailableError, as if the request
+  (``before``) or the answer (``after``) was lost. ``delay(seconds)`` waits. ``pause(path)`` waits until the file exists.
+  ``note(path)`` appends the name of the point to the file, as a line.
+- ``*times``, optional: the number of calls to which the rule applies.
+- ``+skip``, optional: the number of calls that the rule skips first.
 
-Several rules for one point apply in their order. Without the variable this module is not loaded. With it,
-:func:`runyard.support.backend_registry.connect` puts the proxies of :func:`armed` around a backend.
+Several rules for one point apply in their order. With the variable, :func:`runyard.support.backend_registry.connect` puts the
+proxies of :func:`armed` around a backend. Without the variable, this module is not loaded.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ _RULE: Final = re.compile(
 
 
 def verbs() -> list[str]:
-    """Return every ``port.verb`` that can have a failpoint: the coroutine methods of the ports."""
+    """Return every ``port.verb`` that can have a failpoint. The verbs are the coroutine methods of the ports."""
     return [
         f"{port}.{name}"
         for port, protocols in PORTS.items()
@@ -66,7 +70,7 @@ def verbs() -> list[str]:
 
 @dataclass(slots=True)
 class Rule:
-    """One rule of the variable. ``times`` and ``skip`` count down."""
+    """One rule of the variable. ``times`` and ``skip``: the numbers of calls that remain."""
 
     point: str
     action: str
@@ -98,7 +102,7 @@ def parse(text: str) -> list[Rule]:
         found = _RULE.fullmatch(part)
         if found is None or found["action"] not in ACTIONS:
             raise InvalidInputError(
-                f"{VARIABLE}: {part!r} is no rule; write port.verb.before=action with {', '.join(ACTIONS)}",
+                f"{VARIABLE}: {part!r} is no rule; write port.verb.before=action with one of {', '.join(ACTIONS)}",
                 field=VARIABLE,
             )
         times = int(found["times"]) if found["times"] else None
@@ -113,15 +117,15 @@ def parse(text: str) -> list[Rule]:
 
 @functools.cache
 def of_process(text: str) -> Sequence[Rule]:
-    """Return the rules in ``text``; their counts are shared by all backends of the process."""
+    """Return the rules in ``text``. All backends of the process share the counts of these rules."""
     return parse(text)
 
 
 def armed(backend: T, rules: Sequence[Rule]) -> T:
-    """Put ``rules`` around the parts of ``backend``, also for its other tenants, and return it.
+    """Put ``rules`` around the parts of ``backend``, also for its other tenants. Return ``backend``.
 
-    The parts are replaced in place, so that objects which the backend builds from them, such as its streams, have failpoints
-    too.
+    The parts are replaced in place. Objects that the backend builds from its parts, such as its streams, then have the
+    failpoints, too.
     """
     part: Any = backend
     for name in PORTS:
@@ -132,7 +136,7 @@ def armed(backend: T, rules: Sequence[Rule]) -> T:
 
 
 class _Port:
-    """One part of a backend, whose verbs apply their rules."""
+    """A proxy of one part of a backend. Its verbs apply the rules."""
 
     def __init__(self, name: str, inner: Any, rules: Sequence[Rule]) -> None:
         self._name, self._inner, self._rules = name, inner, rules
@@ -160,7 +164,7 @@ class _Port:
 
 
 def runs_in(value: Any) -> Iterator[str]:
-    """Yield the run ids in the arguments of a call, which names a run by its id, or in a request, an attempt or a job."""
+    """Yield the run ids in the arguments of a call: strings, and run ids of requests, attempts and jobs."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

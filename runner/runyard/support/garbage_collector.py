@@ -1,7 +1,7 @@
-"""Settings of Python's garbage collector, which keep it from visiting objects that stay alive.
+"""Settings that keep Python's garbage collector from visiting permanent objects.
 
-The collector visits new objects often, and now and then all objects. A process that serves has several hundred thousand
-permanent ones, and a long thread adds as many. Reference cycles that agents leave behind are still collected.
+The collector visits new objects often, and all objects at times. A serving process has several hundred thousand permanent
+objects. The messages of a long thread are as many again. The collector still frees the reference cycles of agents.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from typing import Final
 
 MIN_MESSAGES: Final = 1_000
-"""Messages from which the collector is paused while they are made."""
+"""Number of messages from which :func:`held_back` pauses the collector."""
 FULL_COLLECTION_MESSAGES: Final = 100_000
-"""Messages made between two collections of all objects."""
+"""Number of messages between two collections of all objects."""
 SETTLED_THRESHOLD: Final = 50_000
-"""New objects after which a serving process collects among them; Python's own threshold is far lower."""
+"""Number of new objects after which a serving process collects new objects. Python's default is far lower."""
 
 _made = 0
 
@@ -24,7 +24,7 @@ _made = 0
 def settle() -> None:
     """Exclude the objects of the started process from all collections, and make collections rare.
 
-    For a process that serves. Any other program decides about its collector itself.
+    Call this in a serving process only. Other programs configure their collector themselves.
     """
     gc.collect()
     gc.freeze()
@@ -33,7 +33,7 @@ def settle() -> None:
 
 @contextlib.contextmanager
 def held_back(messages: int) -> Iterator[None]:
-    """Pause the collector while that many ``messages`` are made."""
+    """Pause the collector inside the ``with`` block, which makes messages. ``messages``: their number."""
     if messages < MIN_MESSAGES or not gc.isenabled():
         yield
         return
@@ -46,13 +46,13 @@ def held_back(messages: int) -> Iterator[None]:
 
 
 def _grow_old(messages: int) -> None:
-    """Count the new objects as old.
+    """Move all objects to the collector's oldest generation.
 
-    freeze and unfreeze reset Python's own count of objects that grew old, so it would never visit the old ones. Therefore this
-    collects all objects once FULL_COLLECTION_MESSAGES messages were made.
+    freeze and unfreeze also reset the count by which Python starts a collection of all objects. Therefore this function starts
+    such a collection after every FULL_COLLECTION_MESSAGES messages.
     """
     global _made
-    if gc.get_freeze_count():  # settle or the host froze objects, which must stay frozen
+    if gc.get_freeze_count():  # settle or the program froze objects, which must stay frozen
         return
     gc.freeze()
     gc.unfreeze()

@@ -1,4 +1,4 @@
-"""Log configuration of a process: JSON for machines, colours for people, with the run of each line."""
+"""Log configuration of a process: JSON for machines, coloured text for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..domain.quoting import legible, one_line
 
 
 def configure(level: str = "info", format: Literal["json", "console", "auto"] = "auto", stream: TextIO = sys.stderr) -> None:
-    """Send structlog's and the standard library's records to ``stream``. ``auto``: colours on a terminal, else JSON."""
+    """Send the records of structlog and of logging to ``stream``. ``format`` ``auto``: text on a terminal, JSON elsewhere."""
     console = format == "console" or (format == "auto" and stream.isatty())
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -41,9 +41,9 @@ def configure(level: str = "info", format: Literal["json", "console", "auto"] = 
 
 
 def plain_tracebacks() -> None:
-    """Keep structlog's default from printing the variables of each frame, in a program that did not configure it.
+    """Make structlog print tracebacks without variables in a program that did not configure structlog.
 
-    They contain the text of conversations, and rendering them blocks the event loop for seconds.
+    The variables contain the text of conversations. Rendering them blocks the event loop for seconds.
     """
     if not structlog.is_configured():
         structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _console(sys.stdout)])
@@ -53,7 +53,7 @@ def _console(stream: TextIO) -> Processor:
     render = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_traceback)
 
     def console(logger: Any, name: str, event: EventDict) -> str:
-        """Render an event. Escape its values first, so that they neither control the terminal nor forge a line."""
+        """Render an event with escaped values, which can neither control the terminal nor forge a line."""
         kept = {one_line(key): one_line(value) if isinstance(value, str) else value for key, value in event.items()}
         kept |= {key: legible(event[key]) for key in ("stack", "exception") if isinstance(event.get(key), str)}
         return str(render(logger, name, kept))

@@ -1,7 +1,7 @@
 """Prometheus metrics of a process. ``docs/reference/metrics.md`` lists them.
 
 Labels are closed sets: outcomes, kinds, error codes, and the agents and queues that workers serve (:func:`serve`). Any other
-agent or queue is counted under the empty name, which no agent can have. A label is never an id or a text from a caller.
+agent or queue is counted under the empty name, which no agent can have. A label is never an id or a text from a client.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ _HUMAN: Final = (1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0, 86400.0, 60480
 OUTCOMES: Final = tuple(sorted(status.value for status in ENDED))
 """Outcomes of a run."""
 ATTEMPT_OUTCOMES: Final = (*OUTCOMES, RunStatus.SUSPENDED.value, "released", "lost")
-"""Outcomes of an attempt: that of its run, or one after which another attempt follows."""
+"""Outcomes of an attempt: the outcome of its run, or an outcome after which another attempt follows."""
 
 RUNS_ACCEPTED: Final = Counter(
-    "runyard_runs_accepted_total", "Runs that a client in this process accepted; repeated requests are not counted.", ["kind"]
+    "runyard_runs_accepted_total", "Runs that a client in this process enqueued. Repeated requests are not counted.", ["kind"]
 )
 RUNS_FINISHED: Final = Counter("runyard_runs_finished_total", "Runs that ended.", ["outcome", "agent", "queue"])
 ATTEMPTS_STARTED: Final = Counter("runyard_attempts_started_total", "Attempts that began.", ["agent", "queue"])
 ATTEMPTS_ENDED: Final = Counter(
     "runyard_attempts_ended_total",
-    "Attempts that ended. released: to be tried again or handed over; lost: another attempt has the run.",
+    "Attempts that ended. released: the run is queued again. lost: another attempt has the run.",
     ["outcome", "agent", "queue"],
 )
 
 PICKUP: Final = Histogram(
-    "runyard_pickup_seconds", "From the moment a run needs only a worker to its claim.", ["queue"], buckets=_SHORT
+    "runyard_pickup_seconds", "Time for which a run only needs a worker, up to its claim.", ["queue"], buckets=_SHORT
 )
 QUEUE_WAIT: Final = Histogram(
     "runyard_queue_wait_seconds",
-    "From the moment a run is due to its first claim: the wait for its lane and for a worker.",
+    "Time from a run's due time to its first claim: the wait for its lane and for a worker.",
     ["queue"],
     buckets=_LONG,
 )
 RUN: Final = Histogram(
     "runyard_run_seconds",
-    "From the moment a run is due to its end in an attempt, including every wait.",
+    "Time from a run's due time to its end in an attempt, including every wait.",
     ["outcome", "agent"],
     buckets=_LONG,
 )
 ATTEMPT: Final = Histogram("runyard_attempt_seconds", "Duration of an attempt.", ["outcome", "agent"], buckets=_LONG)
 FIRST_TOKEN: Final = Histogram(
     "runyard_first_token_seconds",
-    "From the moment a run is due to its first streamed text, for first attempts.",
+    "Time from a run's due time to its first streamed text, for first attempts.",
     ["agent"],
     buckets=_LONG,
 )
 SUSPENDED: Final = Histogram(
-    "runyard_suspended_seconds", "From a suspension to the answer that ended it.", ["agent"], buckets=_HUMAN
+    "runyard_suspended_seconds", "Time from a suspension to the answer that ended the suspension.", ["agent"], buckets=_HUMAN
 )
 FORK: Final = Histogram("runyard_fork_seconds", "Duration of a fork in the store.", buckets=_SHORT)
 
@@ -72,43 +72,45 @@ STALE_WRITES: Final = Counter("runyard_stale_writes_total", "Writes refused beca
 LOCK_LOSSES: Final = Counter("runyard_lock_losses_total", "Locks in Redis that were lost while their run was being executed.")
 LOST_TASKS: Final = Counter("runyard_lost_tasks_total", "Runs that this worker released because their task had vanished.")
 RESCUES: Final = Counter(
-    "runyard_rescues_total", "Lane heads that no queue knew and the reconciler submitted. 0 without faults."
+    "runyard_rescues_total", "Lane heads that the reconciler submitted because no queue had them. 0 without faults."
 )
-WORKERS_DEAD: Final = Counter("runyard_workers_dead_total", "Workers that this one, as leader, declared dead.")
+WORKERS_DEAD: Final = Counter("runyard_workers_dead_total", "Workers that this worker declared dead as leader.")
 
 WEBHOOK_DELIVERIES: Final = Counter(
     "runyard_webhook_deliveries_total",
-    "Tries of webhook deliveries. retried: failed, to be tried again; gone: the receiver wants no more deliveries.",
+    "Tries of webhook deliveries. retried: the try failed and another follows. gone: the receiver answered 410.",
     ["outcome"],
 )
 OLDEST_WEBHOOK: Final = Gauge(
     "runyard_oldest_undelivered_webhook_seconds",
-    "Age of the oldest event that a webhook has not received. From the leader only.",
+    "Age of the oldest feed entry that a webhook has not received. Only the leader reports it.",
 )
 
 SLOTS: Final = Gauge("runyard_slots", "Most runs that this worker executes at once.")
 SLOTS_IN_USE: Final = Gauge("runyard_slots_in_use", "Runs that this worker holds.")
 
-SILENCE: Final = Gauge("runyard_main_loop_silence_seconds", "Time since the main loop last turned: user code blocks it.")
+SILENCE: Final = Gauge(
+    "runyard_main_loop_silence_seconds", "Time since the main loop last ran. It grows while user code blocks the loop."
+)
 
-LEADING: Final = Gauge("runyard_leading", "1 if this worker leads the reconciler.")
+LEADING: Final = Gauge("runyard_leading", "1 if this worker is the leader.")
 QUEUED: Final = Gauge(
-    "runyard_queued_runs", "Runs that are due and wait for their lane or a worker. From the leader only.", ["queue"]
+    "runyard_queued_runs", "Runs that are due and wait for their lane or a worker. Only the leader reports it.", ["queue"]
 )
 DEEPEST_LANE: Final = Gauge(
-    "runyard_deepest_lane_runs", "Most queued runs in one lane of the queue. From the leader only.", ["queue"]
+    "runyard_deepest_lane_runs", "Most queued runs in one lane of the queue. Only the leader reports it.", ["queue"]
 )
-OLDEST: Final = Gauge("runyard_oldest_queued_seconds", "Longest wait of a queued run. From the leader only.", ["queue"])
-SUSPENDED_RUNS: Final = Gauge("runyard_suspended_runs", "Runs that wait for a human. From the leader only.", ["queue"])
+OLDEST: Final = Gauge("runyard_oldest_queued_seconds", "Longest wait of a queued run. Only the leader reports it.", ["queue"])
+SUSPENDED_RUNS: Final = Gauge("runyard_suspended_runs", "Runs that wait for a human. Only the leader reports it.", ["queue"])
 SERVING: Final = Gauge(
-    "runyard_serving_workers", "Live workers that claim runs from the queue. From the leader only.", ["queue"]
+    "runyard_serving_workers", "Live workers that claim runs from the queue. Only the leader reports it.", ["queue"]
 )
-PAUSED: Final = Gauge("runyard_paused_queue", "1 if the queue is paused. From the leader only.", ["queue"])
+PAUSED: Final = Gauge("runyard_paused_queue", "1 if the queue is paused. Only the leader reports it.", ["queue"])
 OF_QUEUES: Final = (QUEUED, DEEPEST_LANE, OLDEST, SUSPENDED_RUNS, SERVING, PAUSED)
 
 HTTP: Final = Histogram(
     "runyard_http_request_seconds",
-    "From a request of the HTTP API to the end of its answer; for streams, to their beginning.",
+    "Time from a request of the HTTP API to the end of its answer, or for a stream to its beginning.",
     ["method", "route", "status"],
     buckets=_SHORT,
 )
@@ -121,7 +123,7 @@ _queues: set[str] = set()
 
 
 def serve(agents: Mapping[str, str], queues: Iterable[str]) -> None:
-    """Start the counters of these agents (name → queue) and queues at zero, so that their first event is an increase."""
+    """Start the counters of ``agents`` (name → queue) and ``queues`` at zero, so that their first count is an increase."""
     _agents.update(agents)
     _queues.update(queues)
     for kind in get_args(RunKind):
@@ -147,7 +149,7 @@ def serve(agents: Mapping[str, str], queues: Iterable[str]) -> None:
 
 
 def serve_http(routes: Iterable[tuple[str, str, int]]) -> None:
-    """Start the counters of the HTTP API at zero. ``routes``: method, path template and status of a success."""
+    """Start the counters of the HTTP API at zero. ``routes``: per route its method, path template and status of a success."""
     for method, route, status in routes:
         HTTP.labels(method=method, route=route, status=str(status))
     for code in BY_CODE:
@@ -165,14 +167,15 @@ def queue_label(queue: str) -> str:
 
 
 def count_rejected(code: str) -> None:
-    """Count a request that was answered with a problem. ``code``: the error's code; empty if it is not one of runyard's."""
+    """Count a request that was answered with a problem. ``code``: the error's code. The label of an unknown code is empty."""
     HTTP_REJECTED.labels(code=code if code in BY_CODE else "").inc()
 
 
 def show_queues(found: Iterable[QueueInfo], before: Iterable[str]) -> set[str]:
-    """Set the gauges of queues to a measurement. Queues that only callers know share one label.
+    """Set the gauges of queues to a measurement. Return the names of the queues that are shown.
 
-    ``before``: the names that were shown; those that are missing now are removed. Returns the names that are shown.
+    A queue whose name comes from clients only is counted under the empty name. ``before``: the names that the previous call
+    returned. Gauges of names that are missing in the measurement are removed.
     """
     shown: dict[str, QueueInfo] = {}
     for info in found:
@@ -220,7 +223,7 @@ class RunMeter:
         ATTEMPTS_STARTED.labels(**self._labels).inc()
 
     def resumed(self, answered: Iterable[HitlRequest]) -> None:
-        """Record the wait for the answer that this attempt follows."""
+        """Record the wait for the answer after which this attempt began."""
         ages = [(r.created_at, r.answered_at - r.created_at) for r in answered if r.created_at and r.answered_at]
         if ages:
             SUSPENDED.labels(agent=self._agent).observe(max(ages)[1].total_seconds())
@@ -228,8 +231,9 @@ class RunMeter:
     def ended(self, status: RunStatus | None, spoke_at: float | None, *, outside: bool = False) -> None:
         """Record the end of the attempt.
 
-        ``status``: the run's status after it; None if the attempt lost the run. ``spoke_at``: the time of its first streamed
-        text, on the monotonic clock. ``outside``: the store announces the run's end, so :func:`count_ends` counts it.
+        ``status``: the run's status after the attempt, or None if the attempt lost the run. ``spoke_at``: the time of the first
+        streamed text in seconds of the monotonic clock, or None. ``outside``: :func:`count_ends` counts the run's end, because
+        the store writes its event.
         """
         lasted = time.monotonic() - self._began
         outcome = "lost" if status is None else "released" if status is RunStatus.QUEUED else status.value
@@ -244,7 +248,7 @@ class RunMeter:
 
 
 def waited(run: Run) -> float:
-    """Return the seconds from the moment a run was due to the start of its present attempt, by the store's clock."""
+    """Return the seconds from a run's due time to the start of its present attempt, by the store's clock."""
     if run.started_at is None:
         return 0.0
     return max(0.0, (run.started_at - max(filter(None, (run.run_at, run.accepted_at)))).total_seconds())

@@ -18,12 +18,12 @@ EXTRAS: Final = {
     "fakeredis": "testing",
     "lupa": "testing",
 }
-"""Top-level modules that only an extra of the distribution installs."""
+"""A map from a top-level module to the extra of the distribution that installs it."""
 
 
 @contextmanager
 def needed_by(name: str) -> Iterator[None]:
-    """Wrap imports that the module ``name`` needs. Raise ExtraMissingError if one needs an extra that is not installed."""
+    """Wrap the imports of the module ``name``. Raise ExtraMissingError if one of them needs an extra that is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

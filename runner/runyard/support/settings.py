@@ -20,10 +20,10 @@ WEBHOOKS: Final = WebhookPolicy()
 
 
 class FetchSettings(BaseSettings):
-    """Permissions to fetch URLs in messages, for workers and for agents without one (M5).
+    """Permissions to fetch URLs in messages, for workers and for in-process agents (M5).
 
-    ``fetch_hosts``: the exact names of the allowed hosts (comma-separated), by default none. ``fetch_private``: also fetch from
-    these hosts at addresses that are not public.
+    ``fetch_hosts``: the exact names of the allowed hosts (comma-separated), by default none. ``fetch_private``: allow these
+    hosts to have addresses that are not public.
     """
 
     model_config = SettingsConfigDict(
@@ -31,7 +31,7 @@ class FetchSettings(BaseSettings):
         env_file=".env",
         env_file_encoding="utf-8",
         extra="ignore",
-        hide_input_in_errors=True,  # the log would contain a refused secret
+        hide_input_in_errors=True,  # otherwise the log would contain a refused secret
     )
 
     fetch_hosts: Annotated[list[str], NoDecode] = Field(default_factory=list)
@@ -52,16 +52,17 @@ class Settings(FetchSettings):
     """Settings of a worker or a server. Durations are in seconds.
 
     ``postgres_url`` and ``redis_url``: the servers. ``listen_url``: a direct Postgres address for LISTEN, if ``postgres_url``
-    is a transaction pooler. ``queues``: the queues to serve (comma-separated), by default those of the app's agents.
-    ``slots``: the most runs at once. ``grace``: the time in which a stopping worker lets its runs finish. ``watchdog``: the
-    time for which the main loop may be blocked before the worker gives up its runs. ``feed_retention`` and
-    ``result_retention``: the time for which entries of the feed and results of fork jobs are kept, the same in every worker.
-    ``metrics_port`` and ``metrics_host``: where a worker serves its health checks and metrics (0: any free port; None: not at
-    all). ``remote_stacks``: show stacks there to other machines too. ``webhook_secret`` (``whsec_…``, the same in every
-    worker; comma-separated during a rotation): the secret from which the secrets that sign webhooks are derived.
-    ``webhook_tries``: the most tries of a delivery; ``webhook_timeout``: the time for one try; ``webhook_backoff``: the first
-    pause. ``webhook_allow_private``: networks (comma-separated) that are not public and may receive webhooks. ``page_bytes``:
-    the most bytes in one page of a list of the HTTP API; a larger single entry is a page by itself.
+    is a transaction pooler. ``queues``: the queues to serve (comma-separated), by default those of the app's agents. ``slots``:
+    the most runs at once. ``grace``: the time in which a stopping worker lets its runs finish. ``watchdog``: the time of a
+    blocked main loop after which the worker gives up its runs. ``feed_retention`` and ``result_retention``: the time for which
+    entries of the feed and results of fork jobs are kept, the same in every worker. ``metrics_port`` and ``metrics_host``: the
+    address at which a worker serves health checks and metrics. Port 0 is any free port. Without a port a worker serves neither.
+    ``remote_stacks``: show stacks at this address to other machines, too. ``webhook_secret``: the secret (``whsec_…``) from
+    which the secrets that sign webhooks are derived, the same in every worker. During a rotation it holds several
+    comma-separated secrets. ``webhook_tries``: the most tries of a delivery. ``webhook_timeout``: the time for one try.
+    ``webhook_backoff``: the pause between the first and the second try. ``webhook_allow_private``: networks (comma-separated)
+    that are not public and may receive webhooks. ``page_bytes``: the most bytes in one page of a list of the HTTP API. A larger
+    entry is a page by itself.
     """
 
     postgres_url: str = "postgresql://localhost:5432/runyard"
@@ -120,7 +121,7 @@ class Settings(FetchSettings):
 
 
 def _bytes_of(secret: str) -> int:
-    """Return the number of bytes of a webhook's secret; 0 if it is invalid."""
+    """Return the number of bytes of a webhook's secret, or 0 if the secret is invalid."""
     try:
         return len(base64.b64decode(secret.removeprefix("whsec_"), validate=True))
     except binascii.Error:

@@ -12,7 +12,7 @@ from ..errors import BackendUnavailableError
 T = TypeVar("T")
 
 RETRY_LIMIT_SECONDS: Final = 30.0
-"""Seconds for which a write of an attempt is repeated before the attempt is given up."""
+"""Seconds for which a write of an attempt is repeated. After them the attempt ends."""
 
 
 def jittered(seconds: float) -> float:
@@ -21,9 +21,9 @@ def jittered(seconds: float) -> float:
 
 
 async def patiently(call: Callable[[], Awaitable[T]], *, bound: float = RETRY_LIMIT_SECONDS) -> T:
-    """Repeat ``call`` until the store answers, for at most ``bound`` seconds. For calls that may be repeated.
+    """Repeat ``call`` until the store answers, for at most ``bound`` seconds.
 
-    Raises BackendUnavailableError after ``bound`` seconds.
+    Use this function for calls that may be repeated. Raises BackendUnavailableError after ``bound`` seconds.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + bound

@@ -20,7 +20,7 @@ def current() -> str | None:
 
 @contextmanager
 def within(traceparent: str | None) -> Iterator[None]:
-    """Accept runs as part of the trace ``traceparent``; an invalid header value is ignored."""
+    """Record ``traceparent`` with the runs that are accepted inside the ``with`` block. An invalid value is ignored."""
     valid = traceparent if traceparent is not None and _TRACEPARENT.fullmatch(traceparent) else None
     token = _current.set(valid)
     try:

@@ -58,10 +58,10 @@ class CrashPlan:
 
 
 class CrashingPort:
-    """The port of one worker, which crashes as planned.
+    """The port of one worker that crashes as planned.
 
-    After the worker's death no call passes, as if its fence were stale. ``die`` is called with the answer that the worker did
-    not get, or with None if it died before its write.
+    After the crash every call raises StaleFenceError. ``die``: called at the crash, with the answer that the worker did not
+    get, or with None for a crash before the write.
     """
 
     def __init__(self, inner: Any, crash_plan: CrashPlan, die: Callable[[Any], None]) -> None:
@@ -97,8 +97,9 @@ async def crash_everywhere(app: App, scenario: Callable[[Harness], Awaitable[obj
     """Execute ``scenario`` once without a crash, then once per crash: before and after each of its writes.
 
     The scenario prompts, answers and asserts, for example that a payment was made once. It gets a fresh harness each time and
-    must reset its own state outside the harness. An exception of the scenario gets a note with the place of the crash. Returns
-    the number of crashes.
+    must reset its own state outside the harness. An exception of the scenario gets a note with the place of the crash.
+
+    Returns the number of crashes.
     """
     from .harness import Harness
 

@@ -39,7 +39,7 @@ MAX_CLOCK_JUMPS: Final = 100
 
 
 class StuckError(AssertionError):
-    """The awaited event cannot happen: the run waits for something that no one will do."""
+    """The awaited result cannot come: no run can continue without another call of the test."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ class HarnessRun(RunResult):
 
 
 class Harness:
-    """Execute the runs of an app in this process, as a worker would, on an empty memory store.
+    """Executes the runs of an app in this process, as a worker would, on an empty memory store.
 
-    Use it as ``async with Harness(app) as harness``; a single agent may stand for an App. The harness executes every run that
-    it or its ``client`` enqueues. A call that waits for a run returns when the run has ended or asks a human. It moves the
-    clock over backoffs and later due times instead of waiting. Waits of the agent itself (``asyncio.sleep``, the timeout of an
+    Use it as ``async with Harness(app) as harness``, with an App or a single agent. The harness executes every run that it or
+    its ``client`` enqueues. A call that waits for a run returns when the run has ended or asks a human. Such a call does not
+    wait for backoffs and later due times: it moves the clock. Waits of the agent itself (``asyncio.sleep``, the timeout of an
     attempt) take their real time.
 
-    Leaving the harness raises AssertionError if a crash was ordered and did not happen.
+    The exit of the harness raises AssertionError if a crash was ordered and did not happen.
     """
 
     def __init__(self, app: App | AgentFunction | AbstractAgent[Any, Any], *, tenant: str = "") -> None:
@@ -93,7 +93,7 @@ class Harness:
 
     @property
     def writes(self) -> list[Write]:
-        """The writes that workers made for runs so far, or were about to make when they died, in order."""
+        """The writes of workers for runs so far, in order, with those before which a worker crashed."""
         return list(self._crash_plan.writes)
 
     async def __aenter__(self) -> Self:
@@ -166,9 +166,9 @@ class Harness:
         return (await self.client.messages(thread_id)).items
 
     async def work(self, call: Awaitable[T]) -> T:
-        """Execute runs until ``call``, a call of the client, has its result, and return that.
+        """Execute runs until ``call``, a call of the client, has its result. Return the result.
 
-        Raises StuckError if no run can continue before it.
+        Raises StuckError if no run can continue before ``call`` has its result.
         """
         task = asyncio.ensure_future(call)
 
@@ -178,7 +178,7 @@ class Harness:
         deaths = self._worker.deaths
         try:
             if not await self._run_until(over) and self._worker.deaths > deaths:
-                await asyncio.wait((task,), timeout=RECHECK_SECONDS + 1)  # its event died with the worker
+                await asyncio.wait((task,), timeout=RECHECK_SECONDS + 1)  # the crash lost the event that ends the call
             if not task.done():
                 raise StuckError("the awaited result cannot come: no run is being executed")
             return await task
@@ -188,7 +188,7 @@ class Harness:
                 await asyncio.wait((task,))
 
     async def advance(self, seconds: float) -> None:
-        """Move the store's clock by ``seconds``; execute the runs that become due, and apply the deadlines of questions."""
+        """Move the store's clock by ``seconds``. Execute the runs that become due, and apply the deadlines of questions."""
         end = self._now + timedelta(seconds=seconds)
         await self._settled()
         while (due := await self._next(deadlines=True)) is not None and due <= end:
@@ -196,23 +196,23 @@ class Harness:
         await self._jump(end)
 
     def crash(self, moment: Moment, verb: Write | None = None, nth: int = 1) -> None:
-        """Order a crash: the worker dies ``before`` or ``after`` the ``nth`` write from now on; with ``verb``, such a write.
+        """Order a crash: the worker dies ``before`` or ``after`` the ``nth`` write from this call on.
 
-        Then another worker takes over. Cleanup code of the agent still executes in this process, but the dead worker's writes
-        are refused.
+        ``nth``: from 1. ``verb``: count only the writes of this name. After the crash another worker takes over. Cleanup code
+        of the agent is still executed in this process, and the writes of the dead worker are refused.
         """
         self._crash_plan.pending.append(Crash(moment, verb, nth))
 
     def crash_before(self, verb: Write, nth: int = 1) -> None:
-        """Order a crash before a commit: the agent's work for it has happened and is not recorded."""
+        """Order a crash before a commit: the agent's work since the last commit has happened and is not recorded."""
         self.crash("before", verb, nth)
 
     def crash_after(self, verb: Write, nth: int = 1) -> None:
-        """Order a crash after a commit: the worker does not learn of its success."""
+        """Order a crash after a commit: the worker does not receive the answer of the store."""
         self.crash("after", verb, nth)
 
     async def _run_until(self, over: Over) -> bool:
-        """Execute runs and move the clock until ``over`` holds (return True) or no run can continue (return False)."""
+        """Execute runs and move the clock. Return True when ``over`` is true, or False when no run can continue."""
         written, jumps = len(self._crash_plan.writes), 0
         while not await self._settled(over):
             due = await self._next(deadlines=False)
@@ -224,7 +224,7 @@ class Harness:
         return True
 
     async def _settled(self, over: Over | None = None) -> bool:
-        """Wait until ``over`` holds (return True) or the workers are idle (return False)."""
+        """Execute runs. Return True when ``over`` is true, or False when the worker is idle."""
         quiet = 0
         while quiet < QUIET_TURNS:
             if over is not None and await over():
@@ -240,7 +240,7 @@ class Harness:
         return False
 
     async def _next(self, *, deadlines: bool) -> datetime | None:
-        """Return the next due time of a run, or None; with ``deadlines``, also those of questions."""
+        """Return the next due time of a run, or None. ``deadlines``: include the deadlines of questions."""
         due = [*self._due_times.due]
         if deadlines:
             seconds = await self._worker.admit()
@@ -259,7 +259,7 @@ class Harness:
                 return
 
     async def _jump(self, moment: datetime) -> None:
-        """Set the clock to ``moment`` and execute what is due then."""
+        """Set the clock to ``moment`` and execute the runs that are due then."""
         self._now = max(self._now, moment)
         self._due_times.forget(self._now)
         await self._worker.rescue()
@@ -268,7 +268,7 @@ class Harness:
 
 
 class HarnessScope:
-    """Key under which helpers store the state of one harness, so that each harness starts without any."""
+    """Key under which helpers store their state for one harness. Each harness has a new key."""
 
 
 PROCESS: Final = HarnessScope()

@@ -32,17 +32,17 @@ async def deployment(
     """Serve ``app`` while the block lasts. The block gets a client of the deployment, which has no threads at first.
 
     ``app``: an App, or a single agent as an App takes it. ``tenant``: the tenant of the client. ``queues``: the queues that the
-    worker serves, by default all of the app. ``slots``: runs at once. ``grace``: seconds that runs may take to end after the
-    block; longer ones are cut off.
+    worker serves, by default all of the app. ``slots``: maximum number of runs at once. ``grace``: seconds that runs may take
+    to end after the block. Runs that take longer are stopped.
 
-    Backoffs, delays and deadlines take their time. :class:`~runyard.testing.Harness` skips them, and lets workers crash.
+    Backoffs, delays and deadlines take their real time. :class:`~runyard.testing.Harness` skips them and simulates crashes.
     Webhooks are not sent.
 
-    The deployment opens no port and starts no process and no thread. Its worker and all tasks of it have ended when the block
-    is left, also by an exception. A fixture may enter the block in one task and leave it in another.
+    The deployment opens no port and starts no process and no thread. After the block, also after an exception in it, the worker
+    and all its tasks have ended. A fixture may enter the block in one task and leave it in another.
 
-    Raises ExtraMissingError if ``runyard[testing]`` is not installed. Raises at the end of the block what ended the worker
-    before.
+    Raises ExtraMissingError if ``runyard[testing]`` is not installed. Raises the worker's error at the end of the block if the
+    worker failed.
     """
     served = app if isinstance(app, App) else App({"agent": app})
     backend = await backend_registry.connect("memory://", tenant=tenant, redis="fakeredis://")
@@ -55,7 +55,7 @@ async def deployment(
 
 @asynccontextmanager
 async def _serving(worker: Worker) -> AsyncIterator[None]:
-    """Run ``worker`` beside the block. Scripted models begin anew, as in a harness."""
+    """Run ``worker`` while the block lasts. Scripted models start without state, as in a harness."""
     context = copy_context()
     context.run(stage.set, HarnessScope())
     running = asyncio.create_task(worker.run(), name="deployment", context=context)

@@ -32,7 +32,7 @@ class ScriptEndedError(AssertionError):
 
 @dataclass(frozen=True)
 class ModelRequested:
-    """One model request, as the agent sent it. ``tools``: the names of the tools that it offered."""
+    """One model request, as the agent sent it. ``tools``: the names of the tools that the agent offered."""
 
     messages: list[ai.ModelMessage]
     tools: list[str]
@@ -65,7 +65,7 @@ Reply: TypeAlias = "Said | Callable[[ModelRequested], Said | Awaitable[Said]]"
 
 
 def call(tool: str, /, **arguments: JsonValue) -> ToolCallPart:
-    """Return a call of ``tool`` to use as a reply or as a part of one. The model gives it an id when it replies."""
+    """Return a call of ``tool`` to use as a reply or as a part of one. The model gives the call an id when it replies."""
     return ToolCallPart(id="", name=tool, arguments=arguments)
 
 
@@ -76,9 +76,9 @@ class ScriptedModel(FunctionModel):
     ``ModelResponse``; or a function of the :class:`ModelRequested` that returns one of these. A function in place of the list
     answers every request.
 
-    **Each conversation has its own place in the script**: the number of answers in the history selects the next reply. So a
-    request that is repeated after a crash gets the same reply, each new thread begins at the first reply, and a fork continues
-    where its source was cut. An exception is raised once in each harness or deployment and then skipped.
+    **Each conversation has its own place in the script**: the number of answers in the history selects the next reply. A
+    request that is repeated after a crash therefore gets the same reply. Each new thread begins at the first reply. A fork
+    continues where its source was cut. An exception is raised once in each harness or deployment and then skipped.
 
     Calls get the ids ``<tool>-<n>``, numbered over the conversation. ``delay``: seconds between two streamed tokens.
     ``requests``: all requests, in order. A request beyond the end of the script raises :class:`ScriptEndedError`.
@@ -145,7 +145,7 @@ class ScriptedModel(FunctionModel):
 
 
 def tokens(text: str) -> list[str]:
-    """Split ``text`` into pieces of about one word, which join to ``text``."""
+    """Return ``text`` split into pieces of about one word."""
     return WORD.findall(text) or [text]
 
 

@@ -1,23 +1,24 @@
 """A deterministic agent for demos and tests. Its prompt is its script: commands separated by ``|``, executed in order.
 
 =========================  =================================================================================================
-command                    what the agent does
+command                    effect
 =========================  =================================================================================================
-``say TEXT``               streams TEXT word by word and says it; words without a command are said too
+``say TEXT``               streams TEXT word by word and appends it; text without a command is a ``say``
 ``tool NAME ARG …``        calls a tool: ``add`` and ``mul`` take numbers, ``echo`` returns its arguments, ``boom`` raises
 ``approve NAME ARG …``     asks for approval of the tool call first; a refused call gets an error result
-``ask QUESTION``           asks the human and says the answer; ``QUESTION?`` alone does the same
+``ask QUESTION``           asks the human and appends question and answer; ``QUESTION?`` alone is an ``ask``
 ``sleep SECONDS``          waits, without blocking the worker
 ``hang``                   waits for ever, in the first attempt only
 ``spin SECONDS``           blocks the worker's event loop
 ``set KEY VALUE``          sets ``extra[KEY]``
-``fail [transient]``       raises an error: ``transient`` may be retried and happens in the first attempt only
+``fail [transient]``       raises an error; with ``transient`` a retryable one, in the first attempt only
 ``crash``                  kills its process with SIGKILL, in the first attempt only; ``crash always`` in each
 =========================  =================================================================================================
 
-A script that ends with a tool is followed by a text with its result. Example: ``say hello | tool add 1 2 | approve refund 10 |
-color? | sleep 0.5``. A later attempt of the run skips the commands whose messages are committed: each message that the agent
-appends carries the number of its command.
+After a script that ends with a tool the agent appends a text with the result. A later attempt of the run skips the commands
+whose messages are committed: each message that the agent appends carries the number of its command. Example::
+
+    say hello | tool add 1 2 | approve refund 10 | color? | sleep 0.5
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from ..domain.messages import Message, ToolCallPart, ToolResultPart
 from ..execution.context import RunContext
 
 TOKEN_SECONDS: Final = 0.0
-"""Seconds between two streamed words; a demo sets RUNYARD_TOKEN_DELAY."""
+"""Seconds between two streamed words, without RUNYARD_TOKEN_DELAY."""
 
 
 class PermanentError(Exception):
@@ -65,7 +66,7 @@ class Command:
 
 
 def parse(script: str) -> list[Command]:
-    """Split a script into commands. Text that is no command becomes ``say``."""
+    """Split a script into commands. Text without a command becomes ``ask`` if it ends with ``?``, else ``say``."""
     commands = []
     for number, text in enumerate(filter(None, (part.strip() for part in script.split("|")))):
         verb, _, rest = text.partition(" ")

@@ -1,4 +1,4 @@
-"""The worker of a harness: claim loop and executor of a real worker, without its timers. It dies in simulated crashes."""
+"""The worker of a harness: claim loop and executor of a real worker, without the timers. It dies in a simulated crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POLL_SECONDS: Final = 1.0
 
 
 class DueTimeScheduler:
-    """A scheduler that also records the due times of submitted jobs; everything else is the inner scheduler's."""
+    """A scheduler that records the due times of submitted jobs. It passes all calls on to ``inner``."""
 
     def __init__(self, inner: Any, now: Callable[[], datetime]) -> None:
         self._inner, self._now = inner, now
@@ -69,7 +69,7 @@ class PatchedBackend:
 
 
 class HarnessWorker:
-    """Serve ``app`` from ``backend`` until it is closed. After a simulated crash another worker takes its place."""
+    """Serves ``app`` from ``backend`` until it is closed. After a simulated crash another worker serves the app."""
 
     def __init__(self, app: App, backend: Backend, due_times: DueTimeScheduler, crash_plan: CrashPlan) -> None:
         self._app, self._backend, self._due_times, self._crash_plan = app, backend, due_times, crash_plan
@@ -100,12 +100,12 @@ class HarnessWorker:
     def _die(self, answer: Any) -> None:
         self.dead = True
         self.deaths += 1
-        if isinstance(answer, Ended):  # the lost answer has the due time of a retry
+        if isinstance(answer, Ended):  # the answer, which is lost, has the due time of a retry
             self._due_times.note(answer.effects.jobs)
         self._stop_executions()
 
     def close(self) -> None:
-        """Let :meth:`serve` end; runs that are being executed stay unfinished."""
+        """Let :meth:`serve` end. Runs that are being executed stay unfinished."""
         self._closing = True
         self._stop_executions()
 
@@ -146,7 +146,7 @@ class HarnessWorker:
         await self._backend.workers.leave(self.worker_id)
 
     async def progress(self) -> None:
-        """Wait until a running run made a write or ended."""
+        """Wait until a write was made or all executions ended, at most POLL_SECONDS."""
         waits = [asyncio.ensure_future(wait) for wait in (self._crash_plan.changed.wait(), self._claim_loop.finished())]
         try:
             await asyncio.wait(waits, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -157,7 +157,7 @@ class HarnessWorker:
         self._crash_plan.changed.clear()
 
     async def rescue(self) -> None:
-        """Submit runs that wait or whose worker died, if the scheduler does not know them, and admit due runs."""
+        """Submit waiting runs that the scheduler does not hold, and runs of dead workers. Admit due runs."""
         heads = await self._backend.workers.heads(unchanged=timedelta(0))
         jobs = [head.job for head in heads]
         orphans = [head.job for head in heads if head.orphaned]
@@ -172,7 +172,7 @@ class HarnessWorker:
         return admitted.next_due
 
     async def check_queues(self) -> None:
-        """Check the queues at once: the due times have changed."""
+        """Let the claim loop read the queues at once, because the due times have changed."""
         await self._backend.scheduler.rouse(self.worker_id)
 
     async def _follow_cancel_hints(self) -> None:

@@ -26,14 +26,14 @@ from .slots import Slots
 CLAIM_BATCH: Final = 100
 """Maximum number of deliveries taken by one call and claimed by one commit."""
 QUEUE_POLL_SECONDS: Final = 2.0
-"""Seconds after which the queues are read without a wake-up."""
+"""Seconds without a wake-up after which the worker reads the queues."""
 START_TURNS: Final = 2
 """Turns of the event loop from the start of an attempt to its agent's first statement."""
 
 log = structlog.get_logger("runyard.claim_loop")
 
 PAUSED_RETRY_SECONDS: Final = 1.0
-"""Seconds after which a run of a paused queue is submitted again. By then every worker knows of the pause."""
+"""Seconds after which a run of a paused queue is submitted again. By then every worker has received the pause."""
 OTHER_VERSION_RETRY_SECONDS: Final = 10.0
 """Seconds after which a run of another app version is submitted again."""
 
@@ -49,7 +49,11 @@ async def execute(job: Job, execution: Execution) -> Ended | None:
 
 
 class ClaimLoop:
-    """The main loop of a worker. ``worker_id`` changes when the worker is declared dead (``on_dead``) and registers anew."""
+    """The claim loop of a worker.
+
+    ``on_dead``: called with the worker's id when a claim finds that the worker was declared dead. ``worker_id``: the current
+    id. It changes when the worker registers again after that.
+    """
 
     def __init__(
         self,
@@ -113,7 +117,7 @@ class ClaimLoop:
     async def run(self) -> None:
         """Take and start runs until :meth:`stop`."""
         failures = 0
-        emptied: list[str] | None = None  # the queues in which the last claim left nothing
+        emptied: list[str] | None = None  # the queues that the last claim emptied
         while not self.stopping:
             if not self._registered.is_set():
                 await self._until_changed(self._registered.wait())
@@ -131,7 +135,7 @@ class ClaimLoop:
             except Exception as error:
                 failures, emptied = failures + 1, None
                 expected = isinstance(error, BackendUnavailableError)
-                log.warning("claim_failed", error=str(error), tries=failures, exc_info=not expected)
+                log.warning("claim_failed", worker_id=self.worker_id, error=str(error), tries=failures, exc_info=not expected)
                 await self._until_changed(asyncio.sleep(jittered(min(0.1 * 2**failures, 2.0))))
         await asyncio.gather(*self._rousing)
 
@@ -151,7 +155,7 @@ class ClaimLoop:
         return len(deliveries)
 
     async def _rouse(self, worker_id: str) -> None:
-        """End the wait in :meth:`_take`. Cancelling it instead might lose the deliveries that it is about to return."""
+        """End the wait in :meth:`_take`. A cancel instead might lose deliveries that the scheduler is about to return."""
         try:
             await self._scheduler.rouse(worker_id)
         except RunyardError as error:
@@ -161,7 +165,7 @@ class ClaimLoop:
         return [queue for queue in self._queues if queue not in self._paused]
 
     async def _claim(self, worker_id: str, deliveries: Sequence[Delivery]) -> None:
-        """Claim the deliveries in the store. Give every delivery back that is not claimed, also after an error."""
+        """Claim the runs of ``deliveries``. Give back every delivery whose run is not claimed, also after an error."""
         fresh = {delivery.job.ref: delivery for delivery in self._slots.take(worker_id, deliveries)}
         for ref in [ref for ref, delivery in fresh.items() if delivery.job.kind not in self._kinds]:
             del fresh[ref]
@@ -187,11 +191,12 @@ class ClaimLoop:
             if isinstance(claim, Claim):
                 self._settle(delivery, claim)
             else:
-                log.error("run_not_claimed", run_id=ref.run_id, exc_info=claim)
+                names = {"worker_id": worker_id, "thread_key": ref.thread_key, "run_id": ref.run_id}
+                log.error("run_not_claimed", **names, exc_info=claim)
                 self._give_back(ref, Effects(), OTHER_VERSION_RETRY_SECONDS)
 
     async def _win(self, worker_id: str, refs: Sequence[RunRef]) -> Sequence[Claim | Exception]:
-        """Return one claim, or the error of it, for each of ``refs``."""
+        """Claim ``refs``. Return, in the same order, the claim of each or its error."""
 
         async def claim(some: Sequence[RunRef]) -> list[Claim | Exception]:
             claims = {claim.ref: claim for claim in await self._tools.backend.runs.claim(worker_id, some)}
@@ -229,22 +234,23 @@ class ClaimLoop:
 
     async def _execute(self, job: Job, execution: Execution) -> None:
         ended: Ended | None = None
+        names = {"thread_id": execution.record.thread_id, "run_id": job.run_id}
         try:
             ended = await self._dispatch(job, execution)
         except Exception:
-            # The row stays `running` without a task; the worker's own inspection releases it.
-            log.exception("execution_failed", run_id=job.run_id)
+            # The run stays `running` in the store without a task here. Worker._inspect releases it.
+            log.exception("execution_failed", worker_id=self.worker_id, **names)
         finally:
             slot = self._slots.leave(job.ref)
             self._effects_sender.give_back(slot.worker_id, slot.delivery, ended.effects if ended else None)
         if slot.again is not None:
             try:
                 await self._claim(slot.worker_id, [slot.again])
-            except BackendUnavailableError:
-                log.warning("redelivery_dropped", run_id=job.run_id)  # the reconciler submits the run again
+            except BackendUnavailableError as error:  # the reconciler submits the run again
+                log.warning("redelivery_dropped", worker_id=slot.worker_id, **names, error=str(error))
 
     def _give_back(self, ref: RunRef, effects: Effects, delay: float | None = None) -> None:
-        """Give a delivery back that was not claimed; with ``delay`` (seconds) submit it again."""
+        """Give back a delivery that was not claimed. ``delay``: seconds until its job is due again; None does not submit it."""
         slot = self._slots.leave(ref)
         jobs = [] if delay is None else [replace(slot.delivery.job, delay=delay)]
         if slot.again is not None:

@@ -1,4 +1,4 @@
-"""Sends the effects of commits to Redis and releases deliveries, many at a time."""
+"""The effects sender: sends the effects of commits to Redis and releases deliveries, many in one call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger("runyard.effects")
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A delivery to release (with the worker that took it) and jobs to submit with it."""
+    """A delivery to release, or None, and jobs to submit with it. ``worker_id``: the worker that took the delivery."""
 
     worker_id: str = ""
     delivery: Delivery | None = None
@@ -29,7 +29,7 @@ class Release:
 
 
 class EffectsSender:
-    """The effects sender of a worker. Its failures fail no run: the reconciler submits what Redis did not get."""
+    """The effects sender of a worker. A failed call fails no run: the reconciler submits the jobs that Redis did not get."""
 
     def __init__(self, scheduler: Scheduler, writer: EventWriter) -> None:
         self._scheduler = scheduler
@@ -50,7 +50,7 @@ class EffectsSender:
         self._send_events_and_hints(effects)
 
     async def drained(self) -> None:
-        """Return when all effects were sent or given up."""
+        """Wait until the call for each effect has succeeded or failed."""
         await asyncio.gather(self._releases.drained(), self._hints.drained())
 
     def _send_events_and_hints(self, effects: Effects) -> None:
@@ -72,12 +72,13 @@ class EffectsSender:
             for n, (worker_id, deliveries) in enumerate(returned.items()):
                 await self._scheduler.release(worker_id, deliveries, submit=jobs if n == len(returned) - 1 else ())
         except RunyardError as error:
-            log.warning("effects_not_sent", jobs=len(jobs), error=str(error))  # locks expire; the reconciler submits
+            # The locks expire, and the reconciler submits the jobs.
+            log.warning("effects_not_sent", jobs=len(jobs), deliveries=sum(map(len, returned.values())), error=str(error))
         return [None] * len(releases)
 
     async def _hint(self, refs: Sequence[RunRef]) -> list[None]:
         try:
             await self._scheduler.hint_cancel(refs)
         except RunyardError as error:
-            log.warning("cancel_hint_not_sent", runs=len(refs), error=str(error))
+            log.warning("cancel_hints_not_sent", runs=len(refs), first_run_id=refs[0].run_id, error=str(error))
         return [None] * len(refs)

@@ -1,4 +1,4 @@
-"""The failure detector: which workers are dead, which runs are lost. Pure functions; reconciler.py has the loop."""
+"""The failure detector: finds dead workers and lost lane heads. It does no input or output: reconciler.py has the loop."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from ..ports.refs import RunRef
 from ..ports.scheduling import Job
 from ..ports.workers import LaneHead, WorkerInfo
 
-# A worker is dead if MIN_READS consecutive reads over at least MIN_SPAN_SECONDS show the same heartbeat, each answered within
-# MAX_READ_SECONDS. A lane head is lost if it has not changed for MIN_HEAD_AGE and every read found it missing from Redis for at
-# least MIN_MISSING_SECONDS.
+# A worker is dead if MIN_READS consecutive reads over at least MIN_SPAN_SECONDS show the same heartbeat. Each of them must be
+# answered within MAX_READ_SECONDS. A lane head is lost if it has not changed for MIN_HEAD_AGE, and every pass of at least
+# MIN_MISSING_SECONDS found it missing from Redis.
 MIN_READS: Final = 3
-"""Number of consecutive reads with the same heartbeat that declare a worker dead."""
+"""Number of consecutive reads with the same heartbeat after which a worker counts as dead."""
 MIN_SPAN_SECONDS: Final = 3.0
-"""Shortest time from the first to the last of these reads."""
+"""Shortest time from the first to the last of these reads, in seconds."""
 MAX_READ_SECONDS: Final = 1.0
-"""Longest answer time of a read that counts: a store that stalls proves nothing about workers."""
+"""Longest answer time of a read that counts, in seconds: a store that stalls proves nothing about workers."""
 MAX_GAP_SECONDS: Final = 2.0
-"""Longest pause between two consecutive reads: after a longer one the reader itself was stopped."""
+"""Longest pause between two consecutive reads, in seconds: after a longer pause the reader itself was stopped."""
 MIN_HEAD_AGE: Final = timedelta(seconds=1)
-"""Age from which a lane head is examined: a younger one may be on its way into Redis or out of it."""
+"""Age from which a lane head is examined: Redis may be about to receive or to remove the job of a younger one."""
 MIN_MISSING_SECONDS: Final = 1.0
-"""Time for which a lane head must be missing from Redis: an old run becomes a head only when the run before it ends."""
+"""Seconds for which a lane head must be missing from Redis.
+
+MIN_HEAD_AGE does not suffice: an old run becomes the head, and is submitted, when the run before it ends.
+"""
 
 
 @dataclass(slots=True)
@@ -74,7 +77,7 @@ class HeartbeatWatch:
 
 
 class MissingWatch:
-    """Tells lost lane heads from heads whose submission is under way: a lost head is missing in every pass."""
+    """Distinguishes lost lane heads from heads whose submission is under way. A lost head is missing in every pass."""
 
     def __init__(self) -> None:
         self._since: dict[RunRef, float] = {}
@@ -85,9 +88,9 @@ class MissingWatch:
         self._looking = {}
 
     def lost(self, heads: Iterable[LaneHead], unknown: Iterable[Job], now: float) -> list[Job]:
-        """Return the jobs of ``unknown`` to submit.
+        """Return the jobs of ``unknown`` to submit: orphans, and heads that were missing for MIN_MISSING_SECONDS.
 
-        These are orphans, whose workers cannot come back, and heads that were missing for MIN_MISSING_SECONDS. ``now``: seconds
+        The worker of an orphan cannot come back. ``unknown``: the jobs of ``heads`` that Redis does not hold. ``now``: seconds
         of the monotonic clock.
         """
         orphans = {head.job.ref for head in heads if head.orphaned}
@@ -99,5 +102,5 @@ class MissingWatch:
         return lost
 
     def end(self) -> None:
-        """End the pass: a head that it did not find missing is no longer missing."""
+        """End the pass. Forget the heads that this pass did not find missing."""
         self._since = self._looking

@@ -1,14 +1,14 @@
-"""The health server of a worker: whether it is alive, whether it is ready, its metrics, its stacks.
+"""The health server of a worker. It reports liveness, readiness, metrics and stacks.
 
 =============  ====================================================================================================
-``/livez``     200 while the process and its heartbeat thread run, whatever the servers do
+``/livez``     200 while the process and its heartbeat thread run, even without Postgres and Redis
 ``/readyz``    200 if the worker claims runs, else 503; JSON with the reasons
 ``/metrics``   Prometheus
-``/stacks``    the stacks of threads and tasks; to the same machine only, unless RUNYARD_REMOTE_STACKS is set
+``/stacks``    the stacks of threads and tasks; to other machines only with RUNYARD_REMOTE_STACKS=true
 =============  ====================================================================================================
 
-Threads serve it, so it answers while user code blocks the main loop. Anyone on the network may call it: connections are bounded
-in number, bytes and time, and the metrics are cached for a second.
+The server has threads of its own, so that it answers while user code blocks the main loop. Anyone on the network may call it.
+Its connections are therefore bounded in number, bytes and time, and the metrics are cached for a second.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 CONNECTION_SECONDS = 5.0
 """Maximum number of seconds that a connection lasts."""
 MAX_CONNECTIONS = 64
-"""Maximum number of connections at once; beyond them the oldest is closed, so that a new one is answered."""
+"""Maximum number of connections at once. A further connection closes the oldest one."""
 MAX_REQUEST_BYTES: Final = 16 * 2**10
 """Maximum number of bytes of a request."""
 METRICS_CACHE_SECONDS = 1.0
@@ -58,7 +58,10 @@ log = structlog.get_logger("runyard.health")
 
 @dataclass
 class Watched:
-    """The worker that the server reports on; None while it starts. ``address``: the server's own ``host:port``, to register."""
+    """The worker that the server reports on.
+
+    ``address``: the server's own ``host:port``, which the worker registers. ``worker`` is None while the worker starts.
+    """
 
     address: str | None = None
     worker: Worker | None = None
@@ -182,7 +185,7 @@ class _Server(ThreadingMixIn, WSGIServer):
                 self._cut(request)
 
     def _cut(self, request: socket.socket) -> None:
-        """Shut the connection down; its thread notices and ends."""
+        """Shut the connection down, which ends its thread."""
         del self._open[request]
         with suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)

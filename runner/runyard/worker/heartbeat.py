@@ -1,7 +1,7 @@
 """The heartbeat of a worker and the renewal of its locks.
 
-They run in a thread of their own, so that user code that blocks the main loop does not lose the worker's runs. The reply to a
-heartbeat brings the requests to the worker: drain, paused queues.
+Both run in a thread of their own, so that the worker keeps its runs while user code blocks the main loop. The reply to a
+heartbeat carries the operators' request to drain, and the paused queues.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ HEARTBEAT_SECONDS: Final = 1.0
 """Seconds between two heartbeats, and between two renewals of all locks."""
 
 CUT_OFF_SECONDS: Final = 5.0
-"""Seconds without a heartbeat after which locks are no longer renewed: a run that was taken over must not stay locked."""
+"""Seconds without an accepted heartbeat after which the worker renews no locks: a run may have been taken over since."""
 
 READY_WITHIN_SECONDS: Final = 5.0
-"""Longest time since the last answer of a server, in seconds, with which the worker is ready."""
+"""Seconds since the last answer of a server after which the worker is not ready."""
 
 log = structlog.get_logger("runyard.heartbeat")
 
@@ -41,9 +41,9 @@ class HeartbeatState:
     The main loop supplies the worker's id and deliveries, and records that it still turns. The heartbeat records the answers of
     the servers.
 
-    ``held``: returns the deliveries whose locks to renew. ``on_dead``, ``on_reply``: called in the heartbeat thread when the
-    store has declared the worker dead, or its reply has changed. ``watchdog``: seconds of silence of the main loop after which
-    neither heartbeats nor renewals are sent, as if the process had stopped.
+    ``held``: returns the deliveries whose locks a worker id holds. ``on_dead``: called in the heartbeat thread when the worker
+    was declared dead. ``on_reply``: called in that thread when the reply has changed. ``watchdog``: seconds of silence of the
+    main loop after which neither heartbeats nor renewals are sent, as if the process had stopped.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class HeartbeatState:
         return self.silence > self.watchdog
 
     def troubles(self) -> list[str]:
-        """Return the reasons why the worker cannot work at present; empty if it can."""
+        """Return the reasons why the worker is not ready, an empty list if it is."""
         if self.worker_id is None:
             return ["the worker is not registered"]
         if self.silent:
@@ -113,28 +113,32 @@ class HeartbeatState:
 
     @property
     def cut_off(self) -> bool:
-        """Whether no heartbeat arrived for so long that the store may have declared the worker dead."""
+        """Whether no heartbeat was accepted for so long that the worker may have been declared dead."""
         return time.monotonic() - self.beaten > CUT_OFF_SECONDS
 
 
 async def keep_alive(backend: Backend, heartbeat_state: HeartbeatState) -> None:
-    """Send heartbeats and renew locks until cancelled. Postgres and Redis do not wait for each other."""
+    """Send heartbeats and renew locks until cancelled. A call to Postgres delays no call to Redis, and vice versa."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(_every(heartbeat_state, lambda worker_id: _beat(backend, heartbeat_state, worker_id)))
-        group.create_task(_every(heartbeat_state, lambda worker_id: _renew(backend, heartbeat_state, worker_id)))
+        beat = _every(heartbeat_state, lambda worker_id: _beat(backend, heartbeat_state, worker_id), "heartbeat_failed")
+        renew = _every(heartbeat_state, lambda worker_id: _renew(backend, heartbeat_state, worker_id), "lock_renewal_failed")
+        group.create_task(beat)
+        group.create_task(renew)
 
 
-async def _every(heartbeat_state: HeartbeatState, act: Callable[[str], Awaitable[None]]) -> None:
+async def _every(heartbeat_state: HeartbeatState, act: Callable[[str], Awaitable[None]], failed: str) -> None:
+    """Call ``act`` every HEARTBEAT_SECONDS. ``failed``: the event to log for an error."""
     loop = asyncio.get_running_loop()
     due = loop.time()
     while True:
-        if heartbeat_state.worker_id is not None and not heartbeat_state.silent:
+        worker_id = heartbeat_state.worker_id
+        if worker_id is not None and not heartbeat_state.silent:
             try:
-                await act(heartbeat_state.worker_id)
+                await act(worker_id)
             except BackendUnavailableError as error:
-                log.warning("heartbeat_failed", error=str(error))
+                log.warning(failed, worker_id=worker_id, error=str(error))
             except Exception:
-                log.exception("heartbeat_failed")
+                log.exception(failed, worker_id=worker_id)
         due = max(due + HEARTBEAT_SECONDS, loop.time() + HEARTBEAT_SECONDS / 10)
         await asyncio.sleep(due - loop.time())
 
@@ -158,7 +162,7 @@ async def _renew(backend: Backend, heartbeat_state: HeartbeatState, worker_id: s
 
 
 class HeartbeatThread:
-    """:func:`keep_alive` in a thread with its own event loop and its own small backend, which ``connect`` makes."""
+    """Runs :func:`keep_alive` in a thread with its own event loop. ``connect``: makes the thread's own small backend."""
 
     def __init__(self, connect: Connect, heartbeat_state: HeartbeatState) -> None:
         self._connect = connect
@@ -178,7 +182,7 @@ class HeartbeatThread:
         return self._thread.is_alive()
 
     async def stop(self, timeout: float) -> None:
-        """End the thread and close its connections; after ``timeout`` seconds leave it to end by itself."""
+        """End the thread and close its connections. Wait for its end, at most ``timeout`` seconds."""
         self._stopping = True
         if self._loop is not None and self._task is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._task.cancel)
@@ -192,7 +196,7 @@ class HeartbeatThread:
         except asyncio.CancelledError:
             pass
         except BaseException:
-            log.exception("heartbeat_thread_ended")  # other workers will declare this one dead
+            log.exception("heartbeat_thread_failed", worker_id=self._state.worker_id)  # the leader will declare the worker dead
         finally:
             with suppress(RuntimeError):  # the owner did not wait, and its loop is closed
                 self._owner.call_soon_threadsafe(self._ended.set)
@@ -203,7 +207,7 @@ class HeartbeatThread:
             try:
                 backend = await self._connect()
             except BackendUnavailableError as error:
-                log.warning("heartbeat_connection_failed", error=str(error))
+                log.warning("heartbeat_connection_failed", worker_id=self._state.worker_id, error=str(error))
                 await asyncio.sleep(HEARTBEAT_SECONDS)
                 continue
             try:

@@ -1,9 +1,10 @@
 """Isolated attempts: a run whose attempts crashed their processes is executed alone, in a child process.
 
-The worker has at most one child. It starts on demand, serves one attempt after the other, and ends when there is none. The
-child executes the attempt under the fence of the worker's claim, on connections of its own. The worker keeps the lock and the
-heartbeat. Worker and child exchange pickled messages over a socket. The worker sends an :class:`Order`, then claims and stops;
-the child sends :class:`Alive` and :class:`ChildReply`. The end of the socket ends the child.
+The worker has at most one child. The child starts on demand, executes one attempt after the other, and ends after
+CHILD_IDLE_SECONDS without an attempt. It executes an attempt under the fence of the worker's claim, on connections of its own.
+The worker renews the lane's lock and sends the heartbeats. Worker and child exchange pickled messages over a socket. The worker
+sends an :class:`Order`, then claims and stops. The child sends :class:`Alive` and :class:`ChildReply`. The child ends when the
+socket is closed.
 """
 
 from __future__ import annotations
@@ -54,21 +55,21 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class ChildReply:
-    """The end of an attempt; None if the child lost it."""
+    """The end of an attempt. ``ended`` is None if the child wrote no end."""
 
     ended: Ended | None
 
 
 class Alive:
-    """A message of the child that it is ready and its loop turns."""
+    """A message of the child: it is ready, and its event loop turns."""
 
 
 class ChildDied(Exception):
-    """The child ended or was ended; the message says how."""
+    """The child exited or was killed. The message says how."""
 
 
 def frame(message: object) -> bytes:
-    """Return ``message`` as it goes over the socket: its length, then its pickle."""
+    """Return the bytes of ``message`` for the socket: the length of its pickle, then the pickle."""
     body = pickle.dumps(message)
     return HEADER.pack(len(body)) + body
 
@@ -85,7 +86,10 @@ class Child:
 
     @classmethod
     async def start(cls, command: Sequence[str], order: Order, watchdog: float) -> Child:
-        """Start a child with ``command`` and the number of its socket, and wait until it is ready. Raises ChildDied."""
+        """Start a child and wait until it is ready. Raises ChildDied.
+
+        ``command``: the words of the command line, to which the number of the child's socket is added.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
@@ -110,11 +114,11 @@ class Child:
         return self._process.returncode is None
 
     def send(self, message: Order | Claim | Stop) -> None:
-        """Send a message. A dead child gets none, and :meth:`answer` reports its death."""
+        """Send a message. A dead child does not receive it, and :meth:`answer` reports the death."""
         self._writer.write(frame(message))
 
     async def answer(self) -> Ended | None:
-        """Wait for the end of the child's attempt. Raises ChildDied, also if the child was silent for too long."""
+        """Wait for the end of the child's attempt. Raises ChildDied, also after ``watchdog`` seconds without a message."""
         while True:
             message = await self._receive(self._watchdog)
             if isinstance(message, ChildReply):
@@ -143,7 +147,7 @@ class Child:
             raise ChildDied(_how(self._process.returncode)) from None
 
     async def _watch(self) -> None:
-        """Close the socket when the child ends. A process that the agent forked may hold it open."""
+        """Close the socket when the child ends, since a process that the agent forked may hold the child's side open."""
         await self._process.wait()
         self._writer.transport.close()
 
@@ -173,7 +177,7 @@ class Isolation:
         return self._child
 
     def leave(self) -> None:
-        """Release the turn. If no attempt waits for it, end the child after a while."""
+        """Release the turn. If no attempt waits for the turn, end the child after CHILD_IDLE_SECONDS."""
         self.turn.release()
         if not self.turn.locked() and self._idle is None:
             self._idle = asyncio.create_task(self._end_when_idle())
@@ -201,7 +205,7 @@ class Isolation:
 
 
 class IsolatedExecution(Execution):
-    """An attempt that waits for its turn in the child. Before it begins there, no failure counts against its run."""
+    """An attempt that waits for its turn in the child. Failures before its start in the child do not count against the run."""
 
     def __init__(self, tools: WorkerServices, claim: Claim, isolation: Isolation) -> None:
         super().__init__(tools, claim)
@@ -230,7 +234,7 @@ class IsolatedExecution(Execution):
         try:
             child = await self._isolation.child()
         except ChildDied as error:
-            log.error("child_not_started", error=str(error))
+            log.error("child_not_started", run_id=self.attempt.run_id, error=str(error))
             return await self._end_writer.release(delay=UNSERVED_RETRY_SECONDS)
         if self._why is not None:
             return await self._give_up()
@@ -251,7 +255,7 @@ class IsolatedExecution(Execution):
         return None if self._why is Stop.ABANDON else await self._end_writer.release()
 
     async def _died(self, how: str) -> Ended | None:
-        log.error("isolated_run_crashed", run_id=self.attempt.run_id, how=how)
+        log.error("child_died", run_id=self.attempt.run_id, error=how)
         runs = self._tools.backend.runs
         if self._why is Stop.ABANDON:
             return None

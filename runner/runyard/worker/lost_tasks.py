@@ -26,7 +26,7 @@ class LostTaskDetector:
         """Compare the worker's attempts in the store with its tasks."""
         suspects = {attempt for attempt in await self._backend.workers.running(worker_id) if not self._has_task(attempt)}
         for attempt in suspects & self._suspects:
-            await self._release(attempt)
+            await self._release(attempt, worker_id)
         self._suspects = suspects - self._suspects
 
     def _has_task(self, attempt: AttemptToken) -> bool:
@@ -35,14 +35,15 @@ class LostTaskDetector:
         execution = self._slots.execution(attempt.ref)
         return execution is not None and execution.attempt.fence == attempt.fence
 
-    async def _release(self, attempt: AttemptToken) -> None:
-        log.error("task_lost", run_id=attempt.run_id, fence=attempt.fence)
+    async def _release(self, attempt: AttemptToken, worker_id: str) -> None:
+        run = {"thread_key": attempt.thread_key, "run_id": attempt.run_id, "fence": attempt.fence}
+        log.error("task_lost", worker_id=worker_id, **run)
         metrics.LOST_TASKS.inc()
         try:
             ended = await self._backend.runs.release(attempt, first_event=None)
         except BackendUnavailableError:
             raise
         except RunyardError as error:
-            log.info("attempt_superseded", run_id=attempt.run_id, error=str(error))
+            log.info("attempt_superseded", **run, error=str(error))
         else:
             self._effects_sender.carry_out(ended.effects)

@@ -13,11 +13,11 @@ from ..support import metrics
 MEASURE_SECONDS: Final = 5.0
 """Shortest time between two measurements, in seconds."""
 MEASURE_TIME_SHARE: Final = 0.05
-"""Largest share of the time that measurements may take; slow measurements are made less often."""
+"""Largest share of the time that measurements may take. Slow measurements are made less often."""
 
 
 class QueueMetrics:
-    """Sets the gauges of queues while ``leading()`` is true. Other workers show none, so that sums count each run once."""
+    """Sets the gauges of queues while ``leading()`` is true. Other workers have no such gauges: a sum counts each run once."""
 
     def __init__(self, queues: QueueStore, leading: Callable[[], bool]) -> None:
         self._queues = queues
@@ -34,7 +34,7 @@ class QueueMetrics:
             self._shown = metrics.show_queues([], self._shown)
 
     async def step(self) -> float:
-        """Measure once if this worker leads. Return the seconds that it took."""
+        """Measure once if this worker leads. Return the seconds that the measurement took."""
         began = time.monotonic()
         found = await self._queues.queues() if self._leading() else []
         self._shown = metrics.show_queues(found, self._shown)

@@ -1,4 +1,4 @@
-"""The reconciler. Every worker watches the others; one of them, the leader, acts.
+"""The reconciler. Every worker watches the heartbeats of all workers. One worker, the leader, acts.
 
 The leader marks dead workers, ends their cancelled runs, submits runs that Redis lost, admits due runs, counts usage, and
 prunes data whose retention has passed.
@@ -32,7 +32,7 @@ PAGE_SIZE: Final = 1000
 CANCEL_BATCH: Final = 100
 """Maximum number of cancelled runs ended by one commit."""
 PRUNE_SECONDS: Final = 10.0
-"""Seconds between two prunings while little is left to prune."""
+"""Seconds from a pruning that left nothing to prune to the next one."""
 MAX_RESCUES_PER_PASS: Final = 5000
 """Maximum number of jobs that one pass submits, so that an empty Redis is not flooded."""
 
@@ -42,7 +42,7 @@ log = structlog.get_logger("runyard.reconciler")
 class Reconciler:
     """The reconciler of one worker.
 
-    ``worker_id``: returns the worker's current id. ``carry_out`` applies the effects of admissions.
+    ``worker_id``: returns the worker's current id. ``carry_out``: applies the effects of a commit.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Reconciler:
             try:
                 pause = await self.step()
             except (BackendUnavailableError, WorkerDeadError) as error:
-                log.warning("reconciler_pass_failed", error=str(error))
+                log.warning("reconciler_pass_failed", worker_id=self._worker_id(), error=str(error))
                 self.leading, pause = False, PASS_SECONDS
             metrics.LEADING.set(self.leading)
             await asyncio.sleep(pause)
@@ -83,11 +83,11 @@ class Reconciler:
         for worker_id, heartbeat_at in dead:
             if await self._backend.workers.mark_dead(worker_id, heartbeat_at):
                 metrics.WORKERS_DEAD.inc()
-                log.warning("worker_dead", worker_id=worker_id)
+                log.warning("worker_dead", worker_id=worker_id, heartbeat_at=heartbeat_at.isoformat())
         try:
             await self._rescue()
-        except BackendUnavailableError as error:  # of the scheduler; the work below needs the store only
-            log.warning("reconciliation_failed", error=str(error))
+        except BackendUnavailableError as error:  # Redis may be down; the work below needs Postgres only
+            log.warning("rescue_failed", worker_id=self._worker_id(), error=str(error))
         admitted = await self._backend.runs.admit()
         self._carry_out(admitted.effects)
         self._carry_out(await self._backend.limits.review_limits())
@@ -111,7 +111,7 @@ class Reconciler:
         return self._watch.observe(workers, asked=asked, answered=time.monotonic())
 
     async def _rescue(self) -> None:
-        """Submit waiting lane heads that no queue and no worker knows, and end cancelled heads of dead workers."""
+        """Submit waiting lane heads that no queue and no worker holds. End cancelled heads of dead workers."""
         after: tuple[int, str] | None = None
         left = MAX_RESCUES_PER_PASS
         self._missing.begin()
@@ -127,17 +127,19 @@ class Reconciler:
         self._missing.end()
 
     async def _end(self, cancelled: list[RunRef]) -> None:
-        """End runs whose dead worker cannot carry out their cancel, also in a queue that is paused or not served."""
+        """End cancelled runs of dead workers, also in a queue that is paused or that no worker serves."""
 
         async def claim(refs: Sequence[RunRef]) -> list[Claim | Exception]:
-            return [*await self._backend.runs.claim(self._worker_id(), refs)]
+            claims = {claim.ref: claim for claim in await self._backend.runs.claim(self._worker_id(), refs)}
+            return [claims.get(ref) or Claim(ref, "unknown") for ref in refs]
 
         for n in range(0, len(cancelled), CANCEL_BATCH):
-            for claimed in await each_its_own(claim, cancelled[n : n + CANCEL_BATCH]):
+            batch = cancelled[n : n + CANCEL_BATCH]
+            for ref, claimed in zip(batch, await each_its_own(claim, batch), strict=True):
                 if isinstance(claimed, Claim):
                     self._carry_out(claimed.effects)
                 else:
-                    log.error("cancelled_run_not_ended", exc_info=claimed)
+                    log.error("cancelled_run_not_ended", thread_key=ref.thread_key, run_id=ref.run_id, exc_info=claimed)
 
     async def _submit_lost(self, heads: list[LaneHead], limit: int) -> int:
         unknown = await self._backend.scheduler.unknown([head.job for head in heads])

@@ -1,4 +1,4 @@
-"""The slots of a worker: its deliveries, and the executions of those that were claimed."""
+"""The slots of a worker. A slot holds a delivery and, after the claim of its run, the execution of the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Slot:
 
 
 class Slots:
-    """At most ``size`` runs at once. The lane's lock of every run in a slot is renewed, before and after its claim."""
+    """The slots of one worker, at most ``size``. The heartbeat renews the lane's lock of each run in a slot, claimed or not."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -38,10 +38,10 @@ class Slots:
         return max(0, self.size - len(self._slots))
 
     def take(self, worker_id: str, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Put deliveries into slots and return those to claim.
+        """Put ``deliveries`` into slots. Return the deliveries to claim.
 
-        A run that has a slot is not claimed a second time. Its other delivery is kept until the slot is free: a respond may
-        have queued the run again while its task was leaving after the suspension.
+        A run that has a slot is not claimed a second time. Its second delivery waits until the slot is free: a respond may have
+        queued a suspended run again before the task of its attempt has ended.
         """
         fresh = []
         for delivery in deliveries:
@@ -78,7 +78,7 @@ class Slots:
     def held(self, worker_id: str) -> Sequence[Delivery]:
         """Return the deliveries whose locks ``worker_id`` holds.
 
-        The heartbeat thread calls it, so it copies the table in one step.
+        It copies the table in one step, because the heartbeat thread calls it.
         """
         slots = [slot for slot in list(self._slots.values()) if slot.worker_id == worker_id]
         return [slot.again or slot.delivery for slot in slots]

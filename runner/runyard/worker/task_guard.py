@@ -1,7 +1,7 @@
 """The task guard: a SystemExit or KeyboardInterrupt in a task of an agent ends that task only.
 
-asyncio lets these exceptions of any task out of the event loop, which would end the worker and all its other runs. The guard
-does not cover callbacks, nor coroutines that a thread outside the agent's context submits: they belong to no agent's task.
+asyncio raises these exceptions of any task out of the event loop. They would end the worker and all its other runs. The guard
+covers neither callbacks nor coroutines that a thread outside the agent's context submits: they belong to no agent's task.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 def contain(loop: asyncio.AbstractEventLoop) -> None:
-    """Guard the tasks of agents in ``loop``, and the tasks that they start, from now on.
+    """Guard the tasks of agents in ``loop``, and the tasks that these tasks start.
 
-    The loop must handle the signals of its process itself: a KeyboardInterrupt in a task is then never a Ctrl-C.
+    The loop must handle the signals of its process itself, so that a Ctrl-C never raises KeyboardInterrupt in a task.
     """
 
     def task_of(
@@ -30,7 +30,7 @@ def contain(loop: asyncio.AbstractEventLoop) -> None:
         if agent is None or not isinstance(work, Coroutine):
             return asyncio.Task(work, loop=loop, context=context, **options)
         task = asyncio.Task(_contained(work, agent), loop=loop, context=context, **options)
-        task.add_done_callback(lambda _: work.close())  # a task that is cancelled before its start never began the coroutine
+        task.add_done_callback(lambda _: work.close())  # a task that was cancelled before its start never ran ``work``
         return task
 
     loop.set_task_factory(task_of)

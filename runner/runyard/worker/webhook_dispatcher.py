@@ -36,10 +36,10 @@ MAX_IN_FLIGHT_PER_ENDPOINT: Final = 8
 MAX_IN_FLIGHT_UNRESPONSIVE: Final = 32
 """Maximum number of deliveries in flight to unresponsive endpoints, whose last try got no answer.
 
-Such a delivery may occupy its place for a whole timeout. The endpoints share the number, with at least one place each.
+Such a delivery may occupy its place for a whole timeout. The unresponsive endpoints share these places, at least one each.
 """
 MAX_UNRESPONSIVE_KNOWN: Final = 1000
-"""Maximum number of unresponsive endpoints remembered; the one whose last try is longest ago is forgotten first."""
+"""Maximum number of unresponsive endpoints remembered. The one with the oldest last try is forgotten first."""
 BACKOFF_FACTOR: Final = 3.0
 MAX_BACKOFF_SECONDS: Final = 4 * 3600.0
 """Maximum number of seconds between two tries."""
@@ -92,7 +92,7 @@ class WebhookDispatcher:
             if room
             else []
         )
-        # The next read begins after the last endpoint of this one, so that no endpoint is starved by those before it.
+        # The next read begins after the last endpoint of this one, so that every endpoint gets its turn.
         self._after = max((posting.endpoint for posting in postings), default="") if len(postings) == room else ""
         for posting in postings:
             flight = asyncio.create_task(self._deliver(posting), name=f"webhook {posting.delivery_id}")
@@ -104,7 +104,7 @@ class WebhookDispatcher:
         return len(postings)
 
     def _busy(self) -> dict[str, int]:
-        """Return the number of places that each endpoint occupies or may not use."""
+        """Return, by endpoint, the number of places that the endpoint occupies or may not use."""
         busy = Counter(self._flights.values())
         if self._unresponsive:
             share = min(MAX_IN_FLIGHT_PER_ENDPOINT, max(1, MAX_IN_FLIGHT_UNRESPONSIVE // len(self._unresponsive)))
@@ -112,7 +112,7 @@ class WebhookDispatcher:
         return dict(busy)
 
     async def _pause(self) -> None:
-        """Wait for the next read: POLL_SECONDS, or until a place is free if none was."""
+        """Wait POLL_SECONDS for the next read. If no place was free, wait only until one is."""
         if len(self._flights) >= MAX_IN_FLIGHT:
             await asyncio.wait(self._flights, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         else:
@@ -132,14 +132,13 @@ class WebhookDispatcher:
             metrics.WEBHOOK_DELIVERIES.labels(outcome=outcome.kind).inc()
             await patiently(lambda: self._backend.webhooks.settle(posting, outcome), bound=LEASE_MARGIN_SECONDS)
         except BackendUnavailableError as error:
-            log.warning("webhook_not_settled", delivery_id=posting.delivery_id, error=str(error))
+            log.warning("webhook_delivery_not_settled", **_names(posting), error=str(error))
         else:
             if outcome.kind in ("failed", "gone"):
-                where = posting.endpoint  # the rest of a URL may be a secret
-                log.warning("webhook_failed", delivery_id=posting.delivery_id, endpoint=where, error=outcome.error)
+                log.warning("webhook_delivery_failed", **_names(posting), tries=posting.tries, error=outcome.error)
 
     async def _outcome(self, posting: Posting) -> DeliveryOutcome:
-        """Make one try. An unexpected error counts as a failed try, so that it is not repeated for ever.
+        """Make one try. An unexpected error counts as a failed try, so that the delivery is not repeated for ever.
 
         Raises BackendUnavailableError.
         """
@@ -148,13 +147,13 @@ class WebhookDispatcher:
         except BackendUnavailableError:
             raise
         except Exception as error:
-            log.exception("webhook_errored", delivery_id=posting.delivery_id)
+            log.exception("webhook_try_failed", **_names(posting), tries=posting.tries)
             return self._again(posting, WebhookReply(error=f"{type(error).__name__}: {error}"[:500]))
 
     async def _try(self, posting: Posting) -> DeliveryOutcome:
         try:
             check_url(posting.url, "webhook")
-        except InvalidInputError as error:  # a host's own transaction may have stored it
+        except InvalidInputError as error:  # a host program's own transaction may have stored the URL
             return DeliveryOutcome("failed", error=error.message)
         if not posting.versions:
             return DeliveryOutcome("failed", error="the webhook was removed")
@@ -181,7 +180,7 @@ class WebhookDispatcher:
     async def _body(self, posting: Posting) -> bytes:
         run = None
         if posting.run_id is not None:
-            with suppress(DataCorruptedError):  # the receiver still gets the run's end
+            with suppress(DataCorruptedError):  # the receiver still gets the event
                 run = await self._backend.for_tenant(posting.tenant).runs.run(posting.thread_id, posting.run_id)
         return body_of(posting, run)
 
@@ -202,9 +201,19 @@ class WebhookDispatcher:
         return DeliveryOutcome("retried", reply.status, error, min(pause, MAX_BACKOFF_SECONDS))
 
     def pause(self, tries: int) -> float:
-        """Return the seconds from the end of a try to the next: exponential, with jitter."""
+        """Return the seconds from the end of a delivery's try number ``tries`` to the next try: exponential, with jitter."""
         with suppress(OverflowError):
             return min(self._policy.backoff * BACKOFF_FACTOR ** (tries - 1), MAX_BACKOFF_SECONDS) * random.uniform(
                 1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER
             )
         return MAX_BACKOFF_SECONDS
+
+
+def _names(posting: Posting) -> dict[str, str | None]:
+    """Return the fields of ``posting`` for the log. The URL itself may be a secret beyond its endpoint."""
+    return {
+        "delivery_id": posting.delivery_id,
+        "endpoint": posting.endpoint,
+        "thread_id": posting.thread_id,
+        "run_id": posting.run_id,
+    }

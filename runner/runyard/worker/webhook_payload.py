@@ -21,10 +21,10 @@ MAX_RESULT_BYTES: Final = 65_536
 
 
 class WebhookRun(BaseModel):
-    """The run of an event. ``status`` is that of the event.
+    """The run of an event. ``status`` is the status that the event announces.
 
-    ``result``, ``error``, ``usage`` and ``finished_at`` are null if the run has continued since. All but ``status`` are null if
-    its thread is deleted, or if its stored data cannot be decoded.
+    ``result``, ``error``, ``usage`` and ``finished_at`` are null if the run has continued since the event. All fields but
+    ``status`` and ``result_omitted`` are null if the thread is deleted, or if the stored data of the run cannot be decoded.
     """
 
     status: Literal["completed", "failed", "cancelled", "dead", "suspended"]
@@ -51,7 +51,7 @@ class WebhookEvent(BaseModel):
 
 
 def body_of(posting: Posting, run: Run | None) -> bytes:
-    """Return the body for ``posting``, with a summary of ``run``. ``run`` is None if it cannot be read."""
+    """Return the body for ``posting``, with a summary of ``run``. ``run`` is None if the run cannot be read."""
     return _json(
         {
             "id": posting.delivery_id,
@@ -66,7 +66,7 @@ def body_of(posting: Posting, run: Run | None) -> bytes:
 
 
 def _summary(posting: Posting, run: Run | None) -> JsonObject:
-    """Return the run's summary with the event's ``status``. A run that has continued since does not show its later data."""
+    """Return the run's summary with the event's ``status``. Leave out the data of a run that has continued since the event."""
     status = posting.type.removeprefix("run.")
     still = run if run is not None and run.status == status else None
     large = still is not None and still.result is not None and len(_json(still.result)) > MAX_RESULT_BYTES
@@ -84,7 +84,10 @@ def _summary(posting: Posting, run: Run | None) -> JsonObject:
 
 
 def signed(delivery_id: str, body: bytes, secrets: Iterable[str], now: datetime) -> dict[str, str]:
-    """Return the headers of a try at ``now`` (with a time zone). ``secrets``: ``whsec_`` and base64; each of them signs."""
+    """Return the headers of a try at ``now``, a time with a time zone.
+
+    ``secrets``: texts of ``whsec_`` and base64. The headers have one signature per secret.
+    """
     from standardwebhooks import Webhook  # only a leading worker needs it
 
     return {

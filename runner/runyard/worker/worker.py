@@ -1,4 +1,4 @@
-"""Worker: the host process of runs. It registers, claims and executes runs, sends heartbeats, reconciles, and drains."""
+"""Worker: the host process of runs. It registers, sends heartbeats, claims and executes runs, reconciles, and drains."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from .webhook_dispatcher import WebhookDispatcher
 INSPECT_SECONDS: Final = 2.0
 """Seconds between two comparisons of this worker's rows in the store with its tasks."""
 ANNOUNCE_TIMEOUT_SECONDS: Final = 2.0
-"""Seconds that a worker which shuts down waits for each answer of a server."""
+"""Seconds that a worker waits for each answer of a server while it shuts down."""
 HANDOVER_SECONDS: Final = CLEANUP_SECONDS + 5.0
-"""Seconds after the grace time within which runs are released."""
+"""Seconds after the grace time within which the worker releases its unfinished runs."""
 LEAVE_SECONDS: Final = HANDOVER_SECONDS + 5 * ANNOUNCE_TIMEOUT_SECONDS
 """Seconds after the grace time within which :meth:`Worker.run` ends, also if servers do not answer."""
 TURN_SECONDS: Final = 0.5
-"""Seconds between two signs of life of the main loop."""
+"""Seconds between two records for the heartbeat that the main loop turns."""
 
 log = structlog.get_logger("runyard.worker")
 
@@ -63,13 +63,13 @@ def new_worker_id() -> str:
 class Worker:
     """Serves the agents of ``app`` from ``backend``.
 
-    ``queues``: the queues to serve, by default the app's. ``slots``: the most runs at once. ``grace``: seconds in which a
-    stopping worker lets its runs finish; the others are released at their last commit. ``connect``: makes the small second
-    backend of the heartbeat thread; without it the main loop sends heartbeats. ``watchdog``: seconds that user code may block
-    the main loop before the worker gives up its runs. ``address``: the ``host:port`` of its health server, to register.
-    ``retention``: how long to keep the data that this worker prunes as the leader. ``isolation``: executes runs that must be
-    alone; without it they are executed here. ``sender``: sends webhooks while this worker leads, with the settings
-    ``webhooks``; without it other workers send them.
+    ``queues``: the queues to serve, by default the app's. ``slots``: maximum number of runs at once. ``grace``: seconds for
+    which a stopping worker lets its runs finish. It then releases the others at their last commit. ``connect``: makes the small
+    second backend of the heartbeat thread. Without it the main loop sends the heartbeats. ``watchdog``: seconds for which user
+    code may block the main loop before the worker stops its heartbeats and so loses its runs. ``address``: the ``host:port`` of
+    its health server, to register. ``retention``: how long to keep the data that this worker prunes as the leader.
+    ``isolation``: executes runs that must have a process of their own. Without it this process executes them. ``sender``: sends
+    webhooks while this worker leads. Without it this worker sends none. ``webhooks``: the settings of webhooks.
     """
 
     def __init__(
@@ -139,19 +139,22 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the heartbeat thread runs. Any thread may read it."""
+        """Whether the heartbeat thread runs. Any thread may read this property."""
         return self._heartbeat_thread is None or self._heartbeat_thread.alive
 
     def troubles(self) -> list[str]:
-        """Return the reasons why the worker claims no runs; empty if it does. Any thread may call it."""
+        """Return the reasons why the worker claims no runs, an empty list if it claims. Any thread may call this method."""
         return ["the worker is draining"] if self.claim_loop.stopping else self._heartbeat_state.troubles()
 
     def drain(self) -> None:
-        """Claim nothing more, let runs finish however long they take, then end."""
+        """Stop claiming. The worker ends when its last run has finished, however long that takes."""
         self.claim_loop.stop()
 
     def stop(self) -> None:
-        """Claim nothing more, let runs finish in the grace time, then release the rest. A second call ends the grace time."""
+        """Stop claiming. The worker lets its runs finish in the grace time, releases the rest, and ends.
+
+        A second call ends the grace time.
+        """
         if self._stop.is_set():
             self._hurry.set()
         self._stop.set()
@@ -160,7 +163,7 @@ class Worker:
     async def run(self) -> None:
         """Serve until :meth:`stop`, or until the worker has drained.
 
-        Raises the error that ended its claim loop or its event writer before that.
+        Raises the error of the claim loop or of the event writer if one of them failed before.
         """
         writing = asyncio.create_task(self.writer.run(), name="EventWriter.run")
         writing.add_done_callback(self._on_written)
@@ -204,10 +207,10 @@ class Worker:
             try:
                 await self.backend.workers.register(info)
             except BackendUnavailableError as error:
-                log.warning("registration_failed", error=str(error))
+                log.warning("registration_failed", worker_id=info.worker_id, error=str(error))
                 await asyncio.sleep(jittered(0.5))
             except WorkerDeadError:
-                # An earlier call had registered it and its answer was lost, so the id sent no heartbeats.
+                # An earlier call registered this id and its answer was lost. Without heartbeats the id was declared dead.
                 info = replace(info, worker_id=new_worker_id())
             else:
                 self._heartbeat_state.worker_id = info.worker_id
@@ -215,7 +218,10 @@ class Worker:
                 return
 
     def _on_dead(self, worker_id: str) -> None:
-        """Stop all runs without a write and register under a new id: this worker was declared dead; others have its runs."""
+        """Stop all runs without a write and register under a new id.
+
+        The leader has declared this worker dead, and other workers take its runs over.
+        """
         if worker_id != self.worker_id or self._registrations:
             return
         log.error("worker_declared_dead", worker_id=worker_id, runs=len(self.slots))
@@ -228,14 +234,14 @@ class Worker:
         registration.add_done_callback(self._registrations.discard)
 
     def _on_written(self, writing: asyncio.Task[None]) -> None:
-        """Stop the worker if its event writer failed: its runs would have no events. Other workers take them over."""
+        """Stop the worker if its event writer failed: its runs would have no events. Other workers take the runs over."""
         if not writing.cancelled() and (error := writing.exception()) is not None:
             log.error("event_writer_failed", worker_id=self.worker_id, exc_info=error)
             if not self._stop.is_set():  # a second call would end the grace time
                 self.stop()
 
     def _on_reply(self, reply: HeartbeatReply) -> None:
-        """Apply a changed reply to the heartbeat."""
+        """Apply the store's new reply to the heartbeats: pause queues, or drain."""
         self.claim_loop.pause(reply.paused)
         if reply.draining and not self.claim_loop.stopping:
             log.info("drain_requested", worker_id=self.worker_id, runs=len(self.slots))
@@ -275,13 +281,13 @@ class Worker:
         await follow_cancel_hints(self.backend.scheduler, self.slots.execution)
 
     async def _follow_notifications(self) -> None:
-        """Admit runs that hosts accepted in transactions of their own, when these commit."""
+        """Admit runs that a host program accepted in its own transaction, when that transaction has committed."""
         async for effects in self.backend.notifications():
             self.effects_sender.carry_out(effects)
             self.effects_sender.carry_out((await self.backend.runs.admit()).effects)
 
     async def _inspect(self) -> None:
-        """Find runs that are this worker's in the store but have no task here, and cancels whose hint was lost."""
+        """Find runs that the store assigns to this worker and that have no task here. Find cancels whose hint was lost."""
         while True:
             await asyncio.sleep(INSPECT_SECONDS)
             worker_id = self.worker_id
@@ -289,14 +295,17 @@ class Worker:
             await stop_cancelled(self.backend.workers, worker_id, self.slots.execution)
 
     async def _drain(self, taking: asyncio.Task[None]) -> None:
-        """Let runs finish, then release them. ``taking`` ends at a stop, except for a claim whose server does not answer."""
+        """Let runs finish, then release the others.
+
+        ``taking``: the task of the claim loop. It ends at a stop, or later if a server does not answer its last claim.
+        """
         await _first(self._finished(taking), self._stop.wait())
         await _first(self._finished(taking), asyncio.sleep(self.grace), self._hurry.wait())
         for execution in self.slots.executions():
             execution.stop(Stop.HANDOVER)
         await _first(self._finished(taking), asyncio.sleep(HANDOVER_SECONDS))
         if len(self.slots):
-            log.error("runs_abandoned", runs=len(self.slots))
+            log.error("runs_abandoned", worker_id=self.worker_id, runs=len(self.slots))
 
     async def _finished(self, taking: asyncio.Task[None]) -> None:
         await asyncio.wait((taking,))
@@ -322,7 +331,7 @@ async def _call_store(what: str, call: Coroutine[Any, Any, object]) -> None:
 
 
 async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel ``tasks`` and wait for them, at most ANNOUNCE_TIMEOUT_SECONDS: one may be waiting for a server."""
+    """Cancel ``tasks`` and wait for their ends, at most ANNOUNCE_TIMEOUT_SECONDS: a task may be waiting for a server."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks, timeout=ANNOUNCE_TIMEOUT_SECONDS)
@@ -338,7 +347,7 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 async def _for_ever(loop: Callable[[], Awaitable[None]]) -> None:
-    """Run a loop of the worker again whenever it fails: a worker outlives the servers that it needs."""
+    """Run a loop of the worker, again after each failure: the worker continues when a server is back."""
     tries = 0
     while True:
         began = asyncio.get_running_loop().time()

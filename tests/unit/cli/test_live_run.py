@@ -24,8 +24,8 @@ def printed(*events: tuple[str, JsonObject]) -> list[str]:
 @pytest.mark.parametrize(
     ("data", "line"),
     [
-        ({"attempt": 2, "takeover": False}, "↺ attempt 2 goes on from the last stored message"),
-        ({"attempt": 2}, "↺ attempt 2 goes on from the last stored message"),
+        ({"attempt": 2, "takeover": False}, "↺ attempt 2 continues from the last stored message"),
+        ({"attempt": 2}, "↺ attempt 2 continues from the last stored message"),
         ({"attempt": 3, "takeover": True}, "↺ attempt 3: another worker takes over from the last stored message"),
     ],
 )

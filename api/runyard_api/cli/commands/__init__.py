@@ -1,1 +1,1 @@
-"""One module per command, or group of commands."""
+"""The commands. Each module has one command or one group of commands."""

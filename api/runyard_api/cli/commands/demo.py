@@ -1,4 +1,4 @@
-"""The command ``demo``: show what runyard does, and check each promise that is shown."""
+"""The command ``demo``: show the guarantees of runyard, and check each of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from . import migrate, threads
 APP: Final = "runyard_api.cli.demo.agents:app"
 WORKERS: Final = 2
 CAST: Final = (
-    "The travel desk follows a script; with OPENAI_API_KEY or ANTHROPIC_API_KEY set, a real model answers."
+    "The travel desk follows a script. With OPENAI_API_KEY or ANTHROPIC_API_KEY set, a real model answers."
     if agents.MODEL is None
     else f"The travel desk is {agents.MODEL}."
 )

@@ -32,7 +32,7 @@ AppArg = Annotated[str, typer.Argument(envvar="RUNYARD_APP", metavar="[MODULE:AP
 
 CommandArg = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[-- COMMAND...]", help="Program to run beside the workers; finds the servers in its environment."),
+    typer.Argument(metavar="[-- COMMAND...]", help="Program to run beside the workers. Its environment has the servers' URLs."),
 ]
 
 
@@ -52,7 +52,7 @@ def dev(
 ) -> None:
     """Serve an app and the HTTP API on private servers, with the schema migrated. Data stays in .runyard/.
 
-    Servers that RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL name are used instead.
+    If RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL are set, the servers that they name are used instead.
     A COMMAND after `--` runs beside the workers, and `dev` ends when the command ends.
     """
     folder = Path.cwd() / dev_file.FOLDER
@@ -88,7 +88,7 @@ def dev(
 
 
 def _wait_for(pool: WorkerProcesses, console: Console, postgres_url: str, redis_url: str) -> None:
-    """Wait until the workers report. Print a line if they do not: the watch starts them again once the app is mended."""
+    """Wait until the workers have registered. If they do not, print a line; the watch starts them again."""
 
     async def go() -> None:
         async with Client.connect(postgres_url, redis=redis_url) as client:

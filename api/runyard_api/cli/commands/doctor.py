@@ -34,7 +34,7 @@ class Setting:
 
 
 def doctor(context: typer.Context, as_json: options.Json = False) -> None:
-    """Check settings, servers, workers and queues. Prints each problem and how to solve it; exits with 1 if a check fails."""
+    """Check settings, servers, workers and queues. Prints each problem with its solution. Exits with 1 if a check fails."""
     target = deployment.target(context)
     found: list[Finding] = []
     try:

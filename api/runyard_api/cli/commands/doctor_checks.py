@@ -25,7 +25,7 @@ BESIDE_POOL: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. ``do``: how to solve the problem; empty if there is none."""
+    """The result of one check. ``do``: the solution of the problem; empty if there is no problem."""
 
     level: Level
     about: str
@@ -88,7 +88,7 @@ def of_redis(facts: RedisFacts) -> Iterator[Finding]:
         bound = f"{facts.maxmemory / 2**20:.0f} MiB" if facts.maxmemory else "no bound"
         yield Finding("ok", "eviction", f"noeviction, {bound}")
     kept = "append-only file" if facts.appendonly else "no append-only file"
-    yield Finding("ok", "persistence", f"{kept}; losing the data of Redis delays runs by seconds and loses none")
+    yield Finding("ok", "persistence", f"{kept}; a loss of the data of Redis delays runs by seconds and loses no run")
 
 
 def of_clocks(postgres: PostgresFacts, redis: RedisFacts | None) -> Finding:
@@ -106,7 +106,7 @@ def of_clocks(postgres: PostgresFacts, redis: RedisFacts | None) -> Finding:
 
 
 def of_workers(workers: Sequence[WorkerInfo], leader: str | None) -> Iterator[Finding]:
-    """Check that workers live, run one version, and have a leader."""
+    """Check that there are live workers of one version, with a leader."""
     live = [worker for worker in workers if worker.dead_at is None]
     if not live:
         yield Finding("fail", "workers", "there is no live worker", "start one: `runyard worker MODULE:APP`")

@@ -16,7 +16,7 @@ from ..view.output import escape
 
 def feed(
     context: typer.Context,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with new entries until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue with new entries until Ctrl-C.")] = False,
     limit: options.Limit = 100,
     cursor: options.Cursor = None,
     as_json: options.Json = False,

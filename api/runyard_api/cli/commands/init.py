@@ -14,13 +14,15 @@ from ..view import output
 from ..view.output import escape
 
 STARTER: Final = {"app.py": "app.py.txt", "README.md": "README.md.txt", ".gitignore": "gitignore.txt"}
-"""File of the project → file in the package. Build tools would take a `.gitignore` in the package for their own."""
+"""File of the project → file in the package. Build tools would apply a `.gitignore` in the package to the package."""
 
 
 def init(
     directory: Annotated[
         Path,
-        typer.Argument(help="Folder of the project. Created if it does not exist; no file is overwritten.", show_default=False),
+        typer.Argument(
+            help="Folder of the project. It is created if it does not exist. No file is overwritten.", show_default=False
+        ),
     ],
 ) -> None:
     """Create a starter project: an agent, a README and a .gitignore."""

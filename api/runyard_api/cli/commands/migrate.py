@@ -1,4 +1,4 @@
-"""migrate: bring the database's schema up to this version."""
+"""The command ``migrate``: bring the database's schema up to this version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def migrate(context: typer.Context) -> None:
-    """Create or upgrade the schema. Safe to repeat, and safe while workers of the version before still run."""
+    """Create or upgrade the schema. Safe to repeat, and safe while workers of the previous version run."""
     url = deployment.target(context).url or deployment.target(context).resolve()[0]
     if not url.startswith(("postgresql:", "postgres:")):
         raise InvalidInputError(f"only a Postgres database has a schema to migrate; got {url.partition(':')[0]}://")
@@ -31,7 +31,7 @@ def run(url: str) -> Migrated:
 
 
 def summary(done: Migrated) -> str:
-    """What a migration did, in a line."""
+    """Return one line about the changes of a migration."""
     functions = f"{done.functions} function{'' if done.functions == 1 else 's'} made or replaced"
     if done.newer_release is not None:
         functions = f"the functions are those of release {done.newer_release}, which is newer, and stay as they are"

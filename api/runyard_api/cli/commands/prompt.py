@@ -18,7 +18,7 @@ from ..view import output, waiting
 def prompt(
     context: typer.Context,
     thread: options.ThreadArg,
-    text: Annotated[str | None, typer.Argument(help="The message. Without it the agent goes on from the last message.")] = None,
+    text: Annotated[str | None, typer.Argument(help="The message. Without it the run continues from the last message.")] = None,
     run_id: Annotated[str | None, typer.Option(help="Id of the run. The same id and message again are the same run.")] = None,
     agent: options.Agent = None,
     queue: Annotated[str | None, typer.Option(help="Queue in which the run waits.")] = None,
@@ -72,14 +72,16 @@ def respond(
         str | None, typer.Option(help="Id of the answer. The same id and answer again change nothing.")
     ] = None,
     approve: Annotated[bool | None, typer.Option("--approve/--deny", help="Approve or deny the tool call.")] = None,
-    answered_by: Annotated[str | None, typer.Option(help="Who answers. Over HTTP: the API key.")] = None,
-    on_behalf_of: Annotated[str | None, typer.Option(help="On whose behalf.")] = None,
+    answered_by: Annotated[
+        str | None, typer.Option(help="Name of the person who answers. Over HTTP: name of the API key.")
+    ] = None,
+    on_behalf_of: Annotated[str | None, typer.Option(help="Name of the person for whom the answer is given.")] = None,
     wait: options.Wait = False,
     stream: options.Stream = False,
     wait_timeout: options.WaitTimeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Answer the question or approval that a run waits for; the run goes on."""
+    """Answer the question or approval that a run waits for. The run is queued again."""
     if (answer is None) == (approve is None):
         raise InvalidInputError("give an ANSWER, or --approve or --deny")
 
@@ -129,7 +131,7 @@ def cancel(
     context: typer.Context,
     thread: options.ThreadArg,
     run: options.RunArg,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep its messages in the conversation.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the messages of the run in the conversation.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Cancel a run. It stores nothing more."""

@@ -46,7 +46,7 @@ def list_(context: typer.Context, as_json: options.Json = False) -> None:
 
 @app.command()
 def pause(context: typer.Context, queue: QueueArg, as_json: options.Json = False) -> None:
-    """Pause a queue: its runs are accepted and wait. Runs that have started go on."""
+    """Pause a queue. Its runs are accepted and wait. Runs that have started continue."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -61,7 +61,7 @@ def pause(context: typer.Context, queue: QueueArg, as_json: options.Json = False
 
 @app.command()
 def resume(context: typer.Context, queue: QueueArg, as_json: options.Json = False) -> None:
-    """Resume a queue: its runs start again."""
+    """Resume a queue. Its runs start again."""
 
     async def go() -> bool:
         async with deployment.connect(context) as client:

@@ -22,7 +22,7 @@ _OUTCOME_STYLE = {"running": "cyan", "completed": "green", "suspended": "magenta
 @app.command("list")
 def list_(
     context: typer.Context,
-    thread: Annotated[str | None, typer.Option(help="List only those of this thread.")] = None,
+    thread: Annotated[str | None, typer.Option(help="List only runs of this thread.")] = None,
     status: Annotated[str | None, typer.Option(help=f"List only runs in this status: {', '.join(RunStatus)}.")] = None,
     agent: options.Agent = None,
     limit: options.Limit = 30,
@@ -76,7 +76,7 @@ def watch_(
     after: Annotated[str | None, typer.Option("--from", help="Start after the event with this id.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print the events of a run, tokens included, until it ends or waits for a human. With --json: one event per line."""
+    """Print the events of a run, tokens included, until it ends or waits for a human. With --json, print one event per line."""
 
     async def go() -> exit_codes.Exit:
         async with deployment.connect(context) as client:
@@ -93,7 +93,7 @@ def watch_(
 
 @app.command()
 def explain(context: typer.Context, thread: options.ThreadArg, run: options.RunArg, as_json: options.Json = False) -> None:
-    """Print one sentence about what a run waits for or does."""
+    """Print one sentence about a run: the reason why it waits, or its current activity."""
 
     async def go() -> str:
         async with deployment.connect(context) as client:
@@ -200,7 +200,7 @@ def delete(context: typer.Context, thread: options.ThreadArg, run: options.RunAr
 
 def requests(
     context: typer.Context,
-    thread: Annotated[str | None, typer.Option(help="List only those of this thread.")] = None,
+    thread: Annotated[str | None, typer.Option(help="List only requests of this thread.")] = None,
     answered: Annotated[bool, typer.Option("--all", help="List answered requests too.")] = False,
     limit: options.Limit = 100,
     cursor: options.Cursor = None,

@@ -92,7 +92,7 @@ def tree(
     full: Annotated[bool, typer.Option("--full", help="Show every turn of long stretches without a fork.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Draw a thread with its forks, branches and ancestors, and the other forks of these, as a graph."""
+    """Draw a thread as a graph, with its branches, its ancestors, and the forks of all of them."""
 
     async def go() -> thread_tree.ThreadTree:
         async with deployment.connect(context) as client:

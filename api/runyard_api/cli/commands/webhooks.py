@@ -34,7 +34,7 @@ def add(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Send events to a URL from now on. Prints the secret that signs them if RUNYARD_WEBHOOK_SECRET is set here."""
+    """Add a webhook: send later events to a URL. Prints its secret if RUNYARD_WEBHOOK_SECRET is set here."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -55,7 +55,7 @@ def add(
 
 @app.command("list")
 def list_(context: typer.Context, as_json: options.Json = False) -> None:
-    """List the webhooks of the tenant, and those that get the events of all tenants."""
+    """List the webhooks of the tenant, and the webhooks that receive the events of all tenants."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -80,24 +80,24 @@ def list_(context: typer.Context, as_json: options.Json = False) -> None:
 
 @app.command()
 def remove(context: typer.Context, webhook_id: WebhookArg) -> None:
-    """Remove a webhook, with the deliveries that are still to be sent."""
+    """Remove a webhook, and its deliveries that are not sent yet."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
             if not await client.remove_webhook(webhook_id):
-                raise exit_codes.MissingError(f"there is no webhook {webhook_id}; `runyard webhooks list` shows those that are")
+                raise exit_codes.MissingError(f"there is no webhook {webhook_id}; `runyard webhooks list` lists them")
 
     deployment.wait(go())
 
 
 OptionalWebhook = Annotated[
-    str | None, typer.Argument(help="Id of the webhook. Default: the URLs that runs of the tenant name.")
+    str | None, typer.Argument(help="Id of the webhook. Default: the URLs that runs of the tenant have.")
 ]
 
 
 @app.command()
 def secret(context: typer.Context, webhook_id: OptionalWebhook = None, as_json: options.Json = False) -> None:
-    """Print the secret that a receiver verifies signatures with.
+    """Print the secret with which a receiver verifies signatures.
 
     The secret is derived from RUNYARD_WEBHOOK_SECRET, which must be set here as it is for the workers.
     """
@@ -129,7 +129,7 @@ def rotate(
 
 def _tell(found: WebhookSecret | None, webhook_id: str | None, *, as_json: bool) -> None:
     if found is None:
-        raise exit_codes.MissingError(f"there is no webhook {webhook_id}; `runyard webhooks list` shows those that are")
+        raise exit_codes.MissingError(f"there is no webhook {webhook_id}; `runyard webhooks list` lists them")
     if as_json:
         output.print_json(found)
         return
@@ -141,13 +141,13 @@ def _tell(found: WebhookSecret | None, webhook_id: str | None, *, as_json: bool)
 @app.command()
 def deliveries(
     context: typer.Context,
-    failed: Annotated[bool, typer.Option("--failed", help="List only deliveries that were given up.")] = False,
-    pending: Annotated[bool, typer.Option("--pending", help="List only deliveries that are still to be sent.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="List only deliveries that failed for good.")] = False,
+    pending: Annotated[bool, typer.Option("--pending", help="List only deliveries that are not sent yet.")] = False,
     limit: options.Limit = 100,
     cursor: options.Cursor = None,
     as_json: options.Json = False,
 ) -> None:
-    """List deliveries, sent and still to be sent, the newest first."""
+    """List all deliveries, the newest first."""
     if failed and pending:
         raise typer.BadParameter("give --failed or --pending, not both")
     status: DeliveryStatus | None = "failed" if failed else "pending" if pending else None
@@ -182,7 +182,7 @@ def _row(delivery: WebhookDelivery) -> tuple[str, ...]:
 def redeliver(
     context: typer.Context, delivery_id: Annotated[str, typer.Argument(help="Id of the delivery.", show_default=False)]
 ) -> None:
-    """Send a delivery again that failed or arrived."""
+    """Send a delivery again, after it failed or arrived."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

@@ -19,7 +19,7 @@ def worker(
     context: typer.Context,
     app: AppArg,
     slots: Annotated[
-        int | None, typer.Option(envvar="RUNYARD_SLOTS", min=1, help="Runs that it executes at once, at most.")
+        int | None, typer.Option(envvar="RUNYARD_SLOTS", min=1, help="Most runs that the worker executes at once.")
     ] = None,
     queues: Annotated[
         str | None,
@@ -32,7 +32,7 @@ def worker(
 ) -> None:
     """Serve the agents of an app until SIGTERM or Ctrl-C.
 
-    The worker then claims no more runs, and hands over those that do not finish within the grace time.
+    The worker then claims no more runs. It releases runs that do not finish within the grace time.
     """
     from runyard.app import load_app
     from runyard.support.logging import configure
@@ -53,7 +53,7 @@ def worker(
 def stop_with_owner() -> None:
     """Send SIGTERM to this process when standard input ends.
 
-    Standard input is a pipe from the process that owns this one. It ends with the owner, even if that is killed.
+    Standard input is a pipe from the process that owns this one. The pipe closes when the owner ends, even by SIGKILL.
     """
     while os.read(sys.stdin.fileno(), 1024):  # sys.stdin.read would hold the lock of its buffer while the interpreter ends
         pass

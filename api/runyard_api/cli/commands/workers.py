@@ -74,7 +74,7 @@ def drain(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the worker has ended.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Drain a worker: it claims no more runs, finishes those that it has however long they take, and ends with code 0."""
+    """Drain a worker. It claims no more runs, finishes its runs however long they take, and ends with code 0."""
 
     async def go() -> tuple[WorkerInfo, int]:
         async with deployment.connect(context) as client:
@@ -99,9 +99,9 @@ def drain(
 def stacks(context: typer.Context, worker: WorkerArg, as_json: options.Json = False) -> None:
     """Print the stack of each thread and each task of a worker, also while user code blocks its event loop.
 
-    The worker needs a port (RUNYARD_METRICS_PORT). It shows its stacks to its own machine only,
-    unless it runs with RUNYARD_REMOTE_STACKS=true.
-    Without a port, `kill -USR1 PID` writes the stacks of its threads to its standard error.
+    The worker needs a port (RUNYARD_METRICS_PORT). It sends its stacks to callers on its own machine only.
+    RUNYARD_REMOTE_STACKS=true allows callers on other machines.
+    Without a port, `kill -USR1 PID` writes the stacks of the worker's threads to its standard error.
     """
 
     async def go() -> WorkerInfo:

@@ -22,7 +22,7 @@ ANSWERS: Final = {
 TOKEN_SECONDS: Final = 0.02
 """Seconds between two words."""
 STEP_SECONDS: Final = 1.5
-"""Seconds between the payment and the answer, in which the demo kills the worker."""
+"""Seconds between the payment and the answer. The demo kills the worker in this time."""
 
 MODEL: Final = default_model()
 """The model of the travel desk; None if it follows a script."""
@@ -96,7 +96,7 @@ def _app() -> App:
     travel: Any = scripted
     advice: Any = scripted
     if MODEL is not None:
-        from .desk import adviser, desk  # imports pydantic-ai, which a scripted demo does not need
+        from .desk import adviser, desk  # imports pydantic-ai, which only a demo with a model needs
 
         travel, advice = desk(MODEL, STEP_SECONDS), adviser(MODEL)
     return App({"travel": travel, "adviser": advice, "echo": echo, "doubtful": doubtful}, version="demo")

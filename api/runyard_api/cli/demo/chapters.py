@@ -1,4 +1,4 @@
-"""The chapters of the demo. Each shows a promise on real servers and checks it."""
+"""The chapters of the demo. Each shows a guarantee on real servers and checks it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def fork(stage: Stage, client: Client) -> None:
     stage.check(await _texts(client, THREAD) == before and made.parent_thread_id == THREAD, f"{THREAD} is unchanged")
     await asyncio.gather(_run(client, THREAD, PACK), _run(client, FORK, TRAIN))
     source, child = await _texts(client, THREAD), await _texts(client, FORK)
-    stage.check(says(PACK, source[-1]) and says(TRAIN, child[-1]), "both threads go on, each on its own")
+    stage.check(says(PACK, source[-1]) and says(TRAIN, child[-1]), "both threads continue, each on its own")
     stage.check(len(child) == 4 and len(source) == len(before) + 2, "neither thread sees the messages of the other")
 
 
@@ -90,7 +90,7 @@ async def approval(stage: Stage, client: Client) -> None:
     stage.say(f"[magenta]? {escape(question(asked[0]))}[/]")
     await client.respond(FORK, True, response_id="ok-1")
     result = await handle.result(RUN_SECONDS)
-    stage.check(result.ok and "berth 31" in _results(result), f"after the approval the run went on: “{escape(result.text)}”")
+    stage.check(result.ok and "berth 31" in _results(result), f"after the approval the run continued: “{escape(result.text)}”")
     await client.respond(FORK, True, asked[0].request_id, response_id="ok-1")
     stage.check((await handle.run()).attempt == 2, "the same answer again changes nothing")
 
@@ -116,7 +116,7 @@ async def crash(stage: Stage, client: Client, pool: WorkerProcesses) -> None:
     resumed = await _until(handle, "run.rewound", "run.resumed", "run.completed")
     stage.figure("crash → running again", [resumed - killed], "kill -9 to the next attempt on the other worker")
     heir = await handle.run()
-    stage.say(f"[green]● worker {escape(heir.worker_id or '')} goes on from the last stored message[/]")
+    stage.say(f"[green]● worker {escape(heir.worker_id or '')} continues from the last stored message[/]")
     result = await handle.result(RUN_SECONDS)
     moved = heir.worker_id not in (None, victim.worker_id)
     stage.check(result.ok and moved and result.run.attempt == 2, "the run finished on the other worker")
@@ -155,9 +155,9 @@ async def _type(stage: Stage, handle: RunHandle) -> None:
 
 
 async def _until(handle: RunHandle, *types: str, role: str | None = None) -> float:
-    """Return the time at which the first event of ``types`` arrived that follows the last end of the run.
+    """Wait for the first event of one of ``types`` after the run's last stop. Return its time of arrival (perf_counter).
 
-    ``role``: only of a message with this role.
+    ``role``: the role of the event's message; None for any event.
     """
     async with asyncio.timeout(RUN_SECONDS), aclosing(handle.stream((await handle.run()).event_id)) as events:
         async for event in events:

@@ -31,7 +31,7 @@ class Rest(AbstractCapability[None]):
 
 
 def desk(model: str, rest: float) -> Agent[None, str]:
-    """Return the agent. ``model``: ``"provider:model"``. ``rest``: seconds that it waits after a payment."""
+    """Return the travel desk. ``model``: ``"provider:model"``. ``rest``: seconds that the agent waits after a payment."""
     capabilities: list[AbstractCapability[Any]] = [Rest(rest)]
     agent = Agent(model, instructions=WHO + TOOLS, capabilities=capabilities, defer_model_check=True)
 
@@ -49,5 +49,5 @@ def desk(model: str, rest: float) -> Agent[None, str]:
 
 
 def adviser(model: str) -> Agent[None, str]:
-    """Return the agent without its tools. It asks no human, so it can be probed."""
+    """Return the travel desk without its tools. It asks no human, as an agent of a probe must not."""
     return Agent(model, instructions=WHO, defer_model_check=True)

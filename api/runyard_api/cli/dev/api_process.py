@@ -1,4 +1,4 @@
-"""The HTTP API of a ``runyard dev``: a process that ends with the command and is started again when it dies."""
+"""The HTTP API of a ``runyard dev``: a process that ends with the command, and is restarted if it dies before."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ RESTART_SECONDS: Final = 5.0
 class ApiProcess:
     """The API process. Entering ``with`` starts it, leaving stops it.
 
-    ``port``: the port on which it listens: the given one, or any free port if the given one is taken or 0.
+    ``port``: the port on which it listens; any free port if the given one is taken or 0.
     """
 
     def __init__(self, postgres_url: str, redis_url: str, port: int) -> None:
         self.port = port if port and _is_free(port) else _any_port()
         self._environment = {
-            "RUNYARD_API_TOKEN_SECRET": secrets.token_hex(32),  # kept here, so that tokens outlast a restart
+            "RUNYARD_API_TOKEN_SECRET": secrets.token_hex(32),  # tokens stay valid after a restart of the process
             **os.environ,
             "RUNYARD_POSTGRES_URL": postgres_url,
             "RUNYARD_REDIS_URL": redis_url,

@@ -1,8 +1,8 @@
-"""The file by which commands in a second terminal find what ``runyard dev`` started: ``.runyard/dev.json``, readable by its
-owner only.
+"""The file ``.runyard/dev.json``. Commands in a second terminal find the servers of ``runyard dev`` by it.
 
-It holds passwords of the private servers, so it is made with mode 0600 from its first byte, and it is trusted only while the
-process that wrote it lives. What another user made, or could change, is not followed: prompts would go to their server.
+The file has the passwords of the private servers. It is created with mode 0600: only its owner can read it. Commands use the
+file only while the process that wrote it lives. They refuse a file or folder that another user made or could change: prompts
+would go to a server of that user.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from runyard.errors import InvalidInputError
 FOLDER: Final = ".runyard"
 FILE: Final = "dev.json"
 MAX_CHARACTERS: Final = 65_536
-"""Characters that are read of it."""
+"""Most characters that are read of the file."""
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """Where a running ``runyard dev`` keeps its servers."""
+    """The URLs of a running ``runyard dev``. ``pid``: its process id. ``app``: the app that it serves, as ``module:app``."""
 
     pid: int
     postgres_url: str
@@ -44,7 +44,7 @@ class Deployment:
 
 
 def write(folder: Path, deployment: Deployment) -> Path:
-    """Announce ``deployment`` in ``folder``; readers see the old file or the whole new one."""
+    """Write ``deployment`` to the file in ``folder`` and return its path. Readers see the old file or the complete new one."""
     draft = folder / f"{FILE}.{os.getpid()}"
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -53,7 +53,10 @@ def write(folder: Path, deployment: Deployment) -> Path:
 
 
 def read(folder: Path) -> Deployment | None:
-    """What is announced in ``folder`` and still lives. Raises InvalidInputError if it is not the caller's alone."""
+    """Return the deployment in ``folder``; None if there is none or its process has ended.
+
+    Raises InvalidInputError if another user owns the folder or the file, or could change it.
+    """
     check(folder)
     file = folder / FILE
     try:
@@ -75,7 +78,7 @@ def read(folder: Path) -> Deployment | None:
 
 
 def check(folder: Path) -> None:
-    """Raise InvalidInputError if ``folder`` is there and is not the caller's alone."""
+    """Raise InvalidInputError if ``folder`` exists and is a link, or another user owns it or could change it."""
     try:
         found = folder.lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -97,9 +100,9 @@ def _not_followed(path: Path, why: str, do: str) -> InvalidInputError:
 
 
 def find(start: Path | None = None) -> Deployment | None:
-    """The nearest deployment announced in ``start`` or a folder above it: up to the home folder, and on one file system.
+    """Return the nearest deployment in ``start`` or a folder above it, up to the home folder and on one file system.
 
-    Raises InvalidInputError for one on the way that is not the caller's alone.
+    Raises InvalidInputError for a file or folder on the way that another user owns or could change.
     """
     here = (start or Path.cwd()).resolve()
     device, home = _device(here), Path.home()
@@ -116,7 +119,7 @@ def _device(folder: Path) -> int:
 
 
 def remove(folder: Path) -> None:
-    """Withdraw this process's announcement."""
+    """Remove the file in ``folder`` if this process wrote it."""
     deployment = read(folder)
     if deployment is not None and deployment.pid == os.getpid():
         (folder / FILE).unlink(missing_ok=True)

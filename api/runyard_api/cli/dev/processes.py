@@ -15,11 +15,11 @@ STOP_SECONDS: Final = 15.0
 
 
 class OwnedProcess:
-    """A child process. ``owned``: it is a command of runyard that stops when its standard input ends, which is a pipe from
-    this process, and it does not get the terminal's Ctrl-C. ``log``: the file that its output is appended to; None for this
-    process's own output.
+    """A child process. The constructor starts it, the end of ``with`` stops it. Raises OSError if it cannot be started.
 
-    The process is started when this is made, and stopped at the end of ``with``. Raises OSError if it cannot be started.
+    ``owned``: True for a command of runyard. Its standard input is a pipe from this process, and it stops when the pipe closes.
+    It does not get the terminal's Ctrl-C. ``log``: the file to which its output is appended; None for the output of this
+    process.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class OwnedProcess:
 
     @classmethod
     def runyard(cls, *arguments: str, environment: Mapping[str, str], log: Path | None = None) -> Self:
-        """Start a command of the command line."""
+        """Start the ``runyard`` command with ``arguments``."""
         command = [sys.executable, "-P", "-m", "runyard_api.cli", *arguments, "--owned"]
         return cls(command, environment, log=log)
 
@@ -54,16 +54,16 @@ class OwnedProcess:
         self._process = self._spawn()
 
     def terminate(self) -> None:
-        """Send SIGTERM unless the process has ended."""
+        """Send SIGTERM if the process runs."""
         if self.exit_code is None:
             self._process.terminate()
 
     def stop(self) -> None:
-        """Send SIGTERM and wait; send SIGKILL after STOP_SECONDS."""
+        """Send SIGTERM and wait for the end of the process. Send SIGKILL after STOP_SECONDS."""
         stop_all([self])
 
     def wait(self, deadline: float) -> None:
-        """Wait for the end of the process; kill it at ``deadline`` (monotonic clock)."""
+        """Wait for the end of the process. Kill it at ``deadline`` (seconds of the monotonic clock)."""
         try:
             self._process.wait(max(deadline - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:

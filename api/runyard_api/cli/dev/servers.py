@@ -12,7 +12,7 @@ from runyard.errors import BackendUnavailableError
 
 @contextmanager
 def private_servers(folder: Path | None) -> Iterator[tuple[str, str]]:
-    """Postgres and Redis URLs; ``folder`` keeps their data, None forgets it. Raises BackendUnavailableError."""
+    """Yield the URLs of Postgres and Redis. ``folder`` keeps their data; None deletes it. Raises BackendUnavailableError."""
     try:
         from runyard_backends.embedded import EmbeddedServerError, servers
     except ImportError as error:
@@ -28,7 +28,7 @@ def private_servers(folder: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def forget(folder: Path) -> None:
-    """Remove ``folder`` and the data of its servers, what lies elsewhere included."""
+    """Remove ``folder`` and all data of its servers, also data outside the folder."""
     with suppress(ImportError):
         from runyard_backends.embedded.postgres import forget_cluster
 

@@ -16,7 +16,7 @@ from .processes import OwnedProcess, stop_all
 
 GRACE_SECONDS: Final = 10.0
 _DEFAULTS: Final = {"RUNYARD_GRACE": str(GRACE_SECONDS), "RUNYARD_METRICS_PORT": "0", "RUNYARD_METRICS_HOST": "127.0.0.1"}
-"""Settings of the workers where the environment has none: a free port each, for this machine only."""
+"""Settings of the workers that the environment does not set. Each worker has a free port, for this machine only."""
 START_SECONDS: Final = 30.0
 """Seconds within which workers must report."""
 
@@ -48,7 +48,7 @@ class WorkerProcesses:
             self.processes.append(OwnedProcess.runyard("worker", self.app, environment=self.environment, log=self.log))
 
     def replace(self) -> None:
-        """Start new workers at once; the old ones drain meanwhile, so that no run waits for one that is under way."""
+        """Start new workers at once. The old workers drain meanwhile, so that no new run waits for their runs."""
         leaving, self.processes = self.processes, []
         self.start()
         drain = threading.Thread(target=stop_all, args=(leaving,), name="runyard-drain")
@@ -63,7 +63,10 @@ class WorkerProcesses:
 
 
 async def ready(client: Client, pool: WorkerProcesses) -> None:
-    """Wait until every worker of ``pool`` beats. Raises BackendUnavailableError if one ended or none came in time."""
+    """Wait until every worker of ``pool`` has registered.
+
+    Raises BackendUnavailableError if a worker ended, or if one has not registered within START_SECONDS.
+    """
     deadline = time.monotonic() + START_SECONDS
     awaited = {str(process.pid) for process in pool.processes}
     while not awaited <= {pid_of(worker.worker_id) for worker in await client.backend.workers.workers()}:

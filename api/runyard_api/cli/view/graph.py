@@ -1,7 +1,7 @@
 """Draw a tree of threads as a graph of turns, oldest on top, one lane per line of conversation.
 
 Pure: from :class:`Turn` objects to rows of text. A turn is a run with its messages, or one message that was stored without a
-run. A fork inherits its parent's turns, so the turns of all threads of a tree form one tree, and two lanes part at each fork.
+run. A fork inherits its parent's turns: the turns of all threads form one tree. Two lanes part at each fork.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the graph: its lanes and its turn (None: lanes only). ``hidden``: how many turns it stands for."""
+    """One line of the graph: its lanes and its turn (None: lanes only). ``hidden``: the number of turns that it replaces."""
 
     lanes: str
     turn: Turn | None = None

@@ -31,7 +31,7 @@ _NOTES = {
 class Printer:
     """Prints the tokens of messages on ``out`` and every other event on ``notes``.
 
-    A message whose tokens did not arrive is printed when it is complete, so each message is printed once.
+    Each message is printed once. A message whose tokens did not arrive is printed when it is complete.
     """
 
     def __init__(self, out: Console, notes: Console | None = None) -> None:
@@ -86,7 +86,7 @@ class Printer:
 
     def _run_rewound(self, data: dict[str, Any]) -> None:
         attempt = escape(str(data.get("attempt")))
-        how = ": another worker takes over" if data.get("takeover") else " goes on"
+        how = ": another worker takes over" if data.get("takeover") else " continues"
         self._note(f"[yellow]↺ attempt {attempt}{how} from the last stored message[/]")
 
     def _type(self, text: str) -> None:

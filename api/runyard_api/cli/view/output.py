@@ -1,7 +1,7 @@
 """The output of commands: tables and sentences for people, JSON for programs.
 
-Every command writes through this module, so that control characters in stored text cannot drive a terminal: consoles print
-them as visible signs, JSON escapes them.
+Every command writes through this module. It keeps control characters in stored text from a terminal: consoles print them as
+visible signs, JSON escapes them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Terminal(Console, RenderHook):
         self.push_render_hook(self)
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Wrap what rich is about to print."""
+        """Wrap the objects that rich prints."""
         return [_Legible(renderable) for renderable in renderables]
 
 
@@ -68,7 +68,7 @@ def console() -> Terminal:
 
 
 def notes() -> Terminal:
-    """Return a console on standard error, for notes beside the answer, so that the answer can be piped."""
+    """Return a console on standard error. Notes go there, so that the answer on standard output can be piped."""
     return Terminal(file=sys.stderr, soft_wrap=True)
 
 
@@ -110,7 +110,7 @@ def status(value: RunStatus) -> str:
 
 
 def clock(moment: datetime | None) -> str:
-    """Return a moment in local time: the time of day, with the date unless that is today."""
+    """Return a moment in local time: the time of day if the moment is today, else the date and the time."""
     if moment is None:
         return ""
     local, today = moment.astimezone(), datetime.now(UTC).astimezone().date()
@@ -154,14 +154,14 @@ def question(request: HitlRequest) -> str:
 
 
 def marked(shown: str, damaged: Sequence[str]) -> str:
-    """Return ``shown`` followed by the names of the fields that cannot be read, if there are any."""
+    """Return ``shown``, followed by the names of the ``damaged`` fields, which cannot be read, if there are any."""
     return f"{shown} [red]cannot be read: {escape(', '.join(damaged))}[/]".strip() if damaged else shown
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
     """Print rows of markup under headings, or ``empty`` if there are none.
 
-    Only the last column is cut where the terminal is narrow.
+    On a narrow terminal only the last column is cut.
     """
     lines = [[one_line(cell) for cell in row] for row in rows]
     if not lines:

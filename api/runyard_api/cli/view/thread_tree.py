@@ -17,9 +17,9 @@ from .graph import Turn
 from .output import summary
 
 MAX_SHOWN_CHARACTERS: Final = 48
-"""Characters shown of a prompt and of an answer."""
+"""Most characters that are shown of a prompt, and of an answer."""
 MAX_PATH_MESSAGES: Final = 500
-"""Messages read per line of conversation, newest first; the graph starts where they start."""
+"""Most messages that are read of each line of conversation, the newest ones. Older messages are not in the graph."""
 
 
 @dataclass

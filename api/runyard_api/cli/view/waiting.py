@@ -1,4 +1,4 @@
-"""Wait for a run as the options ask, print its answer, and exit with the code of its outcome."""
+"""Wait for a run if the options demand it, print its answer, and exit with the code of its outcome."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def follow(client: Client, handle: RunHandle, *, wait: bool, stream: bool,
 
 
 def finish(result: RunResult, *, as_json: bool, shown: bool = False) -> None:
-    """Print ``result`` unless it was ``shown`` already, and exit with its code."""
+    """Print ``result``, if it was not ``shown`` before, and exit with its code."""
     if as_json:
         output.print_json({"run": result.run, "text": result.text, "messages": result.messages, "requests": result.requests})
     elif not shown and result.text:

@@ -1,4 +1,4 @@
-"""What routes share: the caller, ids in paths, pages, responses, and the documentation of an operation."""
+"""The parts that routes share: the caller, ids in paths, pages, responses, and the documentation of an operation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LONGEST_CURSOR: Final = 2000
 
 
 _shows_webhooks: Final = ContextVar("shows_webhooks", default=False)
-"""True if the caller may see the webhook URLs of runs, which callers with the scope write or admin set."""
+"""True if the caller may see the webhook URLs of runs: if it has the scope write or admin."""
 
 
 class Body(Request):
@@ -48,7 +48,7 @@ def _unreadable(why: str) -> Refusal:
 
 
 class Route(APIRoute):
-    """A route that takes only JSON, and only from callers whose key has the scope of the route."""
+    """A route that accepts only bodies of JSON, and only callers that have the scope of the route."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -131,7 +131,7 @@ MessageId = Annotated[
 AgentName = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Name of the agent.")]
 RequestId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the request.")]
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="Entries of the page, at most.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Most entries of the page.")]
 Cursor = Annotated[
     str | None,
     Query(max_length=_LONGEST_CURSOR, description="The `next` of the previous page.", json_schema_extra={"format": "cursor"}),
@@ -147,7 +147,7 @@ def bounded(limit: int, caller: Caller) -> int:
 
 
 class PageArguments(TypedDict):
-    """The arguments of a client's list that name the page."""
+    """The arguments with which the client's methods select the page of a list."""
 
     limit: int
     cursor: str | None
@@ -167,7 +167,7 @@ def reply(content: BaseModel, status: int = 200, **headers: str) -> Response:
 
 
 def to_bytes(content: BaseModel) -> bytes:
-    """Return ``content`` as JSON, also with text that is not valid Unicode, which agents may have stored."""
+    """Return ``content`` as JSON. Text that is not valid Unicode is escaped; agents may have stored such text."""
     context = {HIDE_WEBHOOKS: not _shows_webhooks.get()}
     try:
         return content.model_dump_json(context=context).encode()
@@ -197,7 +197,7 @@ def _tags(lines: list[str]) -> list[str]:
 IfNoneMatch = Annotated[list[str] | None, Depends(_if_none_match)]
 IfMatch = Annotated[list[str] | None, Depends(_if_match)]
 ANY: Final = ["*"]
-"""``*`` alone in If-Match or If-None-Match: any tag. In a list with others it is no tag (RFC 9110, 13.1)."""
+"""The value ``*`` of If-Match or If-None-Match, which matches any tag. In a longer list ``*`` matches none (RFC 9110, 13.1)."""
 
 
 def reply_if_changed(content: bytes, tag: str, known: list[str] | None) -> Response:
@@ -212,7 +212,7 @@ def operation(scope: Scope | None, *refusals: type[RunyardError], token: bool = 
     """Return the arguments of a route's decorator that document it.
 
     ``scope``: the scope that a key needs; None for any key. ``refusals``: the errors. ``answers``: the responses by status, as
-    ``s201=(Model, description, "Location", …)`` with the names of their headers; Model is None for one without content.
+    ``s201=(Model, description, "Location", …)`` with the names of their headers. Model is None for a response without content.
     ``token``: True if a stream token is accepted.
     """
     responses = documented(*refusals)
@@ -225,12 +225,12 @@ def operation(scope: Scope | None, *refusals: type[RunyardError], token: bool = 
     return {"responses": dict(sorted(responses.items())), "openapi_extra": {"security": security}}
 
 
-Wait = Annotated[float, Query(ge=0, le=3600, description="Seconds to wait, at most. The server has an upper bound of its own.")]
+Wait = Annotated[float, Query(ge=0, le=3600, description="Most seconds to wait. The server has an upper bound of its own.")]
 LastEventId = Annotated[
     str | None,
-    Header(max_length=20_000, description="Id of the last event that arrived. Browsers send it by themselves."),
+    Header(max_length=20_000, description="Id of the last event that arrived. Browsers send this header by themselves."),
 ]
-EVENTS: Final = (None, "The events, one after the other; while there are none, comments show that the stream is open.")
+EVENTS: Final = (None, "The events. While there are none, comments show that the stream is open.")
 
 
 def patience(wait: float, caller: Caller) -> float:

@@ -24,7 +24,7 @@ router = APIRouter(route_class=Route)
 async def read_feed(caller: Reads, paging: Paging) -> Response:
     """Read the feed: the changes of all threads after `cursor`, in the order of their commits, each at least once.
 
-    Keep `next` and continue with it.
+    Store `next` and pass it as `cursor` of the following request.
     """
     page = await caller.client.feed(**paging)
     assert page.next is not None  # the feed has no end

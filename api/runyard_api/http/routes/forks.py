@@ -33,7 +33,12 @@ from .runs import RETRY_AFTER_SECONDS, accepted
 router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["forks"], route_class=Route)
 
 REFUSED: Final = (ThreadNotFoundError, RunNotCompletedError, RunConflictError, MessageTooLargeError, QueueFullError)
-JOB: Final = (Run, "The job goes on. `Location` is its path; its `result` will have the answer.", "Location", "Retry-After")
+JOB: Final = (
+    Run,
+    "The job has not ended. `Location` is its path. Its `result` will have the answer.",
+    "Location",
+    "Retry-After",
+)
 
 
 @router.post(

@@ -20,7 +20,7 @@ OPEN: Final[dict[str, Any]] = {"openapi_extra": {"security": []}}
 
 @router.get("/livez", response_model=Liveness, **OPEN)
 async def livez() -> Response:
-    """Return 200 while the process runs, also if Postgres or Redis is away."""
+    """Return 200 while the process runs, also if Postgres or Redis cannot be reached."""
     return reply(Liveness())
 
 

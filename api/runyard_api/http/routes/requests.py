@@ -55,9 +55,9 @@ async def list_requests(
     caller: Reads,
     paging: Paging,
     thread_id: Annotated[str | None, Query(description="Only requests of this thread.")] = None,
-    pending: Annotated[bool, Query(description="Only requests that wait. false: answered ones too.")] = True,
+    pending: Annotated[bool, Query(description="True: only requests that wait. False: answered requests too.")] = True,
 ) -> Response:
-    """List the requests that wait for a human, of all threads: the agent, the question, its time and its deadline."""
+    """List the requests that wait for a human, of all threads, with the agent, the question, its time and its deadline."""
     page = await caller.client.requests(thread_id, pending=pending, **paging)
     return reply(RequestPage.model_construct(items=page.items, next=page.next))
 
@@ -72,7 +72,7 @@ async def get_request(caller: Reads, request_id: RequestId) -> Response:
     "/v1/requests/{request_id}/respond", **operation("respond", *REFUSED, s200=(HitlRequest, "The request with its answer."))
 )
 async def respond_to_request(caller: Responds, request_id: RequestId, body: Respond, key: Idempotency) -> Response:
-    """Answer a request by its id. Its run goes on. The same answer again changes nothing."""
+    """Answer a request by its id. Its run is queued again. The same answer again changes nothing."""
     return await _respond(caller, body, None, request_id, key)
 
 
@@ -91,7 +91,7 @@ async def respond_to_request(caller: Responds, request_id: RequestId, body: Resp
 async def abort_pending(caller: Responds, thread_id: ThreadId, body: Annotated[Abort | None, Body()] = None) -> Response:
     """Cancel the run that waits for a human. Its open tool calls get error results, and no model is called.
 
-    A repetition finds no run that waits (204). Name `run_id`, so that it does not cancel another run that waits by then.
+    A repetition finds no run that waits (204). Give `run_id`, so that a repetition cannot cancel a later run that waits.
     """
     asked = body or Abort()
     run = await caller.client.abort_pending(thread_id, asked.reason, run_id=asked.run_id)

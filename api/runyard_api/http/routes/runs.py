@@ -72,7 +72,7 @@ REFUSED: Final = (
 OF_THREAD: Final = "/v1/threads/{thread_id}"
 OF_RUN: Final = "/v1/threads/{thread_id}/runs/{run_id}"
 RETRY_AFTER_SECONDS: Final = "1"
-"""Seconds after which a caller may ask again for a run that goes on."""
+"""Seconds after which a client may wait again for a run that has not stopped."""
 
 
 async def _enqueue(caller: Caller, thread_id: str, body: Prompt, key: Key) -> RunHandle:
@@ -94,7 +94,7 @@ def where(caller: Caller, handle: RunHandle) -> str:
 
 
 async def outcome(caller: Caller, handle: RunHandle, seconds: float) -> Response:
-    """Return the outcome of the run, or 202 and the run if it goes on after ``seconds``."""
+    """Return the outcome of the run, or 202 and the run if it has not stopped after ``seconds``."""
     try:
         result = await handle.result(seconds, PAGE_BYTES)
     except TimeoutError:
@@ -103,7 +103,7 @@ async def outcome(caller: Caller, handle: RunHandle, seconds: float) -> Response
 
 
 async def entries(caller: Caller, run: Run, last_event_id: str | None) -> AsyncGenerator[Entry]:
-    """Yield the events of a run, which was just read, as a stream carries them."""
+    """Yield the events of ``run`` after ``last_event_id`` as entries of a stream. ``run`` was read just before."""
     async with aclosing(caller.client.stream(run.thread_id, run.run_id, last_event_id, found=run)) as events:
         async for event in events:
             yield Entry(event.id, event)
@@ -116,7 +116,7 @@ async def entries(caller: Caller, run: Run, last_event_id: str | None) -> AsyncG
         "write",
         *REFUSED,
         s200=(Run, "The run that an earlier request with the same content created.", "Location"),
-        s202=(Run, "The accepted run. It will end, whatever crashes. `Location` is its path.", "Location"),
+        s202=(Run, "The accepted run. It will end, also after crashes. `Location` is its path.", "Location"),
     ),
 )
 async def create_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: Idempotency) -> Response:
@@ -132,10 +132,10 @@ async def create_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: Ide
     **operation("write", *REFUSED, s200=(*EVENTS, "Location")),
 )
 async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedPrompt, key: Idempotency) -> Response:
-    """Accept a prompt and stream its events. `Location` names the run; if the connection breaks, go on with its stream."""
+    """Accept a prompt and stream its events. `Location` is the path of the run. If the connection breaks, read its stream."""
     seat = caller.seat()
     with ExitStack() as held:
-        held.enter_context(seat.permit)  # whoever is refused it shall not find a run accepted
+        held.enter_context(seat.permit)  # before the run is accepted, so that a refused request leaves no run
         handle = await _enqueue(caller, thread_id, body, key)
         seat = seat._replace(permit=held.pop_all())
     assert handle.accepted is not None
@@ -159,7 +159,7 @@ async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedProm
         *REFUSED,
         ResultExpiredError,
         s200=(RunOutcome, "The run ended, or waits for a human.", "Location"),
-        s202=(Run, "The run goes on. Call `GET …/runs/{run_id}/wait` to wait again.", "Location", "Retry-After"),
+        s202=(Run, "The run has not stopped. Call `GET …/runs/{run_id}/wait` to wait again.", "Location", "Retry-After"),
     ),
 )
 async def wait_new_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: Idempotency, wait: Wait = 30.0) -> Response:
@@ -262,14 +262,14 @@ async def delete_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Resp
         RunNotFoundError,
         token=True,
         s200=EVENTS,
-        s204=(None, "The run stopped, and `Last-Event-ID` is its last event: there is nothing more."),
+        s204=(None, "The run stopped, and `Last-Event-ID` is its last event."),
     ),
 )
 async def stream_run(caller: Streams, thread_id: ThreadId, run_id: RunId, last_event_id: LastEventId = None) -> Response:
-    """A run's events after `Last-Event-ID`, live, until it ends or waits for a human."""
+    """Stream a run's events after `Last-Event-ID`, live, until the run ends or waits for a human."""
     run = await caller.client.run(thread_id, run_id)
     if last_event_id is not None and stopped(run) and run.event_id == last_event_id:
-        return Response(status_code=204)  # this tells a browser's EventSource not to come back
+        return Response(status_code=204)  # with 204 a browser's EventSource does not reconnect
     return EventStream(entries(caller, run, last_event_id), caller.seat())
 
 
@@ -280,7 +280,7 @@ async def stream_run(caller: Streams, thread_id: ThreadId, run_id: RunId, last_e
         RunNotFoundError,
         ResultExpiredError,
         s200=(RunOutcome, "The run ended, or waits for a human.", "Location"),
-        s202=(Run, "The run goes on. Call again to wait again.", "Location", "Retry-After"),
+        s202=(Run, "The run has not stopped. Call again to wait again.", "Location", "Retry-After"),
     ),
 )
 async def wait_run(caller: Reads, thread_id: ThreadId, run_id: RunId, wait: Wait = 30.0) -> Response:
@@ -294,7 +294,7 @@ async def wait_run(caller: Reads, thread_id: ThreadId, run_id: RunId, wait: Wait
     **operation("read", RunNotFoundError, ThreadNotFoundError, s200=(Explanation, "One sentence about the run.")),
 )
 async def explain_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response:
-    """Return one sentence about what a run waits for or does."""
+    """Return one sentence about a run: the reason why it waits, or its current activity."""
     return reply(Explanation(explanation=await caller.client.explain(thread_id, run_id)))
 
 
@@ -316,7 +316,7 @@ async def list_attempts(caller: Reads, thread_id: ThreadId, run_id: RunId, pagin
 async def cancel_run(
     caller: Writes, thread_id: ThreadId, run_id: RunId, body: Annotated[Cancel | None, Body()] = None
 ) -> Response:
-    """Cancel a run. A worker that executes it stops within about a second. A repetition returns the same."""
+    """Cancel a run. A worker that executes it stops within about a second. A repetition returns the same run."""
     return reply(await caller.client.cancel(thread_id, run_id, keep=body is not None and body.keep))
 
 

@@ -28,7 +28,10 @@ async def _entries(client: Client, thread_id: str, after: str | None) -> AsyncGe
 
 @router.get("/v1/threads/{thread_id}/stream", **operation("read", ThreadNotFoundError, token=True, s200=EVENTS))
 async def stream_thread(caller: Streams, thread_id: ThreadId, last_event_id: LastEventId = None) -> Response:
-    """The events of all runs of a thread, live, until you leave or the thread is deleted. This stream's ids are its own."""
+    """Stream the events of all runs of a thread, live, until the client disconnects or the thread is deleted.
+
+    The ids of this stream's events are not valid for the stream of a run.
+    """
     place = None
     if last_event_id is None:
         last_event_id = place = await caller.client.thread_cursor(thread_id)
@@ -41,12 +44,14 @@ async def stream_thread(caller: Streams, thread_id: ThreadId, last_event_id: Las
     "/v1/stream_tokens",
     dependencies=BY_STATE,
     status_code=201,
-    **operation("read", ThreadNotFoundError, RunNotFoundError, s201=(StreamToken, "For the query of a stream's URL.")),
+    **operation(
+        "read", ThreadNotFoundError, RunNotFoundError, s201=(StreamToken, "The token, for the query of a stream's URL.")
+    ),
 )
 async def create_stream_token(caller: Reads, body: TokenRequest) -> Response:
-    """A token with which a browser's EventSource reads one stream: `…/stream?token=…`. It ends with the key of who asks.
+    """Create a token with which a browser's EventSource reads one stream: `…/stream?token=…`.
 
-    Nothing is stored: a repetition makes another token.
+    The token is valid at most as long as the key that created it. Nothing is stored: a repetition creates another token.
     """
     if body.run_id is not None:
         await caller.client.run(body.thread_id, body.run_id)

@@ -120,7 +120,7 @@ async def _expected(caller: Caller, thread_id: str, if_match: list[str] | None) 
     **operation("write", ThreadNotFoundError, PreconditionFailedError, s200=(Thread, "The thread after the change.", "ETag")),
 )
 async def update_thread(caller: Writes, thread_id: ThreadId, body: UpdateThread, if_match: IfMatch = None) -> Response:
-    """Set the title, replace the tags, merge into extra. null clears a value. If-Match: only if the thread has that ETag."""
+    """Set the title, replace the tags, merge into extra. Null clears a value. If-Match: only if the thread has that ETag."""
     expected = await _expected(caller, thread_id, if_match)
     thread = await caller.client.update_thread(thread_id, **body.given(), expected=expected)
     return reply(thread, ETag=etag_of(thread.updated_at))
@@ -139,7 +139,7 @@ async def delete_thread(
     erase: Annotated[bool, Query(description="Blank its messages in every fork that shows them.")] = False,
     if_match: IfMatch = None,
 ) -> Response:
-    """Delete a thread. Its forks keep the messages that they show, unless `erase` or `descendants` is given."""
+    """Delete a thread. Its forks keep the messages that they show. `erase` blanks these, `descendants` deletes the forks."""
     if erase and descendants:
         raise InvalidInputError("give erase or descendants, not both", field="erase")
     expected = await _expected(caller, thread_id, if_match)

@@ -32,14 +32,16 @@ async def get_webhook_secret(caller: Administers) -> Response:
 
 @router.post(
     "/v1/webhook_secret/rotate",
-    **operation("admin", CapabilityMissingError, s200=(WebhookSecret, "The secret that signs from now on.")),
+    **operation(
+        "admin", CapabilityMissingError, s200=(WebhookSecret, "The new secret, which signs later deliveries and retries.")
+    ),
 )
 async def rotate_webhook_secret(
     caller: Administers, key: Idempotency, body: Annotated[RotateSecret | None, Body()] = None
 ) -> Response:
-    """Replace the secret that signs webhooks. The old one signs too for `overlap` seconds; give 0 after a leak.
+    """Replace the secret that signs webhooks. The old secret signs too for `overlap` seconds. Give 0 after a leak.
 
-    The same `rotation_id` or key again returns the secret that it made, until the next rotation.
+    A repetition with the same `rotation_id` or `Idempotency-Key` returns the same secret, until the next rotation.
     """
     asked = body or RotateSecret()
     rotation_id = asked.rotation_id or key.id("rotate")

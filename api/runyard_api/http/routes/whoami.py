@@ -1,4 +1,4 @@
-"""The route that tells callers who they are."""
+"""The route that returns the caller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .dependencies import Anyone, Route, operation, reply
 router = APIRouter(tags=["access"], route_class=Route)
 
 
-@router.get("/v1/whoami", **operation(None, token=True, s200=(WhoAmI, "The caller as the server knows it.")))
+@router.get("/v1/whoami", **operation(None, token=True, s200=(WhoAmI, "The caller.")))
 async def whoami(caller: Anyone) -> Response:
     """Return the tenant, the key or token, the scopes and the expiry of the caller."""
     thread_id, run_id = caller.only or (None, None)

@@ -1,4 +1,4 @@
-"""Rows to models and back."""
+"""Conversion of rows to models, and of models to arguments of stored functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attempt writes at its end, and how it ended."""
+"""The last write of an attempt, and its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .values import Row, pack, to_json
 
 
 class AttemptWrite(NamedTuple):
-    """A ``runyard.attempt_write``: its attributes, in their order."""
+    """The attributes of a ``runyard.attempt_write``, in their order."""
 
     thread_key: int
     run_id: str
@@ -30,7 +30,7 @@ class AttemptWrite(NamedTuple):
 
 
 def attempt_write(write: Write) -> AttemptWrite:
-    """Make a ``runyard.attempt_write``."""
+    """Encode a write as a ``runyard.attempt_write``. Raises InvalidInputError if a part of it cannot be stored."""
     check_value(write.extra, "extra")
     check_value(write.result, "result")
     return AttemptWrite(

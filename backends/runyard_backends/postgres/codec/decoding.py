@@ -1,4 +1,5 @@
-"""Rows that cannot be decoded: an error that names the row, or an entry of a list without the damaged fields."""
+"""Handling of rows that cannot be decoded. A single row raises an error that names the row. An entry of a list is returned
+without its damaged fields."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ Decoded = TypeVar("Decoded")
 Entry = TypeVar("Entry", Run, Thread, HitlRequest, AttemptInfo)
 
 UNDECODABLE: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError, msgpack.UnpackException)
-"""Errors of decoding a row that runyard did not write; pydantic's errors are ValueErrors."""
+"""Errors of decoding a row that runyard did not write. Errors of pydantic are ValueErrors."""
 
 _NAMES: Final = ("thread_id", "run_id", "request_id", "step_key")
 """Columns that identify a row in an error."""
@@ -28,7 +29,8 @@ _MADE_OF: Final = {"body": ("payload", "answer_schema", "on_deadline")}
 
 
 def named(what: str) -> Callable[[Callable[[Row], Decoded]], Callable[[Row], Decoded]]:
-    """Decorate a decoder of rows: if it cannot decode a row, it raises DataCorruptedError, which names the row."""
+    """Decorate a decoder of rows. If it cannot decode a row, it raises DataCorruptedError, whose message names the row.
+    ``what``: the kind of row, for that message."""
 
     def decorate(decode: Callable[[Row], Decoded]) -> Callable[[Row], Decoded]:
         @wraps(decode)
@@ -49,10 +51,11 @@ def named(what: str) -> Callable[[Callable[[Row], Decoded]], Callable[[Row], Dec
 
 
 def entry(decode: Callable[[Any], Entry], **empty: Any) -> Callable[[Row], Entry]:
-    """Decorate a decoder of list entries: fields that cannot be decoded are left empty and named in ``damaged``.
+    """Return a decoder of list entries from a decoder of rows. Fields that cannot be decoded are empty, and ``damaged`` names
+    them.
 
-    ``empty``: the columns with encoded values, each with the value that stands for an empty one. The decoder raises
-    DataCorruptedError only if the other columns cannot be read.
+    ``empty``: the columns with encoded values, each with the encoded value of an empty field. The decoder raises
+    DataCorruptedError if another column cannot be decoded.
     """
 
     def readable(row: Mapping[str, Any]) -> bool:

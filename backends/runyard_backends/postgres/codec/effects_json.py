@@ -1,4 +1,4 @@
-"""Effects from the JSON that a verb returns."""
+"""Decode effects from the JSON that a verb returns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def job(fields: dict[str, Any]) -> Job:
 
 
 def effects(text: str | None) -> Effects:
-    """Decode effects from the JSON that a stored function returned."""
+    """Decode effects from the JSON that a stored function returned. None stands for no effects."""
     if text is None:
         return Effects()
     found = json.loads(text)

@@ -1,6 +1,6 @@
-"""Messages: what is stored of one, and models from rows.
+"""Encode messages for storage, and decode them from rows.
 
-A message's payload is msgpack of what is not a column; one that starts with ``{`` is JSON from SQL.
+The payload of a message is msgpack of the fields that have no column. A payload that starts with ``{`` is JSON that SQL wrote.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from .values import Row, pack, unpack, without_none
 
 
 class NewMessage(NamedTuple):
-    """A ``runyard.new_message``: its attributes, in their order."""
+    """The attributes of a ``runyard.new_message``, in their order. ``calls``, ``results``: the ids of its tool calls, and of
+    the tool calls of its results."""
 
     message_id: str
     role: str
@@ -27,9 +28,9 @@ class NewMessage(NamedTuple):
 
 
 def new_message(message: Message, *, by_agent: bool = False) -> NewMessage:
-    """Make a ``runyard.new_message``. ``by_agent``: an attempt or a checkpointer appends it; from a caller's message the fields
-    that only an agent may set are dropped (M5). Raises InvalidInputError for an invalid message, and for one that cannot be
-    stored. The stored function checks its size in bytes."""
+    """Encode a message as a ``runyard.new_message``. ``by_agent``: True if an attempt or a checkpointer appends the message. In
+    the message of a caller, the fields that only an agent may set are dropped (M5). Raises InvalidInputError if the message is
+    invalid or cannot be stored. The stored function checks its size in bytes."""
     check_fields(check_message(message))
     check_content(message)
     body: dict[str, Any] = {"content": [without_none(part.__dict__) for part in message.content]}
@@ -47,12 +48,13 @@ def new_message(message: Message, *, by_agent: bool = False) -> NewMessage:
 
 
 def many(items: Sequence[Message]) -> list[NewMessage]:
-    """Make several ``runyard.new_message`` of an agent."""
+    """Encode the messages of an attempt or of a checkpointer."""
     return [new_message(message, by_agent=True) for message in items]
 
 
 def _noted(note: str, calls: Sequence[str] | None, results: Sequence[str] | None) -> dict[str, Any]:
-    """Return the content of a message that the store wrote itself: results that close open calls, or a tombstone."""
+    """Return the content of a message that the store wrote itself: results that close open tool calls, or a tombstone.
+    ``note``: its text."""
     content: list[dict[str, Any]] = [
         {"type": "tool_result", "call_id": call, "content": note, "is_error": True} for call in results or ()
     ]
@@ -61,11 +63,10 @@ def _noted(note: str, calls: Sequence[str] | None, results: Sequence[str] | None
 
 
 def messages(rows: Sequence[Row], **thread: str | int) -> list[Message]:
-    """Decode messages from few rows, which begin with the columns of a message in the order of queries.sql. For many rows
-    use :mod:`..history`.
+    """Decode messages from a few rows. For many rows use :mod:`..history`.
 
-    ``thread``: its ``thread_id``, or else its ``thread_key``. Raises DataCorruptedError, which names the thread and the
-    message.
+    ``rows``: begin with the columns of a message in the order of queries.sql. ``thread``: the ``thread_id`` or the
+    ``thread_key``, for the error. Raises DataCorruptedError, which names the thread and the message.
     """
     try:
         return MESSAGES.validate_python(_fields(rows))
@@ -74,7 +75,7 @@ def messages(rows: Sequence[Row], **thread: str | int) -> list[Message]:
 
 
 def _corrupted(rows: Sequence[Row], thread: Mapping[str, str | int]) -> DataCorruptedError:
-    """Make the error for the first of ``rows`` that cannot be decoded."""
+    """Return the error for the first of ``rows`` that cannot be decoded."""
     for row in rows:
         try:
             MESSAGES.validate_python(_fields([row]))

@@ -1,4 +1,4 @@
-"""HITL requests: what is stored of one, and models from rows."""
+"""Encode HITL requests for storage, and decode them from rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .values import Row, pack, unpack, without_none
 
 
 class NewRequest(NamedTuple):
-    """A ``runyard.new_request``: its attributes, in their order."""
+    """The attributes of a ``runyard.new_request``, in their order. ``otherwise``: the encoded answer at the deadline, or
+    None."""
 
     request_id: str
     kind: str
@@ -23,7 +24,7 @@ class NewRequest(NamedTuple):
 
 
 def new_request(request: HitlRequest) -> NewRequest:
-    """Make a ``runyard.new_request``."""
+    """Encode a HITL request as a ``runyard.new_request``. Raises InvalidInputError if it is invalid."""
     check_requests(request)
     body = {"payload": request.payload, "answer_schema": request.answer_schema, "on_deadline": request.on_deadline}
     choice = request.on_deadline or {}
@@ -34,7 +35,7 @@ def new_request(request: HitlRequest) -> NewRequest:
 
 @named("HITL request")
 def request(row: Row) -> HitlRequest:
-    """Decode a HITL request from its row, joined with its thread's id and its run's agent."""
+    """Decode a HITL request from its row, with the columns ``thread_id`` of its thread and ``agent`` of its run."""
     return HitlRequest(
         request_id=row["request_id"],
         kind=row["kind"],

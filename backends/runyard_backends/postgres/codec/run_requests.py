@@ -1,4 +1,4 @@
-"""Requests for runs and forks: as the stored functions read them, and back."""
+"""Encode requests for runs and forks for the stored functions, and decode fork requests from rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .values import Row, from_json, pack, to_json, unpack
 
 
 class RunRequest(NamedTuple):
-    """A ``runyard.request``: its attributes, in their order. The database sets ``after_run_id``."""
+    """The attributes of a ``runyard.request``, in their order. The stored functions set ``after_run_id``."""
 
     thread_id: str
     run_id: str
@@ -48,7 +48,7 @@ class RunRequest(NamedTuple):
 
 
 def run_request(q: AcceptRequest) -> RunRequest:
-    """Make a ``runyard.request``."""
+    """Encode a request for a run as a ``runyard.request``. Raises InvalidInputError if it is invalid."""
     message = new_message(q.input) if q.input is not None else None
     return RunRequest(
         thread_id=q.thread_id,
@@ -81,7 +81,7 @@ def run_request(q: AcceptRequest) -> RunRequest:
 
 
 def accepted_run(request: AcceptRequest, row: Row) -> Run:
-    """Build the run that ``request`` made; ``row`` is its ``runyard.accepted``."""
+    """Return the run that ``request`` made. ``row``: the ``runyard.accepted`` of the request."""
     return Run(
         thread_id=request.thread_id,
         run_id=request.run_id,
@@ -106,7 +106,7 @@ def accepted_run(request: AcceptRequest, row: Row) -> Run:
 
 
 def options_json(options: RunOptions) -> str:
-    """Encode options without those that have their default value, which is all of them in most runs."""
+    """Encode the options that do not have their default value. Most runs have none."""
     return "{}" if options == DEFAULT_OPTIONS else options.model_dump_json(exclude_defaults=True)
 
 
@@ -147,7 +147,7 @@ def _fan_json(fan: FanOut) -> dict[str, Any]:
 
 @named("fork request")
 def fork_request(row: Row) -> ForkRequest | None:
-    """Decode the request of a fork job from its run; None for a run of another kind."""
+    """Decode the request of a fork job from the row of its run. Return None for a run of another kind."""
     if row["fork"] is None:
         return None
     fields = from_json(row["fork"])

@@ -1,4 +1,4 @@
-"""Runs, their attempts and steps from rows."""
+"""Decode runs, their attempts and their steps from rows."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ def error_info(text: str | None) -> ErrorInfo | None:
 
 @named("extra")
 def claimed_extra(row: Row) -> dict[str, Any]:
-    """Return the extra with which a claimed run starts: that of its thread, and its own from earlier attempts."""
+    """Return the extra with which a claimed run starts: its thread's extra, merged with the run's extra of earlier attempts."""
     extra: dict[str, Any] = from_json(row["thread_extra"]) | (from_json(row["extra"]) or {})
     return extra
 
 
 @named("step")
 def step(row: Row) -> Step:
-    """Decode a step of the ledger."""
+    """Decode a step of a run."""
     result = unpack(row["result"]) if row["result"] is not None else None
     return Step(row["step_key"], row["done"], result, row["fence"])

@@ -1,4 +1,4 @@
-"""Threads from rows."""
+"""Decode threads from rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values as columns hold them: msgpack, JSON, ids."""
+"""Encode and decode the values of columns: msgpack and JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Row = asyncpg.Record
 
 
 def pack(value: Any) -> bytes:
-    """Encode a value with msgpack; lone surrogates are allowed."""
+    """Encode a value with msgpack. Strings may contain lone surrogates. Raises InvalidInputError if msgpack cannot encode
+    it."""
     try:
         packed: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogatepass")
     except (TypeError, ValueError, OverflowError) as error:
@@ -31,13 +32,15 @@ def unpack(data: bytes) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """Encode JSON for a jsonb column, which cannot hold NUL characters, lone surrogates, NaN or infinity."""
+    """Encode a value as JSON for a jsonb column. Raises InvalidInputError for NUL characters, lone surrogates, NaN and
+    infinity, which jsonb cannot store."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"value cannot be stored as JSON: {error}") from error
-    if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):  # a backslash that is text is written as two
+    # JSON writes a backslash of the text as two, so that a text may contain the characters \u0000.
+    if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):
         raise InvalidInputError("JSON values must not contain NUL characters")
     return text
 
@@ -48,7 +51,8 @@ def from_json(text: str | None) -> Any:
 
 
 def _integer(digits: str) -> int | float:
-    """Decode a number without a fraction. Integers have 64 bits, so a longer one was a float: jsonb writes 1e20 in full."""
+    """Decode a number without a fraction. A number that does not fit into 64 bits was stored as a float, because jsonb writes
+    1e20 in full."""
     return int(digits) if len(digits) < 20 or -(2**63) <= int(digits) < 2**64 else float(digits)
 
 

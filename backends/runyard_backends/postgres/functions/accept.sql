@@ -1,8 +1,8 @@
--- Accepting runs: the client's verb, which admits in the same transaction, and what it shares with a host's.
+-- Accepting runs: the verb of clients, which also admits the run, and the functions that it shares with the verb of hosts.
 
--- Accept many runs in one transaction. Threads are taken in the order of their keys, so that batches cannot deadlock; requests
--- for one thread keep their order. A request that is refused leaves nothing behind, and the others are accepted. A single
--- request that is refused raises.
+-- Accept many runs in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. Requests
+-- for one thread keep their order. A refused request changes nothing and does not affect the other requests. The refusal of a
+-- single request raises an error.
 CREATE OR REPLACE FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.accepted
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -37,7 +37,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Accept and admit a client's run in one step, so that a refusal reaches the caller. limited: there are limits to check.
+-- Accept and admit a client's run in one step, so that a refusal reaches the caller. limited: true if the deployment has limits.
 CREATE OR REPLACE FUNCTION runyard.accept_and_admit(for_tenant text, q runyard.request, limited boolean, OUT run runyard.runs, OUT created boolean, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -103,7 +103,7 @@ BEGIN
             r.admitted_at, effects, NULL)::runyard.accepted;
 END $$;
 
--- Insert the run of a request. A run without a lane waits to be admitted. limited: there are limits to check.
+-- Insert the run of a request. in_lane: NULL for a run that is admitted later. limited: true if the deployment has limits.
 CREATE OR REPLACE FUNCTION runyard.insert_run(
     for_tenant text, q runyard.request, thread_key bigint, in_lane text, for_agent text, due_at timestamptz, limited boolean
 ) RETURNS runyard.runs
@@ -128,7 +128,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- Return the run that has this id, if its request was the same; a NULL row if the id is free. Raises run_conflict.
+-- Return the run that has the id of the request, or a NULL row if the id is free. Raises run_conflict if the run's request was
+-- different.
 CREATE OR REPLACE FUNCTION runyard.existing_run(for_tenant text, q runyard.request) RETURNS runyard.runs
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -151,8 +152,9 @@ BEGIN
     RETURN clock_timestamp() + make_interval(secs => q.delay);
 END $$;
 
--- Return the time by which the first attempt has to start: the shorter of the request's own time and the deployment's, counted
--- from when the run is due. A fork has no such time of the deployment, since it may wait for another run.
+-- Return the time by which the first attempt must start, or NULL. The time is counted from when the run is due. It is the shorter
+-- of the request's expires_in and the deployment's limit queued_seconds. The limit does not apply to a fork, which may wait for
+-- another run.
 CREATE OR REPLACE FUNCTION runyard.expires_at(q runyard.request, due_at timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -163,8 +165,8 @@ BEGIN
     RETURN greatest(due_at, clock_timestamp()) + make_interval(secs => least(seconds, 315360000));
 END $$;
 
--- Refuse a run without a message where the last message asks for nothing. A run that is ahead in the lane may still bring a
--- message.
+-- Refuse a run without a message if the last message needs no reply. busy: the live run of the lane, which may still add a
+-- message; then nothing is refused.
 CREATE OR REPLACE FUNCTION runyard.check_something_to_run(t runyard.threads, parent_id uuid, busy text) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -183,8 +185,8 @@ BEGIN
     END IF;
 END $$;
 
--- Refuse a probe whose agent, or whose judge, asks humans: nobody can answer a probe. The workers' registrations say which
--- agents ask.
+-- Refuse a probe whose agent or judge may ask humans, because nobody can answer a probe. Workers report at their registration
+-- which agents ask.
 CREATE OR REPLACE FUNCTION runyard.refuse_asking(q runyard.request, for_agent text) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -198,7 +200,7 @@ BEGIN
     END IF;
 END $$;
 
--- Fix the cut of a fork run when it is accepted.
+-- Determine the cut of a fork job when the job is accepted. after_run: the run after which it cuts; NULL for a cut at a message.
 CREATE OR REPLACE FUNCTION runyard.fix_cut(t runyard.threads, INOUT fork jsonb, OUT after_run text)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

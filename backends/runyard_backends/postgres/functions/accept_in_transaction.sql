@@ -1,7 +1,7 @@
--- Accepting a run inside a host's own transaction: no thread is locked, and workers admit the run after the commit.
+-- Accepting a run inside a host's own transaction. No thread is locked, and workers admit the run after the commit.
 
--- Accept a prompt with SQL alone, inside any transaction: SELECT runyard.accept('thread', 'hello', run_id => 'r1'). With the owner's rights, so
--- that a host which may call this needs no right to read or change a table.
+-- Accept a prompt with SQL alone, inside any transaction: SELECT runyard.accept('thread', 'hello', run_id => 'r1'). The function
+-- has the rights of its owner, so that a host needs only the right to call it, and no right on a table.
 CREATE OR REPLACE FUNCTION runyard.accept(
     thread_id text, message text, run_id text DEFAULT gen_random_uuid()::text, agent text DEFAULT NULL, queue text DEFAULT NULL,
     priority text DEFAULT 'normal', run_at timestamptz DEFAULT NULL, metadata jsonb DEFAULT '{}', options jsonb DEFAULT '{}',
@@ -20,7 +20,7 @@ BEGIN
         PERFORM runyard.refuse('invalid_input', 'thread_id and run_id, and agent and queue where given, must have 1 to 255 characters');
     END IF;
     IF thread_id IN ('.', '..') OR run_id IN ('.', '..') OR agent IN ('.', '..') OR queue IN ('.', '..') THEN
-        PERFORM runyard.refuse('invalid_input', 'thread_id, run_id, agent and queue cannot be . or .., which paths have for a step');
+        PERFORM runyard.refuse('invalid_input', 'thread_id, run_id, agent and queue cannot be . or .., which mean a folder in the path of a URL');
     END IF;
     IF runyard.unprintable(concat(thread_id, run_id, agent, queue)) THEN
         PERFORM runyard.refuse('invalid_input', 'thread_id, run_id, agent and queue must have printable characters only');
@@ -45,8 +45,8 @@ BEGIN
     RETURN run_id;
 END $$;
 
--- Accept a run in a host's own transaction, from any driver. Takes no lock that the transaction could hold. Workers admit the
--- run after the commit.
+-- Accept a run in a host's own transaction. Return true if the run is new. The function locks no thread, because the host's
+-- transaction would hold the lock until its end. Workers admit the run after the commit.
 CREATE OR REPLACE FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -90,7 +90,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Refuse metadata that runner/runyard/domain/json_bounds.py would refuse.
+-- Refuse metadata that runyard.domain.json_bounds would refuse.
 CREATE OR REPLACE FUNCTION runyard.check_metadata(metadata jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -112,8 +112,9 @@ BEGIN
     END IF;
 END $$;
 
--- True if Python calls a character of the text unprintable, as runyard.models.check_id refuses it: control and format characters, private ones,
--- and separators except the space. Characters that Unicode has not assigned depend on its version and are not among them.
+-- Return true if runyard.models.check_id refuses a character of the text as unprintable. Such characters are control and format
+-- characters, private characters, and separators except the space. Characters that Unicode has not assigned are not refused here,
+-- because they depend on the version of Unicode.
 CREATE OR REPLACE FUNCTION runyard.unprintable(given text) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
     SELECT given ~ ('[\u0001-\u001f\u007f-\u00a0\u00ad\u0600-\u0605\u061c\u06dd\u070f\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f'

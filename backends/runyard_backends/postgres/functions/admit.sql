@@ -1,8 +1,8 @@
--- Admitting runs that were accepted in a host's transaction or for a later time; deadlines and expiry, which come due with them.
+-- Admitting runs that were accepted in a host's transaction or for a later time, deadlines of HITL requests, and expiry of runs.
 
--- Admit the runs that are committed and due on any thread, apply the deadlines of requests, and end the runs that did not start
--- in time. next_due: seconds until something is due next, NULL if nothing waits for its time. The clock is read once per
--- statement: a query that reads it for each row uses no index.
+-- Admit the committed runs that are due, apply the deadlines of HITL requests, and fail the runs that were not started by their
+-- expires_at, on up to `most` threads of each kind. next_due: seconds until the next of these times; NULL if there is none. Each
+-- statement reads the clock in a subquery, because a query that reads it for each row uses no index.
 CREATE OR REPLACE FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -20,7 +20,7 @@ BEGIN
             UNION ALL
             (SELECT z.tenant, z.thread_id FROM runyard.hitl_requests h JOIN runyard.threads z USING (thread_key)
              WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL
-               -- A run that goes on with the answer to another request fails once it is suspended again.
+               -- A run that continues with the answer to another request must not fail before it is suspended again.
                AND (h.otherwise IS NOT NULL OR NOT EXISTS (
                    SELECT 1 FROM runyard.runs r WHERE r.thread_key = h.thread_key AND r.run_id = h.run_id
                    AND r.status IN ('queued', 'running') AND r.kind <> 'external'))
@@ -40,7 +40,7 @@ BEGIN
         effects := runyard.merge_effects(effects, got.effects); lines := lines || got.lines;
         done := done + 1;
     END LOOP;
-    effects := runyard.merge_effects(effects, runyard.free(lines)); -- last: no further thread is locked
+    effects := runyard.merge_effects(effects, runyard.free(lines)); -- after the last lock of a thread
     IF done >= most THEN
         next_due := 0;
         RETURN;
@@ -56,7 +56,7 @@ BEGIN
     INTO next_due;
 END $$;
 
--- Admit the thread's runs that are committed and due, in order, so that no later run overtakes them.
+-- Admit the thread's committed runs that are due, in order, so that no later run overtakes them.
 CREATE OR REPLACE FUNCTION runyard.admit_thread(INOUT t runyard.threads, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -78,7 +78,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Give a run its place in its lane that was accepted in a host's own transaction or for a later time. A refusal fails the run.
+-- Admit a run that was accepted in a host's own transaction or for a later time. A refusal fails the run.
 CREATE OR REPLACE FUNCTION runyard.admit_late(INOUT t runyard.threads, r runyard.runs, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -93,8 +93,7 @@ BEGIN
     END IF;
     PERFORM runyard.note_agent(t, r.agent);
     UPDATE runyard.runs SET thread_key = t.thread_key, lane = r.lane, lane_seq = nextval('runyard.lane_numbers'),
-           admitted_at = greatest(now(), accepted_at), -- it may have been accepted while this transaction waited for the thread
-          
+           admitted_at = greatest(now(), accepted_at), -- accepted_at is later if this transaction waited for the thread's lock
            agent = coalesce(r.agent, t.agent), changed_at = now()
     WHERE accept_no = r.accept_no RETURNING * INTO r;
     refused := coalesce(refused, runyard.lane_full(r));
@@ -109,7 +108,8 @@ BEGIN
         runyard.outside_event(t, r, r.event_id, 'run.failed', jsonb_build_object('error', refused)));
 END $$;
 
--- Return the error that keeps a run off this thread; NULL if there is none.
+-- Return the error that forbids a run on this thread, or NULL. The run's id may be inherited, or its parent message may be
+-- missing or inside an open tool cycle.
 CREATE OR REPLACE FUNCTION runyard.why_not(t runyard.threads, run_id text, parent_id uuid) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -139,7 +139,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- End a run that did not start in time.
+-- Fail a run that was not started by its expires_at.
 CREATE OR REPLACE FUNCTION runyard.expire_run(INOUT t runyard.threads, r runyard.runs, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -152,7 +152,7 @@ BEGIN
     effects := runyard.merge_effects(got.effects, runyard.outside_event(t, got.r, event, 'run.failed', jsonb_build_object('error', why)));
 END $$;
 
--- End the thread's admitted runs that did not start in time. lines: the slots that they waited for.
+-- Fail the thread's admitted runs that were not started by their expires_at. lines: the slots that these runs waited for.
 CREATE OR REPLACE FUNCTION runyard.expire_runs(INOUT t runyard.threads, OUT effects jsonb, OUT lines text[])
 LANGUAGE plpgsql AS $$
 DECLARE

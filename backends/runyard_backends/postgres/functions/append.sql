@@ -1,7 +1,6 @@
 -- Appending messages to a run.
 
--- Append messages to an attempt's run. Returns the messages as they are stored; one that the run has stored before is returned
--- as it was then.
+-- Append messages to an attempt's run. Return the stored messages. A message that the run has stored before stays unchanged.
 CREATE OR REPLACE FUNCTION runyard.append(thread_key bigint, run_id text, with_fence bigint, messages runyard.new_message[], first_event integer)
 RETURNS SETOF runyard.messages
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -28,9 +27,9 @@ BEGIN
         JOIN runyard.messages m ON m.message_id = n.message_id AND m.branch_id = r.branch_id ORDER BY n.place;
 END $$;
 
--- Insert messages of a run after its last one. A message that the run has was stored by a call whose reply was lost, and is
--- left out. The caller saves the rows of the thread and the run. first_event: the number of the first message's event; NULL for
--- a run that has no events.
+-- Insert messages of a run after its last message. Skip a message that the run has already, because its call is a repetition
+-- after a lost reply. The caller must save the rows of the thread and the run. first_event: the number of the first message's
+-- event; NULL for a run without events.
 CREATE OR REPLACE FUNCTION runyard.put_messages(
     INOUT t runyard.threads, INOUT r runyard.runs, messages runyard.new_message[], first_event integer
 ) LANGUAGE plpgsql AS $$
@@ -60,8 +59,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return the message that has this id on the thread, its own or inherited; a NULL row if there is none. Almost every id is new.
--- An id that many threads have (the same words sent to all of them) is looked up branch by branch.
+-- Return the thread's own or inherited message with this id, or a NULL row. Almost every id is new, so that the first query
+-- usually suffices. The second query reads the index once per branch, because many threads may have a message with the id.
 CREATE OR REPLACE FUNCTION runyard.holder_of(thread_key bigint, message_id uuid, OUT holder runyard.messages)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -74,12 +73,13 @@ BEGIN
     END IF;
 END $$;
 
+-- Refuse messages of which one has more than `most` bytes.
 CREATE OR REPLACE FUNCTION runyard.check_size(messages runyard.new_message[], most bigint) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     largest bigint;
 BEGIN
-    IF pg_column_size(messages) <= most THEN RETURN; END IF; -- all together; costs nothing where messages are small
+    IF pg_column_size(messages) <= most THEN RETURN; END IF; -- a cheap test of all messages together
     largest := (SELECT max(octet_length(m.payload)) FROM unnest(messages) m);
     IF largest > most THEN
         PERFORM runyard.refuse('message_too_large',

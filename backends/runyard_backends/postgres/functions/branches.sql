@@ -1,5 +1,6 @@
--- Branches of a thread: where a run or a message is written, and the leaves of the tree.
+-- Branches of a thread: the branch of a new run or message, and the leaves of the tree.
 
+-- Make a branch that begins after the message `base` and inherits the levels of `view`.
 CREATE OR REPLACE FUNCTION runyard.open_branch(
     t runyard.threads, in_lane text, base uuid, view runyard.level[], OUT branch runyard.branches
 ) LANGUAGE plpgsql AS $$
@@ -12,8 +13,9 @@ BEGIN
     SELECT branch.branch_id, l.branch_id, l.high_water_seq, l.cutoff, l.open_run_id FROM unnest(view) l;
 END $$;
 
--- Return the branch for a first claim or a stored message: the one that ends at parent_id, or a new one that begins there.
--- Without parent_id: the head's.
+-- Return the branch for a run at its first claim, or for a stored message. With parent_id, it is the branch that ends at that
+-- message, or else a new branch that begins there. Without parent_id, it is the head. alone: true for a run that gets a new
+-- branch in any case.
 CREATE OR REPLACE FUNCTION runyard.branch_for(
     INOUT t runyard.threads, in_lane text, parent_id uuid, alone boolean, OUT branch runyard.branches
 ) LANGUAGE plpgsql AS $$
@@ -44,7 +46,8 @@ BEGIN
     END IF;
 END $$;
 
--- Return the branch whose last visible message is message_id; NULL if the thread has none.
+-- Return the branch whose last visible message is message_id, or NULL. Of several such branches, return the head, or else the
+-- oldest.
 CREATE OR REPLACE FUNCTION runyard.branch_ending_at(thread_key bigint, message_id uuid) RETURNS runyard.branches
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -54,14 +57,14 @@ BEGIN
     );
 END $$;
 
--- List the leaves of the thread's tree, by age: the end of every branch, and the end of every run that does not count. A branch
--- without messages that count has no end of its own, except the thread's first branch. depth is computed for the returned
--- leaves only.
+-- Return the leaves of the thread's tree, the oldest first: the last visible message of every branch, and the last message of
+-- every run that is not completed. A branch without visible messages of its own has no leaf, except the thread's first branch.
+-- depth is computed for the returned leaves only.
 CREATE OR REPLACE FUNCTION runyard.leaves(t runyard.threads, after_time timestamptz, after_id uuid, most integer)
 RETURNS TABLE (message_id uuid, depth bigint, created_at timestamptz, run_id text, run_status text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    -- In a subquery of its own: else the primary key is read up to the first branch of the thread.
+    -- Without the subquery, Postgres would read the primary key from its start up to the first branch of the thread.
     root bigint := (SELECT min(b.branch_id) FROM (SELECT x.branch_id FROM runyard.branches x WHERE x.thread_key = t.thread_key OFFSET 0) b);
     continued uuid[] := ARRAY(
         SELECT b.base_id FROM runyard.branches b

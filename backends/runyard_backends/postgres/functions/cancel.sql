@@ -1,5 +1,7 @@
 -- Cancelling runs.
 
+-- Cancel a live run. A cancelled run stays unchanged. Raises run_ended for another ended run. keep: true to keep the run's
+-- messages.
 CREATE OR REPLACE FUNCTION runyard.cancel(for_tenant text, thread_id text, run_id text, keep boolean, OUT run runyard.runs, OUT effects jsonb)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -29,7 +31,7 @@ BEGIN
     SELECT y.* INTO run FROM runyard.runs y WHERE y.accept_no = run.accept_no;
 END $$;
 
--- Cancel a live run under the thread's lock: record the request if a worker has the run, else end it.
+-- Cancel a live run whose thread is locked. If a worker executes the run, only record the request. Otherwise end the run.
 CREATE OR REPLACE FUNCTION runyard.cancel_run(INOUT t runyard.threads, INOUT r runyard.runs, keep boolean, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -53,8 +55,8 @@ BEGIN
     effects := runyard.merge_effects(effects, runyard.outside_event(t, r, event, 'run.cancelled', '{}'));
 END $$;
 
--- Cancel the run that has pending requests. `words` become the results of its open calls and its last message. Returns a NULL
--- run if no run has any.
+-- Cancel the run that has pending HITL requests. words: the text of the results of its open tool calls, and of its last message.
+-- Return a NULL run if no run has pending requests.
 CREATE OR REPLACE FUNCTION runyard.abort_pending(for_tenant text, thread_id text, run_id text, words text, OUT run runyard.runs, OUT effects jsonb)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -1,7 +1,6 @@
--- The checkpointer's own messages, extra and requests, and the runs that it keeps for a process outside.
+-- The messages, the extra and the HITL requests that a checkpointer stores.
 
--- Append a checkpointer's messages, each under its own run id or none. A message is stored once under its id, however often it
--- is sent.
+-- Append a checkpointer's messages, each under its own run id or without a run. A message whose id is stored already is skipped.
 CREATE OR REPLACE FUNCTION runyard.checkpoint_append(for_tenant text, thread_id text, messages runyard.new_message[], run_ids text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -16,7 +15,7 @@ BEGIN
     t := got.t;
     PERFORM runyard.tell(got.effects);
     PERFORM runyard.check_size(messages, runyard.limit_of('message_bytes'));
-    -- Neighbours with the same run id are written together.
+    -- Write adjacent messages with the same run id together.
     FOR part IN
         SELECT p.run_id, array_agg(p.m ORDER BY p.n) AS messages
         FROM (SELECT s.*, count(*) FILTER (WHERE s.begins) OVER (ORDER BY s.n) AS number
@@ -47,7 +46,7 @@ BEGIN
     UPDATE runyard.threads SET next_seq = t.next_seq, updated_at = now() WHERE thread_key = t.thread_key;
 END $$;
 
--- Insert messages of a run that nobody has claimed, after its earlier ones. The caller has checked their ids and sizes.
+-- Insert messages of a run that was never claimed, after its earlier messages. The caller must have checked their ids and sizes.
 CREATE OR REPLACE FUNCTION runyard.put_unclaimed(INOUT t runyard.threads, run_id text, messages runyard.new_message[])
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -69,8 +68,8 @@ BEGIN
     t.next_seq := t.next_seq + many;
 END $$;
 
--- Return those of `messages` that the thread does not have yet. An id that belongs to a message of another run, or of none, is
--- refused.
+-- Return the messages of `messages` whose ids the thread does not have. Refuse an id that a message of another run has. run_id:
+-- NULL for messages without a run.
 CREATE OR REPLACE FUNCTION runyard.not_held(t runyard.threads, run_id text, messages runyard.new_message[]) RETURNS runyard.new_message[]
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -89,6 +88,7 @@ BEGIN
     RETURN missing;
 END $$;
 
+-- Merge `more` into the extra of a thread.
 CREATE OR REPLACE FUNCTION runyard.save_extra(for_tenant text, thread_id text, more jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -98,7 +98,7 @@ BEGIN
     UPDATE runyard.threads SET extra = extra || more, extra_changed = true, updated_at = now() WHERE thread_key = t.thread_key;
 END $$;
 
--- Refuse a value that is too large to be a thread's extra. It is merged of values that were each small enough.
+-- Refuse an extra that is too large for a thread. Each of its merged parts is small enough, but together they may be too large.
 CREATE OR REPLACE FUNCTION runyard.check_extra(merged jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -112,8 +112,8 @@ BEGIN
     END IF;
 END $$;
 
--- Replace the one request that a checkpointer keeps for a thread; NULL removes it. A request of a worker's run has an event,
--- and stays.
+-- Replace the one pending request that a checkpointer keeps for a thread. q: NULL to remove it. Requests of workers' runs, which
+-- have events, stay.
 CREATE OR REPLACE FUNCTION runyard.save_pending(for_tenant text, thread_id text, q runyard.new_request, run_id text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -133,7 +133,7 @@ BEGIN
     END IF;
 END $$;
 
--- Store requests of an external run beside each other. A request whose id is known stays as it is.
+-- Store HITL requests of an external run. A stored request with the same id stays unchanged.
 CREATE OR REPLACE FUNCTION runyard.save_requests(for_tenant text, thread_id text, requests runyard.new_request[], run_id text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -146,8 +146,8 @@ BEGIN
     ON CONFLICT (tenant, request_id) DO NOTHING;
 END $$;
 
--- List the requests of the run or the thread that are answered or closed. Overdue requests are settled first: there may be no
--- reconciler to do it.
+-- Return the pending and answered HITL requests of a run or, if run_id is NULL, of a thread. Apply the deadlines of overdue
+-- requests first, because a program without workers has no reconciler.
 CREATE OR REPLACE FUNCTION runyard.load_requests(for_tenant text, thread_id text, run_id text) RETURNS SETOF runyard.requests
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

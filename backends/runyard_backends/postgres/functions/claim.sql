@@ -1,7 +1,8 @@
 -- Claiming runs for a worker.
 
--- Claim many runs for a worker in one transaction. Threads are taken in the order of their keys, so that batches cannot
--- deadlock. A thread that another transaction has locked is skipped; a single claim waits for it.
+-- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot
+-- deadlock. A thread that another transaction has locked is skipped. The claim of a single run waits for the lock instead, if no
+-- limit on running runs is set.
 CREATE OR REPLACE FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[]) RETURNS SETOF runyard.claimed
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -40,8 +41,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Claim a run whose thread is locked. paused: the queues from which nothing is claimed; a run with a cancel request is ended
--- all the same. limited: there are limits on running runs.
+-- Claim a run whose thread is locked. paused: the paused queues. A run of a paused queue is claimed only if a cancel was
+-- requested, so that the worker ends it. limited: true if the deployment has limits on running runs.
 CREATE OR REPLACE FUNCTION runyard.claim_locked(
     t runyard.threads, claimant runyard.workers, run_id text, paused text[], limited boolean
 ) RETURNS runyard.claimed
@@ -122,8 +123,9 @@ BEGIN
     RETURN c;
 END $$;
 
--- Take a running run over from its worker, if that is dead, or from an earlier attempt of the claimant itself. outcome: of a claim that ends
--- here, because the worker lives or the run has crashed too often; else NULL.
+-- Check a running run for a takeover. The worker of the run must be dead, or be the claimant itself. outcome: NULL if the claim
+-- may continue; 'busy' if the worker is alive or the run is external; 'ended' if this function ended the run because of its
+-- crashes or a cancel.
 CREATE OR REPLACE FUNCTION runyard.take_over(
     INOUT t runyard.threads, INOUT r runyard.runs, claimant runyard.workers, limited boolean, OUT outcome text, OUT effects jsonb
 ) LANGUAGE plpgsql AS $$
@@ -146,7 +148,8 @@ BEGIN
     END IF;
 END $$;
 
--- Why a queued run cannot start, as the outcome of its claim; NULL if it can. A run that did not start in time is ended. retry_in: seconds.
+-- Return as the outcome of a claim why a queued run cannot start, or NULL if it can. Fail a run that was not started by its
+-- expires_at. retry_in: seconds until the run is due.
 CREATE OR REPLACE FUNCTION runyard.not_startable(
     t runyard.threads, r runyard.runs, OUT outcome text, OUT retry_in double precision, OUT effects jsonb
 ) LANGUAGE plpgsql AS $$
@@ -166,7 +169,7 @@ BEGIN
     END IF;
 END $$;
 
--- Fail a run whose message has an id that another message of the thread has by now.
+-- Fail a run whose input has the id of another message of the thread.
 CREATE OR REPLACE FUNCTION runyard.fail_taken(t runyard.threads, r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -180,8 +183,8 @@ BEGIN
         runyard.outside_event(t, got.r, event, 'run.failed', jsonb_build_object('error', why)));
 END $$;
 
--- Begin a prompt: fix its branch and what it sees, and store its message. Messages that were appended under its id before it was claimed are
--- its own. The run's row is the caller's to save.
+-- Begin a prompt at its first claim. Determine its branch and its snapshot, and store its input. Messages that were appended
+-- under the run's id before its claim become messages of the run. The caller must save the run's row.
 CREATE OR REPLACE FUNCTION runyard.begin_run(INOUT t runyard.threads, INOUT r runyard.runs)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -189,7 +192,7 @@ DECLARE
     branch runyard.branches;
     u runyard.unclaimed;
 BEGIN
-    IF r.parent_id IS NULL AND NOT r.parallel THEN -- what almost every run is, without a call
+    IF r.parent_id IS NULL AND NOT r.parallel THEN -- the usual case, without a call of branch_for
         SELECT b.* INTO branch FROM runyard.branches b WHERE b.branch_id = t.head_branch;
     ELSE
         got := runyard.branch_for(t, r.lane, r.parent_id, r.parallel);
@@ -201,7 +204,7 @@ BEGIN
     r.snapshot_cutoff := t.next_completion_seq - 1;
     DELETE FROM runyard.unclaimed v WHERE v.thread_key = t.thread_key AND v.run_id = r.run_id RETURNING v.* INTO u;
     IF FOUND THEN
-        IF u.branch_id <> r.branch_id THEN -- they follow their run; nobody has seen them where they were
+        IF u.branch_id <> r.branch_id THEN -- move the messages to the run's branch; no reader has seen them on the old branch
             UPDATE runyard.messages m SET branch_id = r.branch_id, seq = m.seq - u.first_seq + t.next_seq,
                    parent_id = CASE m.seq WHEN u.first_seq THEN r.base_id ELSE m.parent_id END
             WHERE m.branch_id = u.branch_id AND m.seq BETWEEN u.first_seq AND u.last_seq AND m.run_id = r.run_id;
@@ -219,7 +222,7 @@ BEGIN
     UPDATE runyard.threads SET next_seq = t.next_seq, updated_at = now() WHERE thread_key = t.thread_key AND next_seq < t.next_seq;
 END $$;
 
--- Whether a worker has an agent. Every worker has the agent `default`. A worker that names no agents gets every run.
+-- Return true if a worker serves an agent. Every worker has the agent `default`. A worker that lists no agents serves all agents.
 CREATE OR REPLACE FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(for_agent, 'default') = 'default' OR w.agents = '{}' OR w.agents ? for_agent

@@ -1,6 +1,6 @@
--- Ending an attempt: completed, failed, or back in the queue.
+-- Ending an attempt: complete, fail and release.
 
--- Complete many runs in one transaction, in the order of their threads.
+-- Complete many runs in one transaction. Threads are locked in the order of their keys.
 CREATE OR REPLACE FUNCTION runyard.complete(writes runyard.attempt_write[]) RETURNS SETOF runyard.ended
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -34,11 +34,12 @@ BEGIN
         e.effects := got.effects;
     END LOOP;
     IF e.run_id IS NOT NULL THEN
-        e.effects := runyard.merge_effects(e.effects, runyard.free(slots)); -- last: no further thread is locked
+        e.effects := runyard.merge_effects(e.effects, runyard.free(slots)); -- after the last lock of a thread
         RETURN NEXT e;
     END IF;
 END $$;
 
+-- Fail a run. why: its error.
 CREATE OR REPLACE FUNCTION runyard.fail(w runyard.attempt_write, why jsonb) RETURNS runyard.ended
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -62,8 +63,9 @@ BEGIN
     RETURN e;
 END $$;
 
--- Put a run back into the queue: to be retried after an error (counted) or handed over (not counted). fewer: the run waits
--- until fewer of the runs that it started are unfinished.
+-- Release a run and queue it again. delay: seconds until it is due. why: the error, if the release is a retry, which is counted;
+-- else NULL. first_event: the number of the attempt's next event, or NULL. fewer: a job waits until fewer runs that it started
+-- are live.
 CREATE OR REPLACE FUNCTION runyard.release(
     thread_key bigint, run_id text, with_fence bigint, delay double precision, why jsonb, first_event integer, fewer integer
 ) RETURNS runyard.ended

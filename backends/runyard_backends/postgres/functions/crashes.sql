@@ -1,17 +1,18 @@
--- Crashes: how many a run survives, the attempt that runs alone, and the end of a run that took its workers down.
+-- Crashes of runs: their number, the attempt that runs alone, and the end of a run that crashed too often.
 
--- The number of crashes without progress that make a run dead. The attempt after the last but one runs alone.
+-- Return the number of crashes without progress after which a run is dead. After one crash less, the next attempt runs alone.
 CREATE OR REPLACE FUNCTION runyard.max_crashes() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 3;
 
--- The number of a run's crashes without progress, now that its attempt has crashed. An attempt that was to run alone and had not begun to
--- is not counted: another run has taken its worker down.
+-- Return the number of a run's crashes without progress, with the crash of its current attempt. The crash does not count if the
+-- attempt had to run alone and waited for that, because another run made its worker crash.
 CREATE OR REPLACE FUNCTION runyard.crashes(r runyard.runs) RETURNS integer
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN CASE WHEN r.progressed THEN 1 WHEN r.crash_count >= runyard.max_crashes() - 1 AND NOT r.isolated THEN r.crash_count ELSE r.crash_count + 1 END;
 END $$;
 
--- End a run whose attempt has crashed, if a cancel was requested or the run has crashed too often; else e.status is NULL.
+-- End a run whose attempt has crashed, if a cancel was requested or the run has crashed too often. Otherwise e.status is NULL.
+-- how: the description of the crash, for the run's error.
 CREATE OR REPLACE FUNCTION runyard.end_crashed(INOUT t runyard.threads, INOUT r runyard.runs, how text, OUT e runyard.ended)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -34,7 +35,7 @@ BEGIN
         CASE WHEN e.error IS NULL THEN '{}' ELSE jsonb_build_object('error', e.error) END));
 END $$;
 
--- Record that the attempt has begun to run alone. From now on a crash is its own.
+-- Record that the attempt runs alone in its process. Later crashes of the attempt count.
 CREATE OR REPLACE FUNCTION runyard.isolate(thread_key bigint, run_id text, with_fence bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -47,8 +48,8 @@ BEGIN
     UPDATE runyard.runs SET isolated = true WHERE accept_no = r.accept_no;
 END $$;
 
--- Record that the process of an attempt that ran alone has died. The run is dead, unless the attempt had committed something or
--- had not begun to run alone: then it is queued again.
+-- Handle the death of a process in which an attempt ran alone. Count the crash. End the run if a cancel was requested or the run
+-- has crashed too often. Otherwise queue it again.
 CREATE OR REPLACE FUNCTION runyard.bury(thread_key bigint, run_id text, with_fence bigint, how text) RETURNS runyard.ended
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -1,6 +1,6 @@
--- Cuts: from the message, number or run that a request names to the view that a fork, a probe or a page begins with.
+-- Cuts: find the view of the thread at a message, at a message number or after a run.
 
--- Find where a request cuts the thread: the view, and the run that the cut is after, if any.
+-- Return the cut that a request names: its view, and the run after which it is, or NULL. q: the cut as JSON.
 CREATE OR REPLACE FUNCTION runyard.cut(t runyard.threads, q jsonb, OUT view runyard.level[], OUT after_run runyard.runs)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -30,7 +30,8 @@ BEGIN
     view := got.view; after_run := got.run;
 END $$;
 
--- Cut at a message, which is included. `view` sees exactly its path; `whole` sees the branch that it is on, as the thread does.
+-- Return the cut at a message, which the cut includes. view: shows exactly the path to the message. whole: shows all visible
+-- messages of the message's branch. run: the message's run, or NULL.
 CREATE OR REPLACE FUNCTION runyard.cut_at_message(
     t runyard.threads, message_id uuid, OUT view runyard.level[], OUT whole runyard.level[], OUT message runyard.messages, OUT run runyard.runs
 ) LANGUAGE plpgsql STABLE AS $$
@@ -67,7 +68,7 @@ BEGIN
         || (message.branch_id, l.high_water_seq, l.cutoff, coalesce(open_run, l.open_run_id))::runyard.level;
 END $$;
 
--- Cut after a completed run, own or inherited.
+-- Return the cut after a completed run, which may be inherited.
 CREATE OR REPLACE FUNCTION runyard.cut_after_run(t runyard.threads, run_id text, OUT view runyard.level[], OUT run runyard.runs)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -97,7 +98,7 @@ BEGIN
         jsonb_build_object('thread_id', t.thread_id, 'run_id', run_id));
 END $$;
 
--- Return the message that has a number, on the thread's own branches or on those of its ancestors that it sees.
+-- Return the id of the message with this number, on a branch of the thread or inherited.
 CREATE OR REPLACE FUNCTION runyard.message_at(t runyard.threads, number bigint) RETURNS uuid
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -1,5 +1,7 @@
--- Deletion: a thread goes at once; what others see of it stays until the last of them goes.
+-- Deletion. A thread is deleted at once. Its messages that forks see stay until the last of these forks is deleted.
 
+-- Delete a thread. cancel_first: true to cancel live runs; otherwise a live run raises thread_busy. seen: the updated_at that the
+-- caller has read, or NULL.
 CREATE OR REPLACE FUNCTION runyard.delete_thread(for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, OUT effects jsonb)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -46,7 +48,7 @@ BEGIN
     DELETE FROM runyard.unclaimed v WHERE v.thread_key = t.thread_key;
     UPDATE runyard.runs y SET deleted = true, input = NULL, candidates = NULL, result = NULL, error = NULL, metadata = '{}'
     WHERE y.thread_key = t.thread_key;
-    -- After the runs: prune takes the locks in this order, too.
+    -- Delete steps and attempts after the update of the runs, because prune locks the rows in this order too.
     DELETE FROM runyard.steps s USING runyard.runs y WHERE y.thread_key = t.thread_key AND s.accept_no = y.accept_no;
     DELETE FROM runyard.attempts s USING runyard.runs y WHERE y.thread_key = t.thread_key AND s.accept_no = y.accept_no;
     INSERT INTO runyard.outbox (tenant, thread_key, thread_id, type) VALUES (t.tenant, t.thread_key, t.thread_id, 'thread.deleted');
@@ -74,7 +76,8 @@ DECLARE
         SELECT DISTINCT (sweep_branch.branch_id, l.high_water_seq, l.cutoff, l.open_run_id)::runyard.level
         FROM runyard.levels l JOIN runyard.branches b USING (branch_id) JOIN runyard.threads t USING (thread_key)
         WHERE l.ancestor_id = sweep_branch.branch_id AND t.deleted_at IS NULL);
-    -- A cut carries the latest extra of its thread, from any branch. Those up to the last cut that is still seen stay.
+    -- A cut has the latest extra of its thread, which may be of a run on another branch. Runs with an extra stay up to the last
+    -- cut that a live thread shows.
     last_cut bigint := (
         SELECT max(l.cutoff) FROM runyard.branches own JOIN runyard.levels l ON l.ancestor_id = own.branch_id
         JOIN runyard.branches b ON b.branch_id = l.branch_id JOIN runyard.threads t ON t.thread_key = b.thread_key
@@ -96,8 +99,8 @@ BEGIN
     END IF;
 END $$;
 
--- Return the thread, locked after its ancestors. Their keys are smaller, and every function that locks several threads does so
--- in the order of keys.
+-- Lock the thread's ancestors and then the thread, and return the thread. The ancestors have smaller keys, and every function
+-- that locks several threads locks them in the order of their keys.
 CREATE OR REPLACE FUNCTION runyard.find_family(for_tenant text, thread_id text) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -111,8 +114,8 @@ BEGIN
     RETURN runyard.known_thread(for_tenant, thread_id);
 END $$;
 
--- Delete the content of a run that has ended and counts nowhere. Its row stays, so that the same request again finds it.
--- Messages that a live fork or branch still shows stay; the same call later deletes those that nothing shows any more.
+-- Delete the content of a run that has ended and is in no context. Its row stays, so that a repeated request finds it. Messages
+-- that a live thread shows through a fork or a branch stay. A later call deletes those of them that no live thread shows.
 CREATE OR REPLACE FUNCTION runyard.delete_run(for_tenant text, thread_id text, run_id text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -154,11 +157,11 @@ BEGIN
     UPDATE runyard.attempts a SET error = NULL WHERE a.accept_no = r.accept_no;
 END $$;
 
--- Replace the content of the thread's own messages, wherever they are seen.
+-- Replace the content of the thread's own messages by tombstones. Forks show the tombstones too.
 CREATE OR REPLACE FUNCTION runyard.erase_content(for_tenant text, thread_id text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    t runyard.threads := runyard.find_family(for_tenant, thread_id); -- the deletion that follows needs them all
+    t runyard.threads := runyard.find_family(for_tenant, thread_id); -- delete_thread, which follows, locks the same threads
 BEGIN
     UPDATE runyard.messages m SET payload = NULL, note = '[erased]' FROM runyard.branches b
     WHERE b.branch_id = m.branch_id AND b.thread_key = t.thread_key;

@@ -1,5 +1,7 @@
--- Effects: what a verb asks of Redis, as JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […]}, or NULL for nothing.
+-- Effects: the work that a verb asks of Redis. They are JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […]}, or
+-- NULL for no effects.
 
+-- Return the effects of both arguments together.
 CREATE OR REPLACE FUNCTION runyard.merge_effects(a jsonb, b jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -10,8 +12,8 @@ BEGIN
         'withdrawn', coalesce(a->'withdrawn', '[]') || coalesce(b->'withdrawn', '[]')) END;
 END $$;
 
--- Return a run as a job for Redis. `queued`: the data of the event that is written when the job is submitted; NULL once an
--- attempt writes events of its own.
+-- Return the job of a run as JSON. Its field `queued` has the data of the event run.queued, which is written when the job is
+-- submitted. It is NULL if an attempt has begun since the run was accepted or redriven.
 CREATE OR REPLACE FUNCTION runyard.job(r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -25,8 +27,8 @@ BEGIN
                  jsonb_build_object('thread_id', r.thread_id, 'fence', r.queued_fence, 'attempt', r.attempt + 1) END);
 END $$;
 
--- Send effects to the workers through NOTIFY, for a function that returns nothing. What does not fit into a notification is
--- found by the reconciler.
+-- Send effects to the workers through NOTIFY, for a function that does not return them. Effects that are too large for a
+-- notification are not sent. The reconciler then finds the runs.
 CREATE OR REPLACE FUNCTION runyard.tell(effects jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -35,8 +37,7 @@ BEGIN
     END IF;
 END $$;
 
--- Return effects that write the last event of a run that ends outside an attempt, and withdraw its job if it waited for a
--- worker.
+-- Return the effects of the end of a run outside any attempt: the event to write, and the job to withdraw.
 CREATE OR REPLACE FUNCTION runyard.outside_event(t runyard.threads, r runyard.runs, event text, kind text, body jsonb) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -46,7 +47,7 @@ BEGIN
         'withdrawn', CASE WHEN r.lane IS NULL THEN '[]' ELSE jsonb_build_array(runyard.job(r)) END);
 END $$;
 
--- Return the lane's first unfinished run, as effects, if it only waits for a worker.
+-- Return effects with the job of the lane's head, if the head is queued. Otherwise return NULL.
 CREATE OR REPLACE FUNCTION runyard.next_head(thread_key bigint, in_lane text) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -61,7 +62,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Return the fork runs that wait for a run, as effects.
+-- Return effects with the fork jobs that wait for a run.
 CREATE OR REPLACE FUNCTION runyard.waiting_for(thread_key bigint, run_id text) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -72,8 +73,8 @@ BEGIN
             FROM runyard.runs w WHERE w.thread_key = waiting_for.thread_key AND w.after_run_id = waiting_for.run_id AND w.status = 'queued');
 END $$;
 
--- Return the run that started the given one, as effects. Its claim checks whether it may go on: other runs that it started may
--- be ending at the same time.
+-- Return effects with the job that started the run r. The claim of the job checks whether it may continue, because other runs
+-- that it started may end at the same time.
 CREATE OR REPLACE FUNCTION runyard.offer_job(r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -84,7 +85,8 @@ BEGIN
     RETURN jsonb_build_object('jobs', jsonb_build_array(runyard.job(waiting)));
 END $$;
 
--- Return the run as effects if it may start at once: a lane's head, or a fork run whose cut has ended.
+-- Return effects with the job of the run if the run may start at once. It must be the head of its lane, or a fork job that waits
+-- for no run.
 CREATE OR REPLACE FUNCTION runyard.startable(r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -100,13 +102,14 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- Return the number of live runs that a job started.
 CREATE OR REPLACE FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (SELECT count(*) FROM runyard.runs x WHERE x.started_by_key = r.thread_key AND x.started_by_run_id = r.run_id AND x.finished_at IS NULL);
 END $$;
 
--- Whether a fork run waits for another run to end, or for runs that it started.
+-- Return true if a fork job waits for the end of another run, or for runs that it started.
 CREATE OR REPLACE FUNCTION runyard.cut_pending(r runyard.runs) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

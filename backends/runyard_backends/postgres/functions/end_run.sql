@@ -1,7 +1,8 @@
--- The end of a run, whatever the verb: completion number, visibility, requests, history, feed, webhook, and what may start after it.
+-- The end of a run, which every verb that ends a run calls.
 
--- End a run: completion number, visibility, requests, history, feed, webhook, and the runs that may start now. `event`: the id
--- of the run's last event. The messages of a cancelled run count only if every provider would accept them.
+-- End a run. Give it its completion number, close its HITL requests, record the attempt, write the feed and the webhook delivery.
+-- Return as effects the jobs of the runs that may start after it. why: the error, or NULL. event: the id of the run's last event.
+-- A cancelled run whose messages are kept gets a completion number only if every tool call has its result.
 CREATE OR REPLACE FUNCTION runyard.end_run(
     INOUT t runyard.threads, INOUT r runyard.runs, to_status text, why jsonb, event text, OUT effects jsonb
 ) LANGUAGE plpgsql AS $$
@@ -71,8 +72,8 @@ BEGIN
     END IF;
 END $$;
 
--- Store the messages that close a cancelled run: results for its open calls, and the last message of an aborted run. The caller
--- saves the rows of the run and the thread.
+-- Store the messages that close a cancelled run: results for its open tool calls, and the last message of an aborted run. The
+-- caller must save the rows of the run and the thread.
 CREATE OR REPLACE FUNCTION runyard.close_cancelled(INOUT t runyard.threads, INOUT r runyard.runs)
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,6 +1,6 @@
--- Why a run is not running.
+-- Explaining why a run is not running.
 
--- Return the reason why a run is not running, and facts about it. The client makes sentences of them.
+-- Return the reason why a run is not running, and the facts that its sentence needs. explain.py makes the sentence.
 CREATE OR REPLACE FUNCTION runyard.explain(for_tenant text, thread_id text, run_id text, OUT run runyard.runs, OUT reason text, OUT facts jsonb)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

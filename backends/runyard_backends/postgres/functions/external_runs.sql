@@ -1,5 +1,6 @@
--- External runs: claimed and completed by a process that is not a worker.
+-- External runs. A process that is not a worker claims and completes them.
 
+-- Claim an external run. Raises run_already_claimed or run_already_completed if a run with this id exists.
 CREATE OR REPLACE FUNCTION runyard.claim_external(for_tenant text, thread_id text, run_id text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
@@ -27,9 +28,12 @@ BEGIN
         '{"kind": "external"}', head.branch_id, head.leaf_id, t.next_seq - 1, t.next_completion_seq - 1,
         u.first_seq, u.last_seq, u.last_message_id, coalesce(u.has_tools, false), nextval('runyard.fences'), 1, now(), now())
     ON CONFLICT (tenant, thread_id, run_id) WHERE NOT deleted DO NOTHING;
-    IF NOT FOUND THEN PERFORM runyard.open_external(t, run_id); END IF; -- a host's transaction brought it meanwhile: refused
+    -- If a host's transaction has accepted a run with this id meanwhile, open_external refuses the claim.
+    IF NOT FOUND THEN PERFORM runyard.open_external(t, run_id); END IF;
 END $$;
 
+-- Complete an external run. A completed run stays unchanged. Raises run_not_claimed, and run_already_claimed for a run of a
+-- worker.
 CREATE OR REPLACE FUNCTION runyard.complete_external(for_tenant text, thread_id text, run_id text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -57,8 +61,7 @@ BEGIN
     PERFORM runyard.tell(got.effects);
 END $$;
 
--- Return the external run that has this id, if it is open; a NULL row if nobody has claimed the id. Refuses a run that cannot
--- be written.
+-- Return the live external run that has this id, or a NULL row if no run has it. Refuse the id of any other run.
 CREATE OR REPLACE FUNCTION runyard.open_external(t runyard.threads, run_id text) RETURNS runyard.runs
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

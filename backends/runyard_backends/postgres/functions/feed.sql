@@ -1,8 +1,8 @@
--- The feed: reading the outbox in order, and pruning what was kept for its time.
+-- The feed: reading the outbox in order, and pruning data whose retention has passed.
 
--- Return the entries after a place, in the order of (transaction, position), of transactions that are older than every open
--- one. So no entry can appear before the place that a reader has reached. Each row has the horizon: everything before it was
--- read. Without entries there is one row that has only the horizon.
+-- Return the entries after (after_transaction, after_position), in this order, of transactions that are older than every open
+-- transaction. No entry can therefore appear before the last entry that a reader has read. horizon: the transaction before which
+-- all entries are readable. Without entries, the result is one row that has only the horizon.
 CREATE OR REPLACE FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_sort = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
@@ -17,7 +17,7 @@ BEGIN
         SELECT 1 FROM runyard.pruned p WHERE p.tenant = for_tenant AND (p.transaction, p.position) > (seen, after_position))
     THEN
         PERFORM runyard.refuse('cursor_expired',
-            'entries after this cursor were kept for their time and are gone; read what your copy shows anew, then the feed without a cursor');
+            'entries after this cursor were pruned; read the data of your copy again, then the feed without a cursor');
     END IF;
     RETURN QUERY
         SELECT oldest_open::text::bigint, o.transaction::text::bigint, o.position, o.thread_id, o.run_id, o.type::text, o.created_at
@@ -28,9 +28,9 @@ BEGIN
         ORDER BY o.transaction, o.position;
 END $$;
 
--- Delete up to `most` entries that are older than `kept`, tenant by tenant, and record up to where. Entries that were not
--- counted yet (runyard.count_usage), or that a webhook has not read yet, stay. The former include all that are not older than
--- the oldest open transaction.
+-- Delete up to `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant.
+-- Return their number. Entries stay until they were counted (runyard.count_usage) and every active webhook has read them. Entries
+-- of transactions that are not older than the oldest open transaction are not counted.
 CREATE OR REPLACE FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -62,8 +62,9 @@ BEGIN
     RETURN gone;
 END $$;
 
--- Delete what has been kept for its time, up to `most` of each kind: entries of the feed, results of fork runs, finished
--- deliveries (kept as long as the feed), rows of dead workers. The leader calls this. Returns the largest of the counts.
+-- Delete data whose retention has passed: up to `most` each of entries of the feed, results of fork jobs, and deliveries that
+-- arrived or failed, and all rows of dead workers. Deliveries have the retention of the feed. The leader calls this function.
+-- Return the largest number of rows that were deleted of one kind.
 CREATE OR REPLACE FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -76,7 +77,7 @@ BEGIN
         WHERE x.fork IS NOT NULL AND x.result IS NOT NULL AND x.finished_at < clock_timestamp() - results
         ORDER BY x.finished_at LIMIT most FOR UPDATE SKIP LOCKED);
     UPDATE runyard.runs r SET result = NULL WHERE r.accept_no = ANY (expired);
-    DELETE FROM runyard.steps s WHERE s.accept_no = ANY (expired); -- a fan-out's hold what its result is made of
+    DELETE FROM runyard.steps s WHERE s.accept_no = ANY (expired); -- the steps of a fan-out contain the data of its result
     further := cardinality(expired);
     gone := greatest(gone, further);
     DELETE FROM runyard.webhook_deliveries d USING (

@@ -1,5 +1,7 @@
 -- Forking a thread.
 
+-- Fork a thread. A repetition of the request returns the existing fork, with created = false. q: the request as JSON. hash: the
+-- request's hash.
 CREATE OR REPLACE FUNCTION runyard.fork(for_tenant text, q jsonb, hash text, OUT thread runyard.threads, OUT created boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -45,6 +47,7 @@ BEGIN
     created := true;
 END $$;
 
+-- Return the thread that a request with this hash made, or a NULL row.
 CREATE OR REPLACE FUNCTION runyard.same_fork(for_tenant text, thread_id text, hash text) RETURNS runyard.threads
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -54,7 +57,7 @@ BEGIN
     );
 END $$;
 
--- Refuse an id that belongs to a thread other than this fork.
+-- Refuse the id of a thread that is not this fork.
 CREATE OR REPLACE FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -65,7 +68,7 @@ BEGIN
     END IF;
 END $$;
 
--- Close the open calls of a view with one error result at the end of a branch.
+-- Close the open tool calls of a view with one message of error results at the end of a branch. reason: its text.
 CREATE OR REPLACE FUNCTION runyard.repair(INOUT t runyard.threads, branch_id bigint, view runyard.level[], reason text)
 LANGUAGE plpgsql AS $$
 DECLARE

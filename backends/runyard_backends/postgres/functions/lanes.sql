@@ -1,6 +1,6 @@
--- Lanes: which one a run belongs to, and what it does to the run that is there before it.
+-- Lanes: the lane of a run, and the effect of a run on the run before it in the lane.
 
--- Return the lane of a run that is being admitted.
+-- Return the lane to which a run is admitted. alone: true for a parallel run.
 CREATE OR REPLACE FUNCTION runyard.lane_of(t runyard.threads, kind text, alone boolean, run_id text, parent_id uuid) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -9,8 +9,8 @@ BEGIN
     RETURN coalesce((runyard.branch_ending_at(t.thread_key, parent_id)).lane, '');
 END $$;
 
--- Apply a run's strategy to the run that is ahead of it in the lane. busy: the lane's first unfinished run afterwards. refused:
--- an error.
+-- Apply a run's multitask_strategy to the head of its lane. busy: the id of the lane's head afterwards, or NULL. refused: the
+-- error of the strategy `reject`, or NULL.
 CREATE OR REPLACE FUNCTION runyard.make_way(INOUT t runyard.threads, in_lane text, strategy text, OUT busy text, OUT refused jsonb, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,6 +1,6 @@
--- Limits: what one allows, and whether a request or a late run finds room.
+-- Limits: their values, and the checks of limits on queued runs.
 
--- Return what a limit allows for `of` (a tenant or an agent; NULL for a limit without subjects); NULL if no limit is set.
+-- Return the value of a limit for `of`, or NULL if no limit is set. of: a tenant or an agent; NULL for a limit without a subject.
 CREATE OR REPLACE FUNCTION runyard.limit_of(which text, of text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -10,11 +10,12 @@ BEGIN
         CASE which WHEN 'message_bytes' THEN runyard.default_message_bytes() END);
 END $$;
 
--- The limit message_bytes where none is set, for one message as it is stored. runner/runyard/domain/json_bounds.py has the same
--- number.
+-- Return the default of the limit message_bytes: the bytes of one message as it is stored. MESSAGE_BYTES in
+-- runyard.domain.json_bounds has the same value.
 CREATE OR REPLACE FUNCTION runyard.default_message_bytes() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 8388608;
 
--- Refuse a request for which there is no room. The limit of a lane counts runs that are not due yet, too.
+-- Refuse a request that exceeds a limit on queued runs or on the size of a message. The limit of a lane also counts runs that are
+-- not admitted. may_write: see runyard.queue_size.
 CREATE OR REPLACE FUNCTION runyard.check_room(for_tenant text, q runyard.request, key bigint, in_lane text, may_write boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -44,8 +45,8 @@ BEGIN
     END IF;
 END $$;
 
--- Return the error for a run that is admitted late and finds no room in its lane; NULL if there is room. One more run than the
--- limit is allowed, since the lane's first may have come back to the queue.
+-- Return the error for a run that is admitted after its accept and exceeds the limit of its lane, or NULL. One more run than the
+-- limit is allowed, because the lane's head may have been released to the queue.
 CREATE OR REPLACE FUNCTION runyard.lane_full(r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -1,6 +1,6 @@
--- The list of runs. Lists in general: lists.sql.
+-- The list of runs. lists.sql describes lists in general.
 
--- List runs, the newest first. If there are more, the last row has only the place to go on from.
+-- Return runs, the newest first. If there are more, the last row has only the place after which the next page begins.
 CREATE OR REPLACE FUNCTION runyard.list_runs(
     for_tenant text, thread_id text, with_status text, of_agent text, since timestamptz, before timestamptz,
     after_time timestamptz, after_no bigint, most integer, bytes bigint
@@ -57,8 +57,9 @@ BEGIN
     END IF;
 END $$;
 
--- The statement that finds the runs of a list in their order, by the one index that fits what is asked. Its parameters: $1 tenant, $2 the
--- thread's key, $3 its id, $4 agent, $5 since, $6 and $7 the place to go on from, $8 the same by accept_no. enough: rows of each of two sources.
+-- Return the statement that reads the runs of a list in their order, by the one index that fits the filters. Its parameters: $1
+-- tenant, $2 thread key, $3 thread id, $4 agent, $5 since, $6 and $7 the place after which the page begins, $8 its accept_no.
+-- enough: the maximal number of rows to read from each of two indexes, if the statement joins two.
 CREATE OR REPLACE FUNCTION runyard.runs_statement(
     for_tenant text, thread_id text, of_thread bigint, with_status text, of_agent text, enough integer
 ) RETURNS text
@@ -77,7 +78,7 @@ BEGIN
         few := CASE WHEN with_status IN ('queued', 'running', 'suspended') THEN 1000 >
             (SELECT count(*) FROM (SELECT 1 FROM runyard.runs x WHERE x.thread_key = of_thread AND x.finished_at IS NULL LIMIT 1000) y) END;
         IF few THEN
-            -- In a subquery of its own: else the index that has the order is read through for the few live runs.
+            -- Without the subquery, Postgres would read the whole index that has the order to find the few live runs.
             statement := 'SELECT r.* FROM (' || live || 'r.thread_key = $2 AND r.finished_at IS NULL' || bounds || ' OFFSET 0) r';
         END IF;
         IF EXISTS (SELECT 1 FROM runyard.runs x
@@ -87,7 +88,7 @@ BEGIN
                 || source || 'r.tenant = $1 AND r.thread_id = $3 AND r.thread_key IS NULL' || bounds || part || ') r';
         END IF;
     ELSIF with_status = 'queued' THEN
-        in_order := ' ORDER BY r.tenant DESC, r.accept_no DESC'; -- the order of time, but for moments
+        in_order := ' ORDER BY r.tenant DESC, r.accept_no DESC'; -- almost the order of accepted_at
         statement := live || 'r.finished_at IS NULL AND r.worker_id IS NULL AND r.suspended_at IS NULL'
             || ' AND (r.tenant, r.accept_no) < ($1, $8) AND r.tenant >= $1';
     ELSIF with_status = 'running' THEN

@@ -1,13 +1,16 @@
--- Lists of threads, requests, attempts and deliveries. The list of runs: list_runs.sql.
+-- Lists of threads, HITL requests, attempts and deliveries. The list of runs is in list_runs.sql.
 --
--- A page ends at `most` entries, before the entry with which it would have more than `bytes` (but for its first), or after a thousand
--- rows that did not match: then it comes short, and says where to go on. Values of more than 8192 bytes are left out of an entry;
--- `omitted` names them. Each function reads one index, which gives the order, and compares the rows with the other filters itself. Its
--- statement is planned for what is asked: one plan for all cases would read the whole table for some. Each index has a condition that
--- only its list states. Where a primary key has the same order once all else is given, one column is given as a range, and ordered by.
--- The range ends with a comparison of that column alone: a comparison of rows that a later column decides does not end a scan.
+-- A page has at most `most` entries, which together have at most `bytes`. An entry that is larger is a page of its own. A page
+-- also ends after a thousand rows that did not match the filters. It then has fewer entries, and the place after which the next
+-- page begins. Values of more than 8192 bytes are left out of an entry, and `omitted` names them.
+--
+-- Each function reads one index, which has the order of the list. The function compares the rows with the other filters itself.
+-- Its statement is planned for the given filters, because one plan for all filters would read the whole table for some of them.
+-- Each index has a condition that only its list has. If a primary key would have the same order for the given filters, Postgres
+-- could use the key. To prevent this, the statement gives one column as a range and orders by this column first. The range ends
+-- with a comparison of this column alone, because a comparison of rows does not end a scan at a change of the first column.
 
--- List threads, in the order in which they were made. If there are more, the last row has only the place to go on from.
+-- Return threads, the oldest first. If there are more, the last row has only the place after which the next page begins.
 CREATE OR REPLACE FUNCTION runyard.list_threads(
     for_tenant text, parent text, of_agent text, with_tags jsonb, after bigint, most integer, bytes bigint
 ) RETURNS TABLE (thread runyard.threads, omitted text[], place bigint)
@@ -70,7 +73,8 @@ BEGIN
     END IF;
 END $$;
 
--- List requests, the oldest first: those that wait, or all. If there are more, the last row says only that.
+-- Return HITL requests, the oldest first. pending: true for pending requests only. If there are more, the last row has `more` and
+-- no request.
 CREATE OR REPLACE FUNCTION runyard.list_requests(
     for_tenant text, thread_id text, pending boolean, after_time timestamptz, after_id text, most integer, bytes bigint
 ) RETURNS TABLE (request runyard.requests, more boolean)
@@ -103,7 +107,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- List the attempts of a run, in their order. If there are more, the last row says only that.
+-- Return the attempts of a run, the oldest first. If there are more, the last row has `more` and no attempt.
 CREATE OR REPLACE FUNCTION runyard.list_attempts(for_tenant text, thread_id text, run_id text, after bigint, most integer, bytes bigint)
 RETURNS TABLE (attempt runyard.attempts, more boolean)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -133,7 +137,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- List deliveries, the newest first. A caller that wants to know whether there are more asks for one more.
+-- Return up to `most` deliveries, the newest first. A caller that must know whether there are more sets `most` one higher.
 CREATE OR REPLACE FUNCTION runyard.list_deliveries(for_tenant text, with_status text, before bigint, most integer)
 RETURNS SETOF runyard.webhook_deliveries
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -146,7 +150,7 @@ BEGIN
         USING for_tenant, before, most;
 END $$;
 
--- Return how many bytes a value has as JSON. The stored size of a compressed value does not say that.
+-- Return the size of a value as JSON in bytes. The stored size of a compressed value is smaller and cannot be used.
 CREATE OR REPLACE FUNCTION runyard.json_bytes(value jsonb) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN

@@ -1,7 +1,9 @@
--- How many runs wait, for the limits of a tenant and of all: measured now and then, and counted on from there.
+-- The numbers of queued runs, for the limits queued and queued_per_tenant. They are measured from time to time, and later runs
+-- are added.
 
--- Return how many runs wait, of a tenant or in all: the last measure, plus the runs that were accepted since and still wait. A
--- measure that is old and not small is renewed if the caller may write.
+-- Return the number of queued runs of a tenant or, if for_tenant is NULL, of all tenants. It is the last measurement plus the
+-- queued runs that were accepted after it. A measurement that is older than a second is repeated first if the number is not small
+-- and the caller may write. most: the number up to which runs are counted.
 CREATE OR REPLACE FUNCTION runyard.queue_size(for_tenant text, most bigint, may_write boolean) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -24,7 +26,8 @@ BEGIN
     RETURN coalesce(size.queued, 0) + since;
 END $$;
 
--- Count the runs that wait, of a tenant or in all, up to `most`, unless another transaction is doing it.
+-- Measure the number of queued runs of a tenant or, if for_tenant is NULL, of all tenants, up to `most`. Do nothing if another
+-- transaction measures the same number.
 CREATE OR REPLACE FUNCTION runyard.measure_queue(for_tenant text, most bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -44,7 +47,7 @@ BEGIN
     ON CONFLICT ON CONSTRAINT queue_sizes_pkey DO UPDATE SET queued = excluded.queued, newest = excluded.newest, measured_at = clock_timestamp();
 END $$;
 
--- Renew the measures of queues that are not empty. The leader calls this for callers that may not write.
+-- Repeat the measurements that were not zero. The leader calls this function for callers that may not write.
 CREATE OR REPLACE FUNCTION runyard.measure_queues() RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE

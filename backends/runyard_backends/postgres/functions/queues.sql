@@ -1,7 +1,7 @@
--- Queues: what waits in each.
+-- Queues and their waiting runs.
 
--- List the queues that hold runs, are paused or are served, with what waits in each. Reads the unfinished runs once, by their
--- index.
+-- Return the queues that have live runs, are paused or have a live worker, with the numbers of their waiting runs. The function
+-- reads the live runs once, by their index.
 CREATE OR REPLACE FUNCTION runyard.queues() RETURNS TABLE (
     queue text, queued bigint, deepest bigint, oldest double precision, suspended bigint, workers bigint, paused_at timestamptz,
     known boolean

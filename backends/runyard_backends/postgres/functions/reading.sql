@@ -1,7 +1,8 @@
 -- Reading a thread's messages and a run's context.
 
--- Return one page of a path, by number. at NULL: all of a branch, by default the head's. A later page names the branch of the
--- first page.
+-- Return one page of messages, in the order of their numbers. at: the last message of the path; NULL for all visible messages of
+-- of_branch, by default of the head. The call for a later page must name the branch of the first page. most: NULL for all
+-- messages.
 CREATE OR REPLACE FUNCTION runyard.page(
     for_tenant text, thread_id text, at uuid, after bigint, before bigint, most bigint, newest_first boolean, of_branch bigint
 ) RETURNS SETOF runyard.messages
@@ -36,8 +37,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return the messages that a run sees: its branch as of its snapshot, then its own messages. Some of those may have been stored
--- before the run was claimed.
+-- Return the messages that a run sees: the messages of its snapshot, then its own messages. Some of its own messages may have
+-- been stored before its claim. Raises stale_fence if another attempt has claimed the run.
 CREATE OR REPLACE FUNCTION runyard.context(thread_key bigint, run_id text, with_fence bigint) RETURNS SETOF runyard.messages
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

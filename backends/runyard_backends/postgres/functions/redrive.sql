@@ -1,5 +1,6 @@
 -- Redriving a failed or dead run.
 
+-- Queue a failed or dead run again, at the end of its lane. Raises run_ended for any other run.
 CREATE OR REPLACE FUNCTION runyard.redrive(for_tenant text, thread_id text, run_id text, OUT run runyard.runs, OUT effects jsonb)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -21,9 +22,9 @@ BEGIN
         PERFORM runyard.refuse('run_ended', format('run %s is external and %s; no worker can take it up, claim a new one', run_id, run.status),
                                jsonb_build_object('run_id', run_id, 'status', run.status));
     END IF;
-    -- A run that was refused when it was admitted is refused again.
+    -- Refuse again a run that was refused at its admission.
     IF run.snapshot_tip IS NULL THEN PERFORM runyard.raise(runyard.why_not(t, run_id, run.parent_id)); END IF;
-    -- Unanswered requests were closed with the run. A request that is made again is a new one.
+    -- The end of the run closed its unanswered requests. Delete them, so that the run may store new requests with their ids.
     DELETE FROM runyard.hitl_requests h WHERE h.thread_key = t.thread_key AND h.run_id = redrive.run_id AND h.answered_at IS NULL;
     UPDATE runyard.runs y SET status = 'queued', lane_seq = nextval('runyard.lane_numbers'), admitted_at = greatest(now(), y.accepted_at), finished_at = NULL,
         queued_fence = nextval('runyard.fences'),

@@ -1,11 +1,13 @@
--- Refusals: a typed error that a client understands, raised here or handed on as JSON.
+-- Refusals: typed errors for clients, which are raised or returned as JSON.
 
+-- Raise a typed error. code: the error code. message: its text. details: an object.
 CREATE OR REPLACE FUNCTION runyard.refuse(code text, message text, details jsonb DEFAULT '{}') RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = 'RY000', MESSAGE = message, HINT = code, DETAIL = details::text;
 END $$;
 
+-- Raise the error that another function returned as JSON. Do nothing for NULL.
 CREATE OR REPLACE FUNCTION runyard.raise(refused jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -14,6 +16,8 @@ BEGIN
     END IF;
 END $$;
 
+-- Return the error of a reached limit on queued runs. which: the name of the limit. of: the lane, tenant or deployment, for the
+-- message.
 CREATE OR REPLACE FUNCTION runyard.queue_full(which text, of text, most bigint) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -22,6 +26,7 @@ BEGIN
         'details', jsonb_build_object('limit', which, 'most', most, 'retry_after', 1));
 END $$;
 
+-- Return the error of a message id that another message of the thread has.
 CREATE OR REPLACE FUNCTION runyard.id_taken(t runyard.threads, message_id uuid) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN

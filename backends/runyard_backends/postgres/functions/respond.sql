@@ -1,7 +1,8 @@
--- Answers to requests, and what applies at a request's deadline.
+-- Answers to HITL requests, and their deadlines.
 
--- Record an answer once, for the request whose schema the caller has checked it against. created: NULL if another request waits
--- by now; false if the request was answered before, and the caller compares the answers.
+-- Record an answer once. checked_request_id: the request against whose schema the caller has checked the answer. created: true if
+-- the answer was recorded; false if the request was answered before, and the caller must compare the answers; NULL if
+-- runyard.request_for returns another request than the caller has checked. is_last: true if the run waits for no other answer.
 CREATE OR REPLACE FUNCTION runyard.respond(
     for_tenant text, thread_id text, request_id text, response_id text, checked_request_id text, value bytea, who text, for_whom text,
     OUT request runyard.requests, OUT created boolean, OUT effects jsonb, OUT is_last boolean
@@ -33,8 +34,8 @@ BEGIN
     effects := runyard.merge_effects(effects, runyard.wake_run(t.thread_key, request.run_id));
 END $$;
 
--- Return the request that an answer is for. An answered request is found again by its response id, so that a repeated answer is
--- recognised.
+-- Return the HITL request that an answer is for. It is the request request_id, else the request that was answered with
+-- response_id (the answer is then a repetition), else the only pending request of the thread.
 CREATE OR REPLACE FUNCTION runyard.request_for(for_tenant text, thread_id text, request_id text, response_id text) RETURNS runyard.requests
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -74,7 +75,7 @@ BEGIN
     RETURN h;
 END $$;
 
--- Queue the run of an answered request. It keeps its place, so it is next in its lane.
+-- Queue the suspended run of an answered request. The run is still the head of its lane.
 CREATE OR REPLACE FUNCTION runyard.wake_run(thread_key bigint, run_id text, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -85,7 +86,8 @@ BEGIN
     IF FOUND THEN effects := jsonb_build_object('jobs', jsonb_build_array(runyard.job(r))); END IF;
 END $$;
 
--- Settle each overdue request of the thread as the request says: its default answer applies, or the run that waits fails.
+-- Apply the deadline of each overdue request of the thread: store its default answer, or fail its suspended run. Close a request
+-- without a run.
 CREATE OR REPLACE FUNCTION runyard.fire_deadlines(INOUT t runyard.threads, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE

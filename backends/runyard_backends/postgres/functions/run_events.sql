@@ -1,10 +1,11 @@
--- The events that a run's rows prove, for readers whose stream has lost them.
+-- The events of a run that its rows prove, for readers of a stream that Redis lost.
 
--- Return the events that a run's rows prove, in the order of their ids, after the place `after`: up to `most` of them, and up
--- to `bytes` in all, but always one. An attempt numbers its messages as it appends them, and a later attempt has a higher
--- fence. So messages are in the order of seq, and a binary search finds the first one after a place. A wrong `first_event` can
--- give two events the same number; then the later kind is returned, because readers wait for the end of the run. asked: the
--- requests that a suspended run waits for. attempt: the number of the attempt that is queued.
+-- Return the events that a run's rows prove, in the order of their ids, after the id `after`: at most `most` events, which
+-- together have at most `bytes`. A larger event is returned alone. An attempt numbers its messages as it appends them, and a
+-- later attempt has a higher fence. The event ids of messages are therefore in the order of seq, and a binary search finds the
+-- first message after an id. A wrong first_event can give two events the same id. The event of the later kind is then returned,
+-- because readers wait for the end of the run. why: the error of the run. asked: the ids of the HITL requests for which a
+-- suspended run waits. attempt: the number of the queued attempt.
 CREATE OR REPLACE FUNCTION runyard.run_events(thread_key bigint, run_id text, after bigint[], most integer, bytes bigint)
 RETURNS TABLE (type text, proved_id text, in_thread text, message runyard.messages, request runyard.requests, why jsonb, asked text[], attempt integer)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -60,7 +61,7 @@ BEGIN
     ORDER BY c.n;
 END $$;
 
--- Return the id of an event, "<fence>-<n>", as numbers that can be compared; NULL for a text that is no such id.
+-- Return an event id "<fence>-<n>" as two numbers, which can be compared. Return NULL for any other text.
 CREATE OR REPLACE FUNCTION runyard.event_place(event_id text) RETURNS bigint[]
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN

@@ -1,7 +1,8 @@
--- Permits to run under a limit on an agent's or a tenant's runs, and the lines of runs that wait for one.
+-- Permits under the limits on running runs, and the lines of runs that wait for a permit. A slot names the permits of one limit:
+-- "agent …" or "tenant …". A worker's slots, which the glossary defines, are another thing.
 
--- Return the slots that a run takes while it runs: "agent …" and "tenant …" where a limit is set. A run that names no agent
--- counts for "default".
+-- Return the slots of which a run holds a permit while it runs. A slot without a limit is left out. A run without an agent counts
+-- for the agent "default".
 CREATE OR REPLACE FUNCTION runyard.slots_of(r runyard.runs) RETURNS text[]
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -12,8 +13,8 @@ BEGIN
         || CASE WHEN runyard.limit_of('running_per_tenant', r.tenant) IS NOT NULL THEN ARRAY['tenant ' || r.tenant] ELSE '{}' END;
 END $$;
 
--- Lock slots, so that transactions count and free them one after the other. Slots are locked in one order. A transaction that
--- holds them never waits for a thread's lock.
+-- Lock slots in the order of their names, so that one transaction at a time counts and frees their permits. A transaction must
+-- not wait for the lock of a thread after this call, because both could then wait for each other.
 CREATE OR REPLACE FUNCTION runyard.lock_slots(slots text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -24,6 +25,7 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Return the limit of a slot, or NULL.
 CREATE OR REPLACE FUNCTION runyard.limit_of_slot(slot text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -31,7 +33,8 @@ BEGIN
                                          ELSE runyard.limit_of('running_per_tenant', substr(slot, length('tenant ') + 1)) END;
 END $$;
 
--- Return how many slots are free; NULL without a limit. Reads no more index entries than the limit allows runs.
+-- Return the number of free permits of a slot, or NULL without a limit. The function reads at most as many index entries as the
+-- limit allows runs.
 CREATE OR REPLACE FUNCTION runyard.free_slots(slot text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -54,7 +57,8 @@ BEGIN
     RETURN greatest(most - running, 0);
 END $$;
 
--- Return the slot that a run has to wait for; NULL if it may take all of its slots. Runs ahead of it in a line come first.
+-- Return a slot for whose permit a run must wait, or NULL if each of its slots has a free permit for it. Free permits that runs
+-- ahead of it in the line need do not count.
 CREATE OR REPLACE FUNCTION runyard.missing_slot(r runyard.runs) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -74,7 +78,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Return the first `most` runs in the line for a slot: the first of each tenant, by turns, then the second of each, and so on.
+-- Return the accept_no of the first `most` runs in the line for a slot. The first run of each tenant comes first, in the order of
+-- their turns, then the second run of each tenant, and so on.
 CREATE OR REPLACE FUNCTION runyard.first_in_line(slot text, most bigint) RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -90,8 +95,8 @@ BEGIN
         ORDER BY x.place, t.turn LIMIT most;
 END $$;
 
--- Put a run into the line for a slot. Tenants take turns, as in lua/turns.lua; a tenant's runs are ordered by priority. Returns
--- as effects the runs that may go on: in the line that the run leaves, or in the line where it already stands.
+-- Put a run into the line for a slot. Tenants take turns, as in lua/turns.lua. A tenant's runs are ordered by priority. Return as
+-- effects the jobs of the runs that may start: of the line that the run leaves, or of its line if the run is in it already.
 CREATE OR REPLACE FUNCTION runyard.wait_for_slot(r runyard.runs, slot text) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -105,7 +110,7 @@ BEGIN
     RETURN runyard.next_for_slot(r.waits_for_slot);
 END $$;
 
--- Move a tenant whose run has left the line for its slot to the end of the turns, or out of them.
+-- Give a tenant whose run left the line the last turn. If the tenant has no other run in the line, delete its turn.
 CREATE OR REPLACE FUNCTION runyard.take_turn(from_slot text, for_tenant text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -116,8 +121,8 @@ BEGIN
     END IF;
 END $$;
 
--- Take a run that cannot be claimed for another reason out of the line, so that the runs behind it do not wait for it. Returns
--- as effects the runs that may go on.
+-- Take a run out of its line because it cannot be claimed for another reason, so that the runs behind it do not wait for it.
+-- Return as effects the jobs of the runs that may start.
 CREATE OR REPLACE FUNCTION runyard.leave_line(r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -126,7 +131,8 @@ BEGIN
     RETURN runyard.next_for_slot(r.waits_for_slot);
 END $$;
 
--- Return the first runs in the line for a slot, as many as are free, as effects. They stay in the line until they are claimed.
+-- Return as effects the jobs of the first runs in the line for a slot, as many as there are free permits. The runs stay in the
+-- line until a worker claims them.
 CREATE OR REPLACE FUNCTION runyard.next_for_slot(slot text) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -140,8 +146,8 @@ BEGIN
     RETURN jsonb_build_object('jobs', jobs);
 END $$;
 
--- Return as effects the runs that take the slots that other runs have given up. Call this when no further thread is going to be
--- locked.
+-- Return as effects the jobs of the runs for which permits of `slots` became free. Call this function after the last lock of a
+-- thread in the transaction.
 CREATE OR REPLACE FUNCTION runyard.free(slots text[]) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -156,9 +162,9 @@ BEGIN
     RETURN effects;
 END $$;
 
--- Count the queues; offer the runs for which a slot is free although no run has just given it up (a limit was raised or
--- cleared, a run was taken from a dead worker, or a submission was lost); remove the turns of tenants that have left a line.
--- The leader calls this.
+-- Measure the numbers of queued runs. Return as effects the jobs of waiting runs for which a permit is free. Such a run may still
+-- wait because a limit was raised or cleared, a run was taken from a dead worker, or a submission was lost. Delete the turns of
+-- tenants without a run in the line. The leader calls this function.
 CREATE OR REPLACE FUNCTION runyard.review_limits() RETURNS jsonb
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,7 +1,7 @@
--- The ledger of steps: what an attempt has begun and finished.
+-- The steps of runs: begin and finish a step.
 
--- Begin a step. Returns the row as it was before; no row if the step is new or was begun by this attempt, whose call is
--- repeated because its reply was lost.
+-- Begin a step. Return its row as it was before this call if the step is finished or another attempt began it. Otherwise return
+-- no row, also for a repetition of this call after a lost reply.
 CREATE OR REPLACE FUNCTION runyard.start_step(thread_key bigint, run_id text, with_fence bigint, step text) RETURNS SETOF runyard.steps
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -17,6 +17,7 @@ BEGIN
     ON CONFLICT (accept_no, step_key) DO UPDATE SET fence = with_fence WHERE NOT runyard.steps.done;
 END $$;
 
+-- Record the result of a step. The first result stays.
 CREATE OR REPLACE FUNCTION runyard.finish_step(thread_key bigint, run_id text, with_fence bigint, step text, value bytea) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -1,7 +1,7 @@
--- Storing messages outside any run.
+-- Storing messages without a run.
 
--- Store a message outside any run. If a message with its id is stored already, that one is returned; the caller compares the
--- two.
+-- Store a message without a run. If a message with its id is stored already, return the stored message; the caller must compare
+-- the two. parent_id: NULL for the head. expected: the leaf that the caller has seen, or NULL.
 CREATE OR REPLACE FUNCTION runyard.store_message(for_tenant text, thread_id text, m runyard.new_message, parent_id uuid, expected uuid)
 RETURNS SETOF runyard.messages
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -51,8 +51,8 @@ BEGIN
     RETURN QUERY SELECT s.* FROM runyard.messages s WHERE s.branch_id = branch.branch_id AND s.seq = t.next_seq;
 END $$;
 
--- Insert messages without a run at the end of a branch, each as the child of the one before. The caller has checked their ids
--- and sizes.
+-- Insert messages without a run at the end of a branch. Each message is the child of the message before it. The caller must have
+-- checked their ids and sizes.
 CREATE OR REPLACE FUNCTION runyard.put_plain(INOUT t runyard.threads, branch runyard.branches, messages runyard.new_message[])
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,5 +1,7 @@
--- Suspending a run until its requests are answered.
+-- Suspending a run until its HITL requests are answered.
 
+-- Suspend an attempt's run until one of `requests` is answered. If one is answered already, the run stays running. Store the
+-- attempt's write w.
 CREATE OR REPLACE FUNCTION runyard.suspend(w runyard.attempt_write, requests runyard.new_request[]) RETURNS runyard.ended
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -16,7 +18,7 @@ BEGIN
         RETURN e;
     END IF;
     e.event_id := w.fence || '-' || (next_event + cardinality(requests));
-    IF r.event_id IS DISTINCT FROM e.event_id THEN -- else it is repeated because its answer got lost
+    IF r.event_id IS DISTINCT FROM e.event_id THEN -- an equal id shows a repetition after a lost reply
         got := runyard.keep_write(t, r, w, runyard.limit_of('message_bytes'));
         t := got.t; r := got.r;
     END IF;

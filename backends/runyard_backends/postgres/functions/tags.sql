@@ -1,12 +1,14 @@
--- Tags of threads: the side table that lists read, kept by triggers.
+-- Tags of threads: the table thread_tags, which lists read and triggers keep up to date.
 
--- Return the digest of a tag. The tag itself may be longer than an index entry can be. Readers check the tag, too.
+-- Return the digest of a tag. It is indexed because a tag may be too long for an index entry. Readers also compare the tag
+-- itself, because two tags may have one digest.
 CREATE OR REPLACE FUNCTION runyard.tag_term(name text, value text) RETURNS bytea
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN substr(sha256(convert_to(length(name) || ':' || name || value, 'UTF8')), 1, 12);
 END $$;
 
+-- Write the changed tags of a thread to thread_tags.
 CREATE OR REPLACE FUNCTION runyard.note_tags() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN

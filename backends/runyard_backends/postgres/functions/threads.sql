@@ -1,5 +1,6 @@
--- Threads: find, lock, make and change one.
+-- Threads: find, lock, make and change a thread.
 
+-- Lock and return the thread, or return a NULL row.
 CREATE OR REPLACE FUNCTION runyard.live_thread(for_tenant text, thread_id text) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -9,6 +10,7 @@ BEGIN
     RETURN t;
 END $$;
 
+-- Lock and return the thread. Raises thread_not_found.
 CREATE OR REPLACE FUNCTION runyard.known_thread(for_tenant text, thread_id text) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -20,7 +22,7 @@ BEGIN
     RETURN t;
 END $$;
 
--- Return the thread as it is, without a lock, for reads. Raises thread_not_found.
+-- Return the thread without a lock, for reads. Raises thread_not_found.
 CREATE OR REPLACE FUNCTION runyard.known_snapshot(for_tenant text, thread_id text) RETURNS runyard.threads
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -33,6 +35,7 @@ BEGIN
     RETURN t;
 END $$;
 
+-- Return a run of the thread. Raises run_not_found.
 CREATE OR REPLACE FUNCTION runyard.known_run(t runyard.threads, run_id text) RETURNS runyard.runs
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -47,7 +50,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- Return the thread, locked. A thread that does not exist is made, with its first branch.
+-- Lock and return the thread. If it does not exist, make it with its first branch.
 CREATE OR REPLACE FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -68,7 +71,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return the thread of a run, locked. It is made if the run was accepted in a host's transaction before its thread existed.
+-- Lock and return the thread of a run. If the run was accepted in a host's transaction before its thread existed, make the
+-- thread.
 CREATE OR REPLACE FUNCTION runyard.ensure_for_run(for_tenant text, thread_id text, run_id text) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -84,7 +88,7 @@ BEGIN
     RETURN t;
 END $$;
 
--- Make an empty thread. A thread that a request with the same hash has made is returned as it is.
+-- Make an empty thread. If a request with the same hash made the thread before, return it unchanged, with created = false.
 CREATE OR REPLACE FUNCTION runyard.create_thread(
     for_tenant text, thread_id text, hash text, of_agent text, with_title text, with_tags jsonb, with_extra jsonb, with_config jsonb,
     OUT thread runyard.threads, OUT created boolean
@@ -108,7 +112,8 @@ BEGIN
     END IF;
 END $$;
 
--- Refuse if the thread has changed since the caller read it. NULL expects nothing.
+-- Raise precondition_failed if the thread has changed since the caller read it. seen: the updated_at that the caller read; NULL
+-- for no check.
 CREATE OR REPLACE FUNCTION runyard.check_unchanged(t runyard.threads, seen timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -118,8 +123,8 @@ BEGIN
     END IF;
 END $$;
 
--- Set the fields that are in `patch`, and clear those that are null there. `extra` is merged at its top level. Two changes
--- never leave the same updated_at: callers use it as the version.
+-- Set the fields of `patch`, and clear the fields that are null in it. `extra` is merged: each key replaces the whole value of
+-- that key. Each change gives the thread a new updated_at, because callers use it as a version.
 CREATE OR REPLACE FUNCTION runyard.update_thread(for_tenant text, thread_id text, patch jsonb, seen timestamptz) RETURNS runyard.threads
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -140,7 +145,7 @@ BEGIN
     RETURN t;
 END $$;
 
--- Record a thread's agent: the first that one of its runs names.
+-- Record the agent of the first run that names one as the agent of its thread.
 CREATE OR REPLACE FUNCTION runyard.note_agent(t runyard.threads, name text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,6 +1,7 @@
--- Tool cycles: calls that wait for their results, and where a thread may be cut.
+-- Tool cycles: open tool calls, and the check that a cut is not inside a tool cycle.
 
--- Return the tool calls of a view that have no result in it, in order. Reads only the messages that have calls or results.
+-- Return the ids of the tool calls of a view that have no result in it, in order. The function reads only messages with calls or
+-- results.
 CREATE OR REPLACE FUNCTION runyard.open_calls(levels runyard.level[]) RETURNS text[]
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -23,8 +24,8 @@ BEGIN
     RETURN pending;
 END $$;
 
--- Whether every call of the run is directly followed by exactly its results. The run's first results may close calls that its
--- context left open.
+-- Return true if every tool call of the run is directly followed by exactly its results. The run's first results may belong to
+-- open tool calls of its context.
 CREATE OR REPLACE FUNCTION runyard.cycles_closed(r runyard.runs) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -54,13 +55,15 @@ BEGIN
     RETURN pending = '{}';
 END $$;
 
+-- Return true if an id occurs twice.
 CREATE OR REPLACE FUNCTION runyard.repeats(ids text[]) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN cardinality(ids) > 1 AND cardinality(ids) > (SELECT count(DISTINCT x) FROM unnest(ids) x);
 END $$;
 
--- Refuse a cut inside a tool cycle. Names the nearest messages of the branch at which no call is open.
+-- Refuse a cut inside a tool cycle. The error names the nearest messages of the branch at which no tool call is open. view,
+-- whole, at: as cut_at_message returns them.
 CREATE OR REPLACE FUNCTION runyard.check_boundary(view runyard.level[], whole runyard.level[], at runyard.messages) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -1,6 +1,7 @@
--- Usage of runs: adding and subtracting it, and totals by tenant, agent and day, counted from the feed.
+-- Usage of runs: adding and subtracting usages, and totals by tenant, agent and day, counted from the feed.
 
--- Return the sum of two usages. A damaged sum is left as it is: an error would stop the leader, who adds for every tenant.
+-- Return the sum of two usages. If one of them is damaged, return `a`, because an error would stop every verb that adds usage to
+-- it.
 CREATE OR REPLACE FUNCTION runyard.add_usage(a jsonb, b jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -12,8 +13,8 @@ BEGIN
         FROM (SELECT jsonb_object_keys(a || b) k) keys) END;
 END $$;
 
--- Return a number of a usage. A value that is no number, or larger than a usage can be, counts as 0, so that a damaged row
--- stops nothing.
+-- Return a number of a usage. A value that is no number, or is larger than a usage can be, counts as 0. An error would stop the
+-- leader, which counts the runs of every tenant.
 CREATE OR REPLACE FUNCTION runyard.amount(usage jsonb, name text) RETURNS numeric
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -22,6 +23,7 @@ BEGIN
     RETURN CASE WHEN found BETWEEN 0 AND 9223372036854775807 THEN found ELSE 0 END;
 END $$;
 
+-- Return the usage `a` minus the usage `b`.
 CREATE OR REPLACE FUNCTION runyard.less_usage(a jsonb, b jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -29,8 +31,8 @@ BEGIN
             FROM jsonb_object_keys(CASE WHEN jsonb_typeof(a) = 'object' THEN a ELSE '{}' END) k);
 END $$;
 
--- Add up to `most` entries of the tenant in c to its totals: those after (c.transaction, c.position) and before c.goal. Returns
--- their number. c then stands at the last one.
+-- Add up to `most` entries of the tenant c.tenant to its totals. They are the entries after (c.transaction, c.position) and
+-- before c.goal. Move c to the last of them, and return their number.
 CREATE OR REPLACE FUNCTION runyard.count_entries(INOUT c runyard.usage_counter, most integer, OUT entries integer)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -57,9 +59,9 @@ BEGIN
     IF entries > 0 THEN c.transaction := last.transaction; c.position := last.position; END IF;
 END $$;
 
--- Return the next tenant after c.tenant that has entries to count, or the tenant at which the search stopped after `most`
--- tenants; NULL if there is none. A tenant without entries costs one look into the index, which finds the first entry of a
--- later tenant.
+-- Return the next tenant after c.tenant that has entries to count, or NULL if there is none. If the search stopped after `most`
+-- tenants, return the tenant at which it stopped. A tenant without entries to count costs one read of the index. looks: the
+-- number of these reads.
 CREATE OR REPLACE FUNCTION runyard.next_to_count(c runyard.usage_counter, most integer, OUT tenant text, OUT looks integer)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -76,19 +78,20 @@ BEGIN
     FROM walk w ORDER BY w.n DESC LIMIT 1;
 END $$;
 
--- Bring the totals forward by about `most` entries. The leader calls this. A round counts, tenant by tenant, what was committed
--- when the round before ended. It begins once every transaction that was open then has ended, so no entry can appear before its
--- place. Totals and place are written together. A second leader finds the row locked and does nothing.
+-- Add about `most` entries of the outbox to the totals. The leader calls this function. A round counts, tenant by tenant, the
+-- entries of transactions that began before the previous round ended. A round begins after all of these transactions ended, so
+-- that no entry can appear before the place that was counted. The totals and the place are written in one transaction. A second
+-- leader finds the row locked and does nothing.
 CREATE OR REPLACE FUNCTION runyard.count_usage(most integer) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_sort = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     c runyard.usage_counter;
     got record;
-    began timestamptz := clock_timestamp(); -- an entry that is older has a lower transaction number than a goal that is set below
+    began timestamptz := clock_timestamp(); -- entries before this time have lower transaction numbers than the goal that is set below
 BEGIN
     SELECT x.* INTO c FROM runyard.usage_counter x FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
-        IF NOT EXISTS (SELECT 1 FROM runyard.usage_counter) THEN -- else a conflict would wait for who holds the row
+        IF NOT EXISTS (SELECT 1 FROM runyard.usage_counter) THEN -- an INSERT would wait for the transaction that locks the row
             INSERT INTO runyard.usage_counter (goal_at, goal) VALUES (began, pg_current_xact_id())
             ON CONFLICT DO NOTHING;
         END IF;
@@ -99,7 +102,7 @@ BEGIN
         got := runyard.count_entries(c, most);
         c := got.c;
         most := most - got.entries;
-        EXIT WHEN most <= 0; -- there may be more of this tenant
+        EXIT WHEN most <= 0; -- this tenant may have more entries
         got := runyard.next_to_count(c, most);
         c.tenant := got.tenant; c.transaction := c.counted; c.position := 0;
         EXIT WHEN c.tenant IS NULL;
@@ -117,8 +120,9 @@ BEGIN
            tenant = c.tenant, transaction = c.transaction, position = c.position;
 END $$;
 
--- Return the totals of a tenant's days from `since` to `until`, both included; for the agent '', of all agents. Every row has
--- the time up to which totals are complete. If there are no days, one row has only that.
+-- Return the totals of a tenant's days from `since` to `until`, both included. for_agent: an agent, or '' for all agents
+-- together. counted_until: the time up to which the totals are complete. Without days, the result is one row that has only
+-- counted_until.
 CREATE OR REPLACE FUNCTION runyard.usage_of(for_tenant text, for_agent text, since date, until date)
 RETURNS TABLE (counted_until timestamptz, day date, runs bigint, requests numeric, input_tokens numeric, output_tokens numeric, cost numeric,
                seconds numeric)

@@ -1,9 +1,10 @@
--- Visibility: which messages a branch, a run or a cut sees.
--- A view is an array of levels; a message is visible through its level if its number is not above the high water and it has no run, or
--- belongs to the level's open run, or its run completed not after the cutoff. Numbers grow along every path, so seq orders a view.
+-- Visibility: the messages that a branch, a run or a cut shows.
+-- A view is an array of levels. A message is visible through the level of its branch if its number is at most the high water, and
+-- if one of these is true: it has no run, it belongs to the level's open run, or the completion number of its run is at most the
+-- cutoff. Numbers grow along every path, so that the order by seq is the order of a view.
 
--- Return all messages of a view, level by level. The join stays within one thread whichever way it is planned. A subquery per
--- message would cost three times as much.
+-- Return all messages of a view, level by level. Every plan of the join reads runs of one thread only. A subquery per message
+-- would cost three times as much.
 CREATE OR REPLACE FUNCTION runyard.visible(levels runyard.level[]) RETURNS SETOF runyard.messages
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -21,8 +22,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return at most `most` messages of a level between two numbers, from either end. Reads only these and the invisible ones
--- between them.
+-- Return at most `most` visible messages of a level whose numbers are between `after` and `before`, from the start or, if
+-- newest_first, from the end. The function reads only these messages and the invisible messages between them.
 CREATE OR REPLACE FUNCTION runyard.visible_part(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
 RETURNS SETOF runyard.messages
 LANGUAGE plpgsql STABLE AS $$
@@ -46,6 +47,7 @@ BEGIN
     END IF;
 END $$;
 
+-- Return the levels that a branch inherits.
 CREATE OR REPLACE FUNCTION runyard.inherited(branch_id bigint) RETURNS runyard.level[]
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -55,20 +57,21 @@ BEGIN
     );
 END $$;
 
--- Return the view of everything that counts on a branch at this moment.
+-- Return the view of all visible messages of a branch.
 CREATE OR REPLACE FUNCTION runyard.branch_view(branch_id bigint) RETURNS runyard.level[]
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN runyard.inherited(branch_id) || (branch_id, 9223372036854775807, 9223372036854775807, NULL)::runyard.level;
 END $$;
 
--- Return the view of what a run sees of other runs: its branch as of its snapshot.
+-- Return the view of the messages that a run saw at its claim.
 CREATE OR REPLACE FUNCTION runyard.run_view(r runyard.runs) RETURNS runyard.level[]
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN runyard.inherited(r.branch_id) || (r.branch_id, r.snapshot_tip, r.snapshot_cutoff, NULL)::runyard.level;
 END $$;
 
+-- Return the last message of a view, or a NULL row.
 CREATE OR REPLACE FUNCTION runyard.last_visible(levels runyard.level[], OUT message_id uuid, OUT seq bigint)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -80,8 +83,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return the level through which a thread sees a message of an ancestor; no row if it does not see it. The thread's first
--- branch sees all that any of its branches inherits.
+-- Return a message of an ancestor with the level through which a thread shows it and with its run, or no row if the thread does
+-- not show it. The function reads the levels of the thread's first branch only, because it inherits all messages that any branch
+-- of the thread inherits.
 CREATE OR REPLACE FUNCTION runyard.seen_through(thread_key bigint, message_id uuid)
 RETURNS TABLE (level runyard.level, message runyard.messages, run runyard.runs)
 LANGUAGE plpgsql STABLE AS $$
@@ -99,8 +103,8 @@ BEGIN
     LIMIT 1;
 END $$;
 
--- Return an inherited run as the thread sees it: completed (with the level through which it is seen), or the open run of a
--- level.
+-- Return an inherited run and the level through which the thread shows it, or no row. open: true for the open run of a level,
+-- false for a completed run.
 CREATE OR REPLACE FUNCTION runyard.inherited_run(thread_key bigint, run_id text)
 RETURNS TABLE (run runyard.runs, level runyard.level, open boolean)
 LANGUAGE plpgsql STABLE AS $$
@@ -119,7 +123,7 @@ BEGIN
     ORDER BY 3, l.high_water_seq DESC, l.cutoff DESC LIMIT 1;
 END $$;
 
--- Return the last completed run on the head's path, which is the default cut.
+-- Return the id of the last completed run on the head's path. The default cut is after this run.
 CREATE OR REPLACE FUNCTION runyard.last_completed(t runyard.threads) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -135,8 +139,8 @@ BEGIN
     );
 END $$;
 
--- Return the extra that a cut carries: the latest one that was saved with a run before the cut, else the one that the thread
--- began with.
+-- Return the extra of a cut. It is the latest extra that was saved with a completed run before the cut, or else the extra with
+-- which the thread began.
 CREATE OR REPLACE FUNCTION runyard.extra_at(view runyard.level[]) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

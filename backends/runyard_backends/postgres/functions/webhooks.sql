@@ -1,9 +1,9 @@
--- Webhooks: from the feed to deliveries, and from one try to the next.
+-- Webhooks: make deliveries from the feed, take due deliveries, and settle their tries.
 
--- Turn committed entries into deliveries, then take up to `most` deliveries that are due. Endpoints take turns from `after` on,
--- so that none waits for another. At most `each` deliveries of an endpoint are in flight, those in `busy` (endpoint → number)
--- included. A delivery that is taken is due again after `lease` seconds unless it is settled. `versions`: of the secrets that
--- sign; empty if the webhook is gone.
+-- Make deliveries from committed entries. Then take up to `most` due deliveries, endpoint by endpoint in the order of their
+-- names, from after the endpoint `after`. An endpoint gets at most `each`, less its number in `busy` (endpoint → number of
+-- deliveries that are being sent). A taken delivery that is not settled is due again after `lease` seconds. versions: the
+-- versions of the secret that sign; empty if the webhook was removed.
 CREATE OR REPLACE FUNCTION runyard.take_webhooks(busy jsonb, after text, most integer, each integer, lease double precision)
 RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id text, versions integer[], url text, endpoint text, type text,
                thread_id text, run_id text, created_at timestamptz, tries integer)
@@ -39,9 +39,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Turn the feed's entries for a webhook into about `most` deliveries, in the transaction that moves its cursor. Whole
--- transactions that are older than the oldest open one are read, so no entry can appear before the cursor. Without entries
--- nothing is written.
+-- Make the feed's entries for a webhook into about `most` deliveries, and move the webhook's cursor, in one transaction. The
+-- function reads all entries of each transaction, and only transactions that are older than the oldest open transaction. No entry
+-- can therefore appear before the cursor. Without entries, nothing is written.
 CREATE OR REPLACE FUNCTION runyard.spread_webhook(w runyard.webhooks, most integer) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
 DECLARE
@@ -69,6 +69,7 @@ BEGIN
     END IF;
 END $$;
 
+-- Return the tenants that have entries in the outbox.
 CREATE OR REPLACE FUNCTION runyard.feed_tenants() RETURNS text[]
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -82,8 +83,8 @@ BEGIN
     RETURN found;
 END $$;
 
--- Record the outcome of a try: delivered; retried after `pause` seconds; failed; or gone, which disables the webhook. If
--- another try has begun since, only `delivered` is recorded.
+-- Record the outcome of a try: `delivered`, `retried` (due again after `pause` seconds), `failed`, or `gone`, which also disables
+-- the webhook. If a later try has begun, only `delivered` is recorded.
 CREATE OR REPLACE FUNCTION runyard.settle_webhook(delivery_no bigint, of_try integer, outcome text, answered integer, why text, pause double precision)
 RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
@@ -103,7 +104,7 @@ BEGIN
     WHERE d.webhook_id = whose AND d.next_at IS NOT NULL;
 END $$;
 
--- Remove a webhook and its pending deliveries. Returns whether there was one.
+-- Remove a webhook and its pending deliveries. Return true if the webhook existed.
 CREATE OR REPLACE FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -113,7 +114,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- Send a delivery that failed or was delivered once more. Returns whether that can be done.
+-- Make a delivery that arrived or failed due again. Return false if there is no such delivery, or if its webhook was removed or
+-- disabled.
 CREATE OR REPLACE FUNCTION runyard.redeliver(for_tenant text, delivery_id text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

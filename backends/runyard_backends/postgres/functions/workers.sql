@@ -1,6 +1,7 @@
--- The register of workers, the leader's lease, and the lane heads that the leader offers again.
+-- The register of workers, the leader's lease, and the heads of lanes that the leader offers again.
 
--- Register a worker and its agents. A repetition, after a reply was lost, is the same registration.
+-- Register a worker and its agents. A repetition after a lost reply only renews the heartbeat. Raises worker_dead for the id of a
+-- dead worker.
 CREATE OR REPLACE FUNCTION runyard.register(
     worker_id text, in_queues text[], with_agents jsonb, version text, on_mismatch text, with_slots integer, at_address text,
     asking text[]
@@ -17,7 +18,8 @@ BEGIN
     ON CONFLICT (agent) DO UPDATE SET queue = excluded.queue, asks = excluded.asks, app_version = excluded.app_version, updated_at = now();
 END $$;
 
--- Record a worker's heartbeat. Returns what a worker has to know every second.
+-- Record a worker's heartbeat. Return the state to which the worker must react. draining: true if it must claim nothing more.
+-- paused: the paused queues. oldest_code: the oldest code version that the schema admits.
 CREATE OR REPLACE FUNCTION runyard.beat(worker_id text, OUT draining boolean, OUT paused text[], OUT oldest_code integer)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -30,6 +32,7 @@ BEGIN
     oldest_code := (SELECT max(v.oldest_code) FROM runyard.schema_versions v);
 END $$;
 
+-- Take or renew a lease for `ttl` seconds. Return true if the worker holds the lease.
 CREATE OR REPLACE FUNCTION runyard.lead(lease text, worker_id text, ttl double precision) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -40,8 +43,9 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Return lane heads that should have been claimed: queued and due, or running on a dead worker, and unchanged for a while. Goes
--- from lane to lane by the index, so that the runs behind a head cost nothing.
+-- Return up to `most` heads of lanes that did not change for `unchanged` and should have been claimed. Such a head is queued and
+-- due, or running on a dead or missing worker. The function reads one index entry per lane, so that the runs behind a head cost
+-- nothing.
 CREATE OR REPLACE FUNCTION runyard.heads(unchanged interval, after_key bigint, after_lane text, most integer) RETURNS SETOF runyard.runs
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,5 +1,6 @@
--- The right of an attempt to write: its run, locked, and its fence, compared.
+-- The writes of attempts: lock the run, compare the fence, and store the write.
 
+-- Lock a thread, and return it with one of its runs. A row is NULL if there is none.
 CREATE OR REPLACE FUNCTION runyard.lock_run(thread_key bigint, run_id text, OUT t runyard.threads, OUT r runyard.runs)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -7,8 +8,8 @@ BEGIN
     SELECT y.* INTO r FROM runyard.runs y WHERE y.thread_key = lock_run.thread_key AND y.run_id = lock_run.run_id;
 END $$;
 
--- Return NULL if the attempt may write; else 'stale_fence', 'cancel_requested', or 'repeated' (the attempt has ended the run's
--- turn before).
+-- Return NULL if the attempt may write. Otherwise return 'stale_fence', 'cancel_requested', or 'repeated' if the attempt has
+-- already ended.
 CREATE OR REPLACE FUNCTION runyard.write_refused(r runyard.runs, with_fence bigint) RETURNS text
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -17,6 +18,7 @@ BEGIN
                 WHEN r.cancel_requested_at IS NOT NULL THEN 'cancel_requested' END;
 END $$;
 
+-- Raise stale_fence or cancel_requested if the attempt may not write.
 CREATE OR REPLACE FUNCTION runyard.refuse_write(r runyard.runs, with_fence bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -29,9 +31,9 @@ BEGIN
         jsonb_build_object('run_id', r.run_id, 'fence', with_fence, 'current_fence', r.fence));
 END $$;
 
--- Lock an attempt's run for its last write. over: the turn has ended as `e` says, whatever the caller asks for, because a
--- cancel was requested before, or because the write is stale or repeated. first_event NULL: the caller is not the attempt, and
--- a last event gets a fence of its own.
+-- Lock an attempt's run for its last write. over: true if the caller must return `e` and store nothing. A cancel was then
+-- requested, and this function has cancelled the run; or the write is stale or a repetition. first_event: NULL if the caller is
+-- not the attempt; the event of the cancellation then gets a new fence.
 CREATE OR REPLACE FUNCTION runyard.lock_attempt(
     thread_key bigint, run_id text, with_fence bigint, first_event integer,
     OUT t runyard.threads, OUT r runyard.runs, OUT e runyard.ended, OUT over boolean
@@ -57,7 +59,7 @@ BEGIN
     END IF;
 END $$;
 
--- Store the messages, extra, usage and result of an attempt's last write.
+-- Store the messages of an attempt's last write. Add its extra, usage and result to the row `r`, which the caller must save.
 CREATE OR REPLACE FUNCTION runyard.keep_write(
     INOUT t runyard.threads, INOUT r runyard.runs, w runyard.attempt_write, message_bytes bigint
 )
@@ -78,6 +80,7 @@ BEGIN
     r.result := coalesce(w.result, r.result);
 END $$;
 
+-- Record an attempt that ended without completing its run. how: its outcome. why: its error, or NULL.
 CREATE OR REPLACE FUNCTION runyard.note_attempt(r runyard.runs, how text, why jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,11 +1,12 @@
--- Threads, their branches and messages. Everything lives in the schema "runyard"; names are those of docs/concepts.md.
+-- Threads, their branches and messages. All objects are in the schema "runyard". Their names are terms of docs/concepts.md.
 
 CREATE SEQUENCE runyard.branch_numbers;
 CREATE SEQUENCE runyard.accept_numbers;
 CREATE SEQUENCE runyard.lane_numbers;
 CREATE SEQUENCE runyard.fences;
 
--- Threads. A deleted one stays as long as a fork shows something of it. fork_hash: of the request that made the thread.
+-- Threads. A deleted thread stays as long as a fork shows a part of it. fork_hash: the hash of the request that made the thread.
+-- base_extra: the extra with which the thread began. extra_changed: true if the extra changed since the last completed run.
 CREATE TABLE runyard.threads (
     thread_key          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant              text NOT NULL,
@@ -30,17 +31,18 @@ CREATE TABLE runyard.threads (
     deleted_at          timestamptz
 ) WITH (fillfactor = 70);
 CREATE UNIQUE INDEX threads_id ON runyard.threads (tenant, thread_id) WHERE deleted_at IS NULL;
--- The indexes of lists (runyard.list_threads). Each has a condition that always holds, and that only its list states. It keeps the index
--- out of the plans of verbs and of other lists: a plan made while the table is small could find a row by its tenant alone, and would
--- stay as the table grows. The same holds for runs and requests.
+-- The indexes of lists (runyard.list_threads). Each has a condition that is always true and that only its list has. The condition
+-- keeps the index out of the plans of verbs and of other lists. Without it, a plan that was made while the table is small could
+-- find a row by its tenant alone, and the plan would stay as the table grows. The indexes of lists of runs and of requests are
+-- made in the same way.
 CREATE INDEX threads_list ON runyard.threads (tenant, thread_key) WHERE deleted_at IS NULL AND thread_key > 0;
 CREATE INDEX threads_list_of_agent ON runyard.threads (tenant, agent, thread_key)
     WHERE deleted_at IS NULL AND agent IS NOT NULL AND thread_key > -1;
 CREATE INDEX threads_list_of_parent ON runyard.threads (tenant, parent_thread_id, thread_key)
     WHERE deleted_at IS NULL AND parent_thread_id IS NOT NULL AND thread_key > -1;
 
--- The threads that carry a tag, in the order of lists. An inverted index would give them in no order: a page would cost as much as all
--- threads that carry the tag. term: runyard.tag_term of one name and value.
+-- The threads that have a tag, in the order of lists. An inverted index would return them in no order, and a page would then cost
+-- as much as all threads that have the tag. term: runyard.tag_term of one name and value.
 CREATE TABLE runyard.thread_tags (
     tenant     text NOT NULL,
     term       bytea NOT NULL,
@@ -48,7 +50,9 @@ CREATE TABLE runyard.thread_tags (
     PRIMARY KEY (tenant, term, thread_key)
 );
 
--- The branches of a thread. leaf: the last visible message, the branch's own or inherited. base: the message at which it begins.
+-- The branches of a thread. leaf_id, leaf_seq: the last visible message of the branch, which may be inherited. base_id: the
+-- message after which the branch begins. high_water_seq: the highest message number that the branch's completed runs have as
+-- their last_seq or snapshot_tip.
 CREATE TABLE runyard.branches (
     branch_id      bigint PRIMARY KEY DEFAULT nextval('runyard.branch_numbers'),
     thread_key     bigint NOT NULL,
@@ -60,7 +64,9 @@ CREATE TABLE runyard.branches (
 ) WITH (fillfactor = 70);
 CREATE INDEX branches_thread ON runyard.branches (thread_key);
 
--- What a branch inherits: of each ancestor, the messages up to a number whose runs completed up to a cutoff, and those of one open run.
+-- The levels of a branch, one per ancestor. The branch inherits these messages of an ancestor up to high_water_seq: messages
+-- without a run, messages of runs whose completion number is at most cutoff, and messages of the run open_run_id, which need not
+-- be completed.
 CREATE TABLE runyard.levels (
     branch_id      bigint NOT NULL,
     ancestor_id    bigint NOT NULL,
@@ -71,7 +77,9 @@ CREATE TABLE runyard.levels (
 );
 CREATE INDEX levels_ancestor ON runyard.levels (ancestor_id);
 
--- The messages of a branch. payload NULL: a tool result that the store wrote itself to close open calls; note is its text.
+-- The messages of a branch. payload: NULL for a message that the store wrote itself: results that close open tool calls, or the
+-- tombstone of an erased message. note: the text of such a message. calls, results: the ids of its tool calls, and of the tool
+-- calls of its results.
 CREATE TABLE runyard.messages (
     branch_id  bigint NOT NULL,
     seq        bigint NOT NULL,
@@ -90,7 +98,7 @@ CREATE TABLE runyard.messages (
 CREATE INDEX messages_id ON runyard.messages (message_id, branch_id);
 CREATE INDEX messages_tools ON runyard.messages (branch_id, seq) WHERE calls IS NOT NULL OR results IS NOT NULL;
 
--- A level of a view: what is visible of one branch.
+-- A level of a view: the part of one branch that is visible. The columns are those of runyard.levels.
 CREATE TYPE runyard.level AS (branch_id bigint, high_water_seq bigint, cutoff bigint, open_run_id text);
--- A message that is to be stored.
+-- A message to store.
 CREATE TYPE runyard.new_message AS (message_id uuid, role text, payload bytea, calls text[], results text[]);

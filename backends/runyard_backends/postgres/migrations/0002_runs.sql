@@ -1,6 +1,7 @@
--- Runs, their attempts and steps, and the requests that they wait for.
+-- Runs, their attempts and steps, and the HITL requests that they wait for.
 
--- Whether a status and its timestamps fit. A function, because a constraint's expression is parsed anew for every statement.
+-- Return true if a run's status fits its other columns. It is a function because Postgres parses the expression of a constraint
+-- again for every statement.
 CREATE FUNCTION runyard.run_is_sound(
     status text, kind text, finished_at timestamptz, suspended_at timestamptz, started_at timestamptz, fence bigint, lane_seq bigint,
     admitted_at timestamptz, completion_seq bigint, priority text, multitask_strategy text
@@ -17,9 +18,14 @@ BEGIN
        AND priority IN ('high', 'normal', 'low') AND multitask_strategy IN ('enqueue', 'reject', 'interrupt', 'rollback');
 END $$;
 
--- Runs of every kind, live and ended. candidates: the messages of a fan-out. started_by: the run that started this one, which is offered again when this one ends; until_fewer:
--- such a run waits until fewer of those that it started are unfinished. abort_words: what closes the open calls of a run that was aborted, and its last message.
--- emptied_at: when its content was deleted; deleted: with its thread. usage_before: what a run that was redriven had used by then.
+-- Runs of every kind, live and ended.
+-- candidates: the messages of a fan-out.
+-- started_by_key, started_by_run_id: the job that started the run. The job is offered again when the run ends.
+-- until_fewer: a job waits until fewer runs that it started are live.
+-- abort_words: the text of the results that close the open tool calls of an aborted run, and of its last message.
+-- emptied_at: the time at which the content of the run was deleted.
+-- deleted: true after the thread of the run was deleted.
+-- usage_before: the usage of a redriven run before its last redrive.
 CREATE TABLE runyard.runs (
     accept_no           bigint PRIMARY KEY DEFAULT nextval('runyard.accept_numbers'),
     tenant              text NOT NULL,
@@ -113,9 +119,10 @@ CREATE INDEX runs_of_agent ON runyard.runs (agent) WHERE worker_id IS NOT NULL A
 CREATE INDEX runs_of_tenant ON runyard.runs (tenant, accepted_at, accept_no) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_line ON runyard.runs (waits_for_slot, tenant, place_in_line) WHERE waits_for_slot IS NOT NULL;
 CREATE INDEX runs_results ON runyard.runs (finished_at) WHERE fork IS NOT NULL AND result IS NOT NULL;
--- No index names what an append changes, last_seq above all: its update of the run then touches no index.
+-- No index has a column that an append changes, such as last_seq. The append's update of the run then changes no index.
 CREATE INDEX runs_unsuccessful ON runyard.runs (thread_key) WHERE finished_at IS NOT NULL AND completion_seq IS NULL;
--- What lists read (runyard.list_runs). The first three hold nothing that a verb changes; the others hold few runs, or none for long.
+-- The indexes of lists (runyard.list_runs). The first three have no column that a verb changes often. The others have few runs,
+-- or runs that leave the index soon.
 CREATE INDEX runs_list ON runyard.runs (tenant, accepted_at, accept_no) WHERE NOT deleted AND emptied_at IS NULL AND accept_no > 0;
 CREATE INDEX runs_list_of_agent ON runyard.runs (tenant, agent, accepted_at, accept_no)
     WHERE NOT deleted AND emptied_at IS NULL AND agent IS NOT NULL AND accept_no > -1;
@@ -126,7 +133,7 @@ CREATE INDEX runs_list_by_status ON runyard.runs (tenant, status, accepted_at, a
 CREATE INDEX runs_list_hosted ON runyard.runs (tenant, thread_id, accepted_at, accept_no)
     WHERE NOT deleted AND emptied_at IS NULL AND thread_key IS NULL AND accept_no > -1;
 
--- Where the messages are that were appended under a run id that nobody has claimed.
+-- The places of messages that were appended under the id of a run that was never claimed.
 CREATE TABLE runyard.unclaimed (
     thread_key      bigint NOT NULL,
     run_id          text NOT NULL,
@@ -138,7 +145,7 @@ CREATE TABLE runyard.unclaimed (
     PRIMARY KEY (thread_key, run_id)
 );
 
--- Attempts that did not complete. The row of the run has the one that did.
+-- Attempts that did not complete their run. The row of the run has the last attempt.
 CREATE TABLE runyard.attempts (
     accept_no   bigint NOT NULL,
     fence       bigint NOT NULL,
@@ -150,7 +157,7 @@ CREATE TABLE runyard.attempts (
     PRIMARY KEY (accept_no, fence)
 );
 
--- The ledger of steps. A step that is not done was begun by the attempt with this fence.
+-- The steps of runs. done: true if the step is finished. fence: of the attempt that began or finished the step.
 CREATE TABLE runyard.steps (
     accept_no bigint NOT NULL,
     step_key  text NOT NULL,
@@ -160,9 +167,12 @@ CREATE TABLE runyard.steps (
     PRIMARY KEY (accept_no, step_key)
 );
 
--- Requests to humans. body: msgpack of payload, answer_schema and on_deadline. otherwise: the answer that applies at the deadline; NULL
--- fails the run. A request whose run ended without an answer is closed. answered_by: who answered, as the API knows them;
--- on_behalf_of: for whom, as they say.
+-- HITL requests.
+-- body: msgpack of payload, answer_schema and on_deadline.
+-- otherwise: the answer that is stored at the deadline. With NULL, the run fails at the deadline.
+-- closed_at: the time at which the run ended without an answer to the request.
+-- answered_by: the author of the answer, as the API authenticated them. on_behalf_of: the person for whom the author says to
+-- answer.
 CREATE TABLE runyard.hitl_requests (
     tenant      text NOT NULL,
     request_id  text NOT NULL,
@@ -192,7 +202,7 @@ CREATE INDEX hitl_list_of_thread ON runyard.hitl_requests (thread_key, created_a
 CREATE INDEX hitl_list_pending_of_thread ON runyard.hitl_requests (thread_key, created_at, request_id)
     WHERE answered_at IS NULL AND closed_at IS NULL AND created_at >= '-infinity';
 
--- Requests as clients see them: on which thread, and which agent asks.
+-- HITL requests as clients see them, with the ids of their threads and the agents of their runs.
 CREATE VIEW runyard.requests AS
 SELECT h.*, t.thread_id, r.agent FROM runyard.hitl_requests h JOIN runyard.threads t USING (tenant, thread_key)
 LEFT JOIN runyard.runs r ON r.thread_key = h.thread_key AND r.run_id = h.run_id
@@ -225,10 +235,10 @@ CREATE TYPE runyard.attempt_write AS (
     extra jsonb, usage jsonb, result bytea, first_event integer
 );
 
--- A request that is to be stored. timeout: seconds from now to the deadline, where no deadline_at is given.
+-- A HITL request to store. timeout: seconds until the deadline, if deadline_at is NULL.
 CREATE TYPE runyard.new_request AS (
     request_id text, kind text, body bytea, deadline_at timestamptz, timeout double precision, otherwise bytea
 );
 
--- The result of ending an attempt's turn.
+-- The result of a verb that ends an attempt. refused: the error code if the attempt does not hold the run.
 CREATE TYPE runyard.ended AS (thread_key bigint, run_id text, status text, event_id text, error jsonb, effects jsonb, refused text);

@@ -1,6 +1,6 @@
--- Workers and what they share: queues, agents, the leader's lease, limits and the lines that these make.
+-- Workers and the data that they share: queues, agents, the leader's lease, limits, and the lines of runs that wait for permits.
 
--- The register of workers. dead_at: when others declared it dead.
+-- The register of workers. dead_at: the time at which another worker declared this worker dead.
 CREATE TABLE runyard.workers (
     worker_id    text PRIMARY KEY,
     queues       text[] NOT NULL,
@@ -15,13 +15,13 @@ CREATE TABLE runyard.workers (
     dead_at      timestamptz
 ) WITH (fillfactor = 50);
 
--- Queues from which no run is claimed.
+-- Queues whose runs no worker claims.
 CREATE TABLE runyard.paused_queues (
     queue     text PRIMARY KEY,
     paused_at timestamptz NOT NULL DEFAULT now()
 );
 
--- Agents that workers have registered, and the queue of each. asks: it may ask humans.
+-- Agents that workers have registered. queue: the queue of the agent. asks: true if the agent may ask humans.
 CREATE TABLE runyard.agents (
     agent       text PRIMARY KEY,
     queue       text NOT NULL,
@@ -30,14 +30,15 @@ CREATE TABLE runyard.agents (
     updated_at  timestamptz NOT NULL DEFAULT now()
 );
 
--- Leases, of which one worker at a time holds each.
+-- Leases. One worker at a time holds a lease.
 CREATE TABLE runyard.leases (
     name       text PRIMARY KEY,
     holder     text NOT NULL,
     expires_at timestamptz NOT NULL
 );
 
--- Limits that are set. subject: the tenant or agent that a limit is for; NULL: for each, or in all.
+-- Limits that are set. subject: the tenant or agent to which a limit applies. With NULL, the limit applies to each tenant or
+-- agent that has no limit of its own, or to the whole deployment.
 CREATE TABLE runyard.limits (
     limit_name text NOT NULL,
     subject    text,
@@ -45,7 +46,8 @@ CREATE TABLE runyard.limits (
     UNIQUE NULLS NOT DISTINCT (limit_name, subject)
 );
 
--- The tenants in the line for a slot, in the order in which they are served next; one may have left the line. Changed under the slot's lock only.
+-- The turns of tenants in the line for a slot (runyard.slots_of). A lower turn is served first. A tenant without a run in the
+-- line may have a row. Rows are changed under the lock of the slot only.
 CREATE TABLE runyard.slot_turns (
     slot   text NOT NULL,
     tenant text NOT NULL,
@@ -54,7 +56,8 @@ CREATE TABLE runyard.slot_turns (
 ) WITH (fillfactor = 50);
 CREATE INDEX slot_turns_order ON runyard.slot_turns (slot, turn);
 
--- How many runs waited when it was measured, of those that were accepted by then. name: "all" or "tenant …".
+-- The measured numbers of queued runs. name: "all" or "tenant …". queued: the number at the measurement. newest: the highest
+-- accept_no that the measurement covers.
 CREATE TABLE runyard.queue_sizes (
     name        text PRIMARY KEY,
     queued      bigint NOT NULL,

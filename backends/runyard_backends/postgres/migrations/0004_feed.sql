@@ -1,11 +1,16 @@
--- The feed, and what is made of it: usage and webhooks.
+-- The feed, and the usage totals and webhook deliveries that are made from it.
 
--- The types of entries: runyard.models.FeedType. A domain, because a table's constraint is parsed anew for every statement.
+-- The types of entries: runyard.models.FeedType. It is a domain because Postgres parses the constraint of a table again for every
+-- statement.
 CREATE DOMAIN runyard.feed_type AS text CHECK (VALUE IN ('run.completed', 'run.failed', 'run.cancelled', 'run.dead', 'run.suspended',
     'message.stored', 'thread.forked', 'thread.deleted'));
 
--- The feed. Read in the order of (transaction, position), never past the oldest open transaction. usage: of a run that ended; agent: of one that had
--- an attempt. redriven: it had ended before, and usage is what it used since. created_at: later than the transaction had its number.
+-- The feed. Readers read it in the order of (transaction, position). They read only entries of transactions that are older than
+-- the oldest open transaction.
+-- agent: the agent of an ended run that had an attempt.
+-- usage: the usage of an ended run since its last redrive.
+-- redriven: true if the run had ended before.
+-- created_at: a time after the transaction got its number.
 CREATE TABLE runyard.outbox (
     tenant      text NOT NULL,
     transaction xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -21,14 +26,15 @@ CREATE TABLE runyard.outbox (
     PRIMARY KEY (tenant, transaction, position)
 );
 
--- Up to where a tenant's feed was pruned.
+-- The last entry that was pruned from a tenant's feed.
 CREATE TABLE runyard.pruned (
     tenant      text PRIMARY KEY,
     transaction xid8 NOT NULL,
     position    bigint NOT NULL
 );
 
--- What the runs of a tenant that ended on a day (UTC) used: an agent's, and under '' all of them. Counted from the outbox.
+-- The usage of the runs of a tenant that ended on a day (UTC), counted from the outbox. A row has the runs of one agent. The row
+-- with agent '' has all runs.
 CREATE TABLE runyard.usage_days (
     tenant        text NOT NULL,
     agent         text NOT NULL,
@@ -42,9 +48,11 @@ CREATE TABLE runyard.usage_days (
     PRIMARY KEY (tenant, agent, day)
 ) WITH (fillfactor = 70);
 
--- How far the outbox was counted; one row. Entries of transactions before `counted` were: all that are older than counted_until. Entries of
--- transactions before `goal`, which are all that are older than goal_at, are being counted, tenant by tenant: those of tenants before `tenant`
--- were, and of it those up to (transaction, position).
+-- The progress of counting the outbox, in one row.
+-- counted: all entries of transactions before this one were counted. All entries older than counted_until are among them.
+-- goal: the current round counts the entries of transactions before this one, tenant by tenant. They include all entries older
+-- than goal_at.
+-- tenant, transaction, position: the last entry that the current round counted.
 CREATE TABLE runyard.usage_counter (
     one           boolean PRIMARY KEY DEFAULT true CHECK (one),
     counted       xid8 NOT NULL DEFAULT '0',
@@ -56,9 +64,14 @@ CREATE TABLE runyard.usage_counter (
     position      bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
--- Subscriptions to the feed; tenant NULL: of every tenant. Entries of transactions before `cursor` were turned into deliveries; those that were
--- committed when it was made (`since`) are left out. disabled_at: the receiver said that it is gone. version: of the secret that signs, which is
--- derived and stored nowhere; until both_until the version before signs as well. rotation_id: of the rotation that made it, for repetitions.
+-- Subscriptions to the feed.
+-- tenant: NULL for a subscription to the feeds of all tenants.
+-- version: the version of the secret that signs. The secret is derived and not stored.
+-- both_until: the time until which the version before also signs.
+-- rotation_id: the id of the rotation that made the version. It shows a repetition of the rotation.
+-- since: the snapshot at which the webhook was made. Entries that were committed before it get no delivery.
+-- cursor: the entries of transactions before this one were made into deliveries.
+-- disabled_at: the time at which the receiver replied that it does not exist any more.
 CREATE TABLE runyard.webhooks (
     webhook_id  text PRIMARY KEY,
     tenant      text,
@@ -74,7 +87,7 @@ CREATE TABLE runyard.webhooks (
 );
 CREATE INDEX webhooks_of_tenant ON runyard.webhooks (tenant, created_at, webhook_id);
 
--- The secrets that sign for the URLs of a tenant's runs. A tenant without a row has version 1.
+-- The versions of the secrets that sign for the URLs of a tenant's runs. A tenant without a row has version 1.
 CREATE TABLE runyard.webhook_keys (
     tenant      text PRIMARY KEY,
     version     integer NOT NULL,
@@ -82,7 +95,8 @@ CREATE TABLE runyard.webhook_keys (
     rotation_id text
 );
 
--- What is to be sent, and where to. webhook_id NULL: to the URL that came with the run. next_at: when to try; NULL once it was delivered or has failed.
+-- Deliveries of feed entries to URLs. webhook_id: NULL for a delivery to the URL of a run. next_at: the time of the next try;
+-- NULL after the delivery arrived or failed.
 CREATE TABLE runyard.webhook_deliveries (
     delivery_no  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     delivery_id  text NOT NULL UNIQUE DEFAULT 'msg_' || replace(gen_random_uuid()::text, '-', ''),

@@ -1,11 +1,12 @@
 --[[
 Add events to the streams of runs of one shard and publish them to followers.
 
-An event whose id "fence-n" is not above the stream's last id is dropped without an error: it is a repetition, or its writer is
-an attempt that was superseded and must not publish.
+An event whose id "fence-n" is not above the stream's last id is dropped without an error. Such an event is a repetition, or it
+comes from an attempt that was superseded.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
-ARGV     length to trim to (about), time to live in ms, then per run: "thread key:run id", count, and count times: id, payload
+ARGV     approximate maximal number of events per stream, time to live in ms, then per run: "thread key:run id", number of its
+         events, then per event: id, payload
 Returns  the number of events added
 ]]
 local prefix, maxlen, ttl = KEYS[1], ARGV[1], ARGV[2]

@@ -1,19 +1,19 @@
 --[[
-Take due jobs and the locks of their lanes. Tenants take turns; within a tenant, high priority comes first. The job key is
+Take due jobs and the locks of their lanes. Tenants take turns. Within a tenant, high priority comes first. The job key is
 deleted here and not at the release, because a worker that dies before the release would leave the key for ever.
 
-A job whose lane is locked is put back with the expiry of that lock as due time, and recorded under wait:<lane>, so that the
-release of the lock makes it due at once. This does not use up a turn of its tenant. A lock can be taken over in one case: if
-another worker holds it for the same run, it passes to the claimant, because a holder that cannot reach Postgres may renew for
-ever the lock of a run that was taken over long ago. A worker never takes over the lock of a run that it executes itself.
+A job whose lane is locked is put back with the expiry of that lock as due time. It is also recorded under wait:<lane>, so that
+the release of the lock makes it due at once. A job that is put back does not use up a turn of its tenant. A worker takes over a
+lock in one case: another worker holds it for the same run. Otherwise a holder that cannot reach Postgres could renew for ever
+the lock of a run that another worker has taken over. A worker never takes over the lock of a run that it executes itself.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
-ARGV     worker id (without "|"), limit, lock in ms, then the queues, in the order in which to look at them
-Returns  ms until the next job is due (0: one is due already, -1: there is none), then per job: id, payload, token, queue
+ARGV     worker id (without "|"), maximal number of jobs, lock in ms, then the queues in the order of service
+Returns  ms until the next job is due (0: a job is due, -1: there is no job), then per job taken: id, payload, token, queue
 ]]
 -- include turns.lua
 local HORIZON = 2000 -- ms; see submit.lua
-local BOUND = 1000   -- jobs that one call examines beyond those that it takes
+local BOUND = 1000   -- maximal number of jobs with a locked lane that one call examines
 
 local prefix, worker, limit, lock_ms = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
@@ -23,14 +23,14 @@ local claimed, scanned, out = 0, 0, {-1}
 local function next_token()
   local token = redis.call('INCR', prefix .. 'token')
   if token == 1 then
-    -- An emptied server must not issue the same tokens again: continue from the time.
+    -- The server is new or lost its data. Start from the time in µs, so that it issues no token twice.
     token = time[1] * 1000000 + time[2]
     redis.call('SET', prefix .. 'token', string.format('%.0f', token))
   end
   return string.format('%.0f', token)
 end
 
--- Take a job out of `due`. Return whether the worker got it.
+-- Remove a job from `due` and lock its lane for the worker. Return true if the worker got the job.
 local function take(due, queue, id)
   redis.call('ZREM', due, id)
   local lane, run = string.match(id, '^([^:]*):(.*)$')
@@ -65,7 +65,7 @@ local function take(due, queue, id)
   return true
 end
 
--- Move the jobs that have become due into the turns.
+-- Move the jobs of `later` that have become due to the due jobs of their tenants.
 local function make_due(queue)
   local later = prefix .. 'later:' .. queue
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', later, '-inf', now, 'LIMIT', 0, BOUND)) do
@@ -78,8 +78,8 @@ local function make_due(queue)
   end
 end
 
--- Take up to `most` jobs of a tenant. BOUND limits the work of a call if many lanes are locked. Return whether the tenant has
--- no more due jobs.
+-- Take up to `most` jobs of a tenant. BOUND limits the work of a call if many lanes are locked. Return true if the tenant has no
+-- more due jobs.
 local function serve(queue, tenant, most)
   local due = due_jobs(prefix, queue, tenant)
   local enough = claimed + most
@@ -96,6 +96,7 @@ local function serve(queue, tenant, most)
   return redis.call('EXISTS', due) == 0
 end
 
+-- Take jobs of `queue` until the limit, one per tenant and turn. A tenant that is alone in the queue gets all of them.
 local function by_turns(queue)
   local turns = prefix .. 'turns:' .. queue
   local last = nil
@@ -128,12 +129,12 @@ for q = 4, #ARGV do
   end
   local wake = prefix .. 'wake:' .. ARGV[q]
   if next_due and (next_due == 0 or (claimed >= limit and next_due <= HORIZON)) then
-    -- This worker is full, so another worker must be woken for the rest.
+    -- This worker has its limit of jobs. Wake another worker for the rest.
     if redis.call('LLEN', wake) == 0 then
       redis.call('RPUSH', wake, '1')
     end
   else
-    redis.call('DEL', wake) -- tokens without a job would wake workers in vain
+    redis.call('DEL', wake) -- a token without a job would wake a worker in vain
   end
   if next_due and (out[1] < 0 or next_due < out[1]) then
     out[1] = next_due

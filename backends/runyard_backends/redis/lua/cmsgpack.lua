@@ -1,15 +1,17 @@
 --[[
-Define `cmsgpack.unpack` on a fakeredis server, which has none. A real server brings its own, in C.
+Define `cmsgpack.unpack` on a fakeredis server, which lacks it. A real server has its own, in C.
 
-A script may not define a global name: the metatable of the globals is looked at where a name is missing, and is no global.
+A script may not define a global name. This script therefore sets the metatable of the globals, in which Lua looks up a global
+name that is not defined.
 
-KEYS[1]  none; not read here
-ARGV     none; not read here
+KEYS[1]  not used
+ARGV     not used
 Returns  nothing
 ]]
 local decode
 
--- Big-endian integer of `size` bytes at `at`, and where the next value begins. `sign`: what the first byte loses if it is negative.
+-- Return the big-endian integer of `size` bytes at position `at`, and the position after it. `sign`: subtracted from a first byte
+-- of 128 or more (256 for signed integers, 0 for unsigned ones).
 local function integer(text, at, size, sign)
   local value = 0
   for i = at, at + size - 1 do
@@ -27,7 +29,7 @@ local function signed(text, at, size)
   return integer(text, at, size, 256)
 end
 
--- IEEE 754 number with `exponent` bits of exponent, in `size` bytes at `at`.
+-- Return the IEEE 754 number of `size` bytes at position `at`, and the position after it. `exponent`: bits of its exponent.
 local function float(text, at, size, exponent)
   local bits, after = unsigned(text, at, 1), at + size
   local negative, fraction_bits = bits >= 128, 8 * size - 1 - exponent
@@ -70,11 +72,12 @@ local function map(text, at, count)
   return out, at
 end
 
--- The reader of what follows a tag with a length of its own, by tag: {reader, bytes of the length}.
+-- By tag, for a value with an explicit length after the tag: {function that reads the value, bytes of the length}.
 local SIZED = {
   [0xc4] = {bytes, 1}, [0xc5] = {bytes, 2}, [0xc6] = {bytes, 4}, [0xd9] = {bytes, 1}, [0xda] = {bytes, 2}, [0xdb] = {bytes, 4},
   [0xdc] = {array, 2}, [0xdd] = {array, 4}, [0xde] = {map, 2}, [0xdf] = {map, 4},
 }
+-- By tag, for numbers: {function that reads the number, its bytes, and for `float` the bits of its exponent}.
 local NUMBERS = {
   [0xcc] = {unsigned, 1}, [0xcd] = {unsigned, 2}, [0xce] = {unsigned, 4}, [0xcf] = {unsigned, 8},
   [0xd0] = {signed, 1}, [0xd1] = {signed, 2}, [0xd2] = {signed, 4}, [0xd3] = {signed, 8},
@@ -82,7 +85,7 @@ local NUMBERS = {
 }
 local CONSTANTS = {[0xc2] = false, [0xc3] = true}
 
--- The value at `at` and where the next one begins.
+-- Return the value at position `at`, and the position after it.
 function decode(text, at)
   local tag = unsigned(text, at, 1)
   at = at + 1

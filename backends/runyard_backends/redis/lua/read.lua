@@ -1,11 +1,13 @@
 --[[
-Read one page of a run's events, and tell whether the stream can prove that no event before the page is missing.
+Read one page of a run's events. Check also whether the stream proves that no event before the page is missing.
 
 KEYS[1]  the stream
-ARGV     the id after which to read ("" for the start), the maximal number of events, the approximate maximal number of bytes
-         (at least one event is read, whatever its size)
-Returns  1 if no event can be missing between the id and the page, because the stream still holds the id (or, from the start,
-         because no event was ever trimmed), else 0; 1 if there may be more after the page, else 0; then per event: id, payload
+ARGV     the id after which to read ("": from the start), the maximal number of events, the approximate maximal number of bytes
+         (an event that is larger alone is read by itself)
+Returns  1 if no event is missing between the id and the page, else 0; 1 if more events may follow the page, else 0; then per
+         event: id, payload
+
+The first value is 1 if the stream still holds the id or, for a read from the start, if no event was ever trimmed.
 ]]
 local stream, after, count, most = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local whole = 1
@@ -43,8 +45,8 @@ while got < count and size < most do
     got = got + 1
   end
   from = '(' .. entries[#entries][1]
-  -- Estimate how many entries fit from those seen so far, but read few at once: larger ones may follow, and entries that do not
-  -- fit are discarded.
+  -- Estimate from the entries read so far how many more fit. Read at most 16 at once, because larger entries may follow and
+  -- entries that do not fit are discarded.
   step = math.max(1, math.min(16, math.floor((most - size) * got / math.max(size, 1))))
 end
 out[2] = 1

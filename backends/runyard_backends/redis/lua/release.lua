@@ -1,6 +1,6 @@
 --[[
-Release locks. A lock is deleted only with its token. The jobs that were recorded as waiting for its lane become due at once.
-A repeated call has no effect, and neither has a call by a worker whose lock has passed to another.
+Release locks, each only if it still has the given token. The jobs that wait for the lock of the lane become due at once. A
+repeated call has no effect. A call by a worker whose lock another worker has taken over has no effect either.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     per job: lane key, "worker|run|token"
@@ -11,6 +11,7 @@ local TOKENS = 100 -- see submit.lua
 
 local prefix = KEYS[1]
 
+-- Make the jobs of the hash `wait` due, and wake workers for them.
 local function hand_on(wait)
   local waiting = redis.call('HGETALL', wait)
   for i = 1, #waiting, 2 do

@@ -1,8 +1,8 @@
 --[[
 End the current wait of one worker, or its next wait if it is not waiting.
 
-KEYS[1]  the list of that worker, "runyard:{0}:rouse:<worker>"
-ARGV     ms after which the token expires
+KEYS[1]  the list of tokens of that worker, "runyard:{0}:rouse:<worker>"
+ARGV     ms after which the list expires
 Returns  nothing
 ]]
 redis.call('RPUSH', KEYS[1], '1')

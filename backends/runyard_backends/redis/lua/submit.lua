@@ -1,20 +1,21 @@
 --[[
-Offer runs of one shard to the workers. A repeated call has no effect: an earlier due time, and a position among the due jobs,
-stay.
+Offer jobs of one shard to the workers. A repeated call has no effect. A job that is offered already keeps its earlier due time
+or its position among the due jobs.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     per job: id, payload, queue, priority, delay in ms (-1: the run ended; withdraw the offer), tenant
 Returns  nothing
 ]]
 -- include turns.lua
-local TOKENS = 100    -- per queue; a claim that leaves due jobs behind adds the next token, so few are enough
-local HORIZON = 2000  -- ms; waiting workers look for jobs this often, so only a job that is due sooner needs a token
+local TOKENS = 100    -- maximal number per queue; few are enough, because a claim that leaves due jobs adds a token
+local HORIZON = 2000  -- ms between two looks of a waiting worker; a job that is due later needs no token
 
 local prefix = KEYS[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
 local wanted = {}
 
+-- Remove a job from its queue, and tokens that have no job left.
 local function withdraw(queue, id, tenant)
   local due, turns, later = due_jobs(prefix, queue, tenant), prefix .. 'turns:' .. queue, prefix .. 'later:' .. queue
   redis.call('DEL', prefix .. 'job:' .. id)

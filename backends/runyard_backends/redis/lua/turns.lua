@@ -1,29 +1,31 @@
 --[[
 Order the due jobs of a queue fairly between tenants. Included by the scripts that make jobs due.
 
-The tenants that have due jobs in a queue form a ring, turns:<queue>, ordered by the number of their next turn. A tenant that
-was served moves to the end of the ring, and a tenant that joins the ring joins at its end. So a tenant waits for at most one
-job of each other tenant, however many jobs those have, of whatever priority and however early they were submitted. Within a
-tenant, high priority comes first, then the earlier due job.
+The tenants that have due jobs in a queue form a ring, turns:<queue>, ordered by the number of their next turn. A tenant that was
+served moves to the end of the ring. A tenant that joins the ring joins at its end. A tenant therefore waits for at most one job
+of each other tenant. The number, priority and age of the other tenants' jobs do not matter. Within a tenant, high priority comes
+first, and among jobs of one priority the job that became due first.
 
-KEYS[1]  of the including script; not read here
-ARGV     of the including script; not read here
+KEYS[1]  not used (the including script defines it)
+ARGV     not used (the including script defines it)
 Returns  nothing, but defines `due_jobs`, `enter`, `last_turn` and `owner_of`
 ]]
 local CLASS = 2 ^ 50 -- number of positions of one priority among a tenant's jobs
 local CLASSES = {high = 0, normal = CLASS, low = 2 * CLASS}
 
--- Return the key of a tenant's due jobs. Queue and tenant are free text, so the length of the queue's name is part of the key.
+-- Return the key of a tenant's due jobs. Queue and tenant are free text. The length of the queue's name in the key keeps two
+-- pairs of queue and tenant from having one key.
 local function due_jobs(prefix, queue, tenant)
   return prefix .. 'due:' .. #queue .. ':' .. queue .. ':' .. tenant
 end
 
+-- Return the number of the last turn in the ring, 0 if it is empty.
 local function last_turn(turns)
   return tonumber(redis.call('ZREVRANGE', turns, 0, 0, 'WITHSCORES')[2] or 0)
 end
 
--- Make a job due: put it behind the due jobs of its tenant and priority, and put its tenant into the turns. A job that is due
--- already keeps its place.
+-- Put a job behind the due jobs of its tenant and priority, and its tenant into the ring. A job that is due already keeps its
+-- position.
 local function enter(prefix, queue, id, tenant, priority)
   local due, turns = due_jobs(prefix, queue, tenant), prefix .. 'turns:' .. queue
   local class = CLASSES[priority] or CLASSES.normal
@@ -35,7 +37,7 @@ local function enter(prefix, queue, id, tenant, priority)
   end
 end
 
--- Return the tenant and the priority of a stored job. Jobs that cannot be decoded, such as those of another version, count for
+-- Return the tenant and the priority of a stored job. A job that cannot be decoded, such as one of another version, belongs to
 -- the empty tenant.
 local function owner_of(payload)
   local read, job = pcall(cmsgpack.unpack, payload or '')

@@ -1,15 +1,15 @@
 --[[
-Find the jobs that are neither offered nor held by a worker.
+Find the jobs that are lost: not offered, and their lane not locked for their own run.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     per job: id, queue, tenant
-Returns  the positions, from 1, of the unknown jobs
+Returns  the positions, from 1, of the lost jobs
 ]]
 -- include turns.lua
 local prefix, unknown = KEYS[1], {}
 
--- Tell whether a claim can find the job: by its tenant's turn or by its due time, and its payload. A job that is only partly
--- stored counts as lost.
+-- Return true if a claim can find the job. Its payload must be stored, and it must be a due job of a tenant in the ring or have a
+-- due time. A job that is only partly stored counts as lost.
 local function offered(id, queue, tenant)
   local due = redis.call('ZSCORE', due_jobs(prefix, queue, tenant), id) and redis.call('ZSCORE', prefix .. 'turns:' .. queue, tenant)
   return (due or redis.call('ZSCORE', prefix .. 'later:' .. queue, id)) and redis.call('EXISTS', prefix .. 'job:' .. id) == 1
