@@ -19,7 +19,7 @@ from .domain.messages import Message
 from .domain.requests import HitlRequest
 from .domain.threads import CheckpointData
 from .errors import InvalidInputError
-from .ports.stores import Checkpointer
+from .ports.stores import DEFAULT_MAX_POOL_CONNECTIONS, DEFAULT_MIN_POOL_CONNECTIONS, Checkpointer
 from .support import backend_registry
 
 if TYPE_CHECKING:
@@ -157,5 +157,12 @@ class PostgresCheckpointer(_Connected):
     with ``async with``, which raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError.
     """
 
-    def __init__(self, dsn: str, *, min_pool_size: int = 1, max_pool_size: int = 10, tenant: str = "") -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        min_pool_size: int = DEFAULT_MIN_POOL_CONNECTIONS,
+        max_pool_size: int = DEFAULT_MAX_POOL_CONNECTIONS,
+        tenant: str = "",
+    ) -> None:
         super().__init__(dsn, tenant=tenant, min_pool_size=min_pool_size, max_pool_size=max_pool_size)

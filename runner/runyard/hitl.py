@@ -234,7 +234,7 @@ class ApprovalPolicyMiddleware(AbstractCapability[Any]):
     ) -> dict[str, Any]:
         """Return ``args`` to let the call pass. Raise ToolFailed to refuse it, ApprovalRequired to ask a human.
 
-        The call of a tool that only asks a human always passes.
+        A tool whose metadata has ``asks_humans`` only puts a question to a human. Its calls pass without the policy.
         """
         if ((tool_def.metadata or {}).get(DEFERRAL) or {}).get("asks_humans"):
             return args

@@ -26,7 +26,7 @@ async def most_at_once(url: str) -> int:
 
 
 async def test_r16_an_agents_limit_holds_over_all_workers(fleet: Fleet) -> None:
-    """R16: the rest wait, say why, go on as slots become free, and nobody has to rescue them."""
+    """R16: the rest wait, say why, go on as permits become free, and nobody has to rescue them."""
     client = fleet.client
     await client.set_limit("running_per_agent", LIMIT, subject="default")
     await asyncio.gather(fleet.start(), fleet.start())

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from runyard import Client, RetryPolicy, RunHandle, RunResult, RunStatus
-from runyard.client.fan_out import candidate_id
-from runyard.client.forks import first_prompt_id
+from runyard.domain.derived_ids import candidate_id, first_prompt_id
 from runyard.errors import RunEndedError
 from runyard.models import STREAM_ENDS, Message
 from runyard.ports.refs import AttemptToken

@@ -15,7 +15,8 @@ from runyard import Client
 from runyard.errors import BackendUnavailableError
 from runyard.ports.stores import Backend
 from runyard_api.http.app import asgi_app
-from runyard_api.http.auth import Gate, Principal
+from runyard_api.http.authentication import Gate
+from runyard_api.http.principal import Principal
 from runyard_api.http.service import Service
 from runyard_api.http.settings import ApiSettings
 from tests.http.conftest import SECRET, Caller, transport

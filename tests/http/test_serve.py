@@ -16,7 +16,7 @@ from runyard import Client
 from runyard.domain.states import RunStatus
 from runyard_api.http import protocol
 from runyard_api.http.app import asgi_app
-from runyard_api.http.auth import Auth
+from runyard_api.http.authentication import Auth
 from runyard_api.http.serve import UNACKNOWLEDGED_MS, Server, listen, room_for
 from runyard_api.http.settings import ApiSettings
 from tests.http.conftest import SECRET

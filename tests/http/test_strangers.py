@@ -16,7 +16,7 @@ from runyard import Client
 from runyard.domain.api_keys import ApiKey, Scope, Secret
 from runyard.errors import BackendUnavailableError, ForbiddenError, UnauthenticatedError
 from runyard_api.http.app import asgi_app
-from runyard_api.http.auth import Principal
+from runyard_api.http.principal import Principal
 from runyard_api.http.settings import ApiSettings
 from tests.http.conftest import SECRET, ask
 from tests.http.test_tokens import claims_of, signed

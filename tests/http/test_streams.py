@@ -20,8 +20,9 @@ from runyard.ports.workers import WorkerInfo
 from runyard.worker.worker import Worker
 from runyard_api.http import sse
 from runyard_api.http.app import asgi_app
-from runyard_api.http.auth import Principal
+from runyard_api.http.caller import caller_of
 from runyard_api.http.idempotency import Key
+from runyard_api.http.principal import Principal
 from runyard_api.http.request_bodies import StreamedPrompt
 from runyard_api.http.routes import runs
 from runyard_api.http.settings import ApiSettings
@@ -282,7 +283,7 @@ async def test_a_stream_with_much_to_say_lets_others_have_their_turn(app: FastAP
 
 async def test_reader_that_leaves_as_the_run_ends_is_no_failure(app: FastAPI, client: Client) -> None:
     """R10: there is nothing to cancel any more, and that is no failed request."""
-    caller = await app.state.service.caller(Principal("", frozenset({"write"}), "k"), "")
+    caller = await caller_of(Principal("", frozenset({"write"}), "k"), app.state.service, "")
     body = StreamedPrompt(message="x", run_id="r", on_disconnect="cancel")
     response, reader = await runs.stream_new_run(caller, "t", body, Key(None, "")), Reader()
     running = asyncio.create_task(response({"type": "http"}, reader.receive, reader.send))

@@ -6,10 +6,11 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from runyard import Client
 from runyard_api.http.document import operations
+from runyard_api.http.routes.access import Route
 from tests.http.conftest import Caller, ask
 
 THREAD, RUN, MESSAGE = "the-secret-thread", "the-secret-run", "0198c0de-0000-7000-8000-000000000001"
@@ -135,3 +136,13 @@ async def test_every_route_needs_the_scope_that_it_documents(app: FastAPI, calle
         asked = weak.get(scope, weak["read"])
         reply = await call(asked, operation, method, path, request_id)
         assert (reply.status_code, reply.json()["code"]) == (403, "forbidden"), operation
+
+
+def test_route_whose_parameters_name_no_scope_is_refused_at_its_definition() -> None:
+    """A1: nobody forgets the scope of a route."""
+    router = APIRouter(route_class=Route)
+
+    async def unguarded() -> None: ...
+
+    with pytest.raises(TypeError, match="names its scope"):
+        router.get("/v1/unguarded")(unguarded)

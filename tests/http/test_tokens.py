@@ -24,7 +24,7 @@ from runyard.domain.api_keys import Scope, Secret
 from runyard.errors import InvalidInputError
 from runyard_api.http import tokens
 from runyard_api.http.app import asgi_app
-from runyard_api.http.auth import Principal
+from runyard_api.http.principal import Principal
 from runyard_api.http.settings import ApiSettings
 from runyard_backends.memory import MemoryWorld
 from tests.http.conftest import BOUND, SECRET, Caller, transport

@@ -8,17 +8,18 @@ from tests.mutants.mutant import Edit, Mutant, mutant
 from tests.mutants.outside import OUTSIDE
 
 SQL: Final = "backends/runyard_backends/postgres"
-ACCEPT: Final = f"{SQL}/functions/accept.sql"
 APPEND: Final = f"{SQL}/functions/append.sql"
 CLAIM: Final = f"{SQL}/functions/claim.sql"
 COMPLETE: Final = f"{SQL}/functions/complete.sql"
-EFFECTS: Final = f"{SQL}/functions/effects.sql"
 END_RUN: Final = f"{SQL}/functions/end_run.sql"
 FEED: Final = f"{SQL}/functions/feed.sql"
 REDRIVE: Final = f"{SQL}/functions/redrive.sql"
+REPETITIONS: Final = f"{SQL}/functions/repetitions.sql"
 RESPOND: Final = f"{SQL}/functions/respond.sql"
 RUNS_TABLES: Final = f"{SQL}/migrations/0002_runs.sql"
+STARTABLE: Final = f"{SQL}/functions/startable.sql"
 STEPS: Final = f"{SQL}/functions/steps.sql"
+TAKE_OVER: Final = f"{SQL}/functions/take_over.sql"
 THREADS: Final = f"{SQL}/functions/threads.sql"
 USAGE: Final = f"{SQL}/functions/usage.sql"
 VISIBILITY: Final = f"{SQL}/functions/visibility.sql"
@@ -65,7 +66,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tests/integration/postgres/test_verb_pairs.py",
     ),
     mutant(
-        "a run id fits any request", ACCEPT,
+        "a run id fits any request", REPETITIONS,
         "IF FOUND AND r.request_hash IS DISTINCT FROM q.request_hash THEN",
         "IF false THEN",
         POSTGRES, "-k", "conflicts",
@@ -104,13 +105,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "death",
     ),
     mutant(
-        "the living are taken over", CLAIM,
+        "the living are taken over", TAKE_OVER,
         "IF EXISTS (SELECT 1 FROM runyard.workers w WHERE w.worker_id = r.worker_id AND w.dead_at IS NULL) THEN",
         "IF false THEN",
         POSTGRES, "-k", "busy",
     ),
     mutant(
-        "runs of a lane overtake", CLAIM,
+        "runs of a lane overtake", STARTABLE,
         "ELSIF EXISTS (SELECT 1 FROM runyard.runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane",
         "ELSIF false AND EXISTS (SELECT 1 FROM runyard.runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane",
         POSTGRES, "-k", "Lanes",
@@ -123,12 +124,12 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "nobody tells a job that its run ended", END_RUN,
-        "effects := runyard.merge_effects(effects, runyard.offer_job(r));",
+        "effects := runyard.merge_effects(effects, runyard.wake_starter(r));",
         "NULL;",
         POSTGRES, "-k", "FanOut",
     ),
     mutant(
-        "a job does not wait for its runs", EFFECTS,
+        "a job does not wait for its runs", STARTABLE,
         "RETURN r.until_fewer IS NOT NULL AND runyard.count_started_by(r) >= r.until_fewer",
         "RETURN false",
         POSTGRES, "-k", "FanOut",
@@ -170,7 +171,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tests/unit/worker/test_failure_detector.py",
     ),
     mutant(
-        "a recorded step is repeated", "runner/runyard/execution/context.py",
+        "a recorded step is repeated", "runner/runyard/execution/steps.py",
         "        if known is not None and known.done:\n",
         "        if False:\n",
         "tests/unit/execution/test_context.py",
@@ -201,7 +202,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a tool that asks takes the others down", "runner/runyard/execution/context.py",
-        "        if self._names() is not self._scope:\n",
+        "        if self._steps.inside_tool:\n",
         "        if False:\n",
         "tests/unit/agents/test_engine_humans.py",
     ),

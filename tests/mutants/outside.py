@@ -8,15 +8,15 @@ from tests.mutants.mutant import Edit, Mutant, mutant
 
 SQL: Final = "backends/runyard_backends/postgres"
 ACCEPT: Final = f"{SQL}/functions/accept.sql"
-ADMIT: Final = f"{SQL}/functions/admit.sql"
-CLAIM: Final = f"{SQL}/functions/claim.sql"
+DEADLINES: Final = f"{SQL}/functions/deadlines.sql"
 DELETION: Final = f"{SQL}/functions/deletion.sql"
 LISTS: Final = f"{SQL}/functions/lists.sql"
 LIST_RUNS: Final = f"{SQL}/functions/list_runs.sql"
+STARTABLE: Final = f"{SQL}/functions/startable.sql"
 THREADS: Final = f"{SQL}/functions/threads.sql"
 LUA: Final = "backends/runyard_backends/redis/lua"
-TOKENS, PARTS, READING, PROTOCOL, IDEMPOTENCY = (
-    f"api/runyard_api/http/{name}.py" for name in ("tokens", "routes/dependencies", "reading", "protocol", "idempotency")
+TOKENS, ACCESS, READING, PROTOCOL, IDEMPOTENCY = (
+    f"api/runyard_api/http/{name}.py" for name in ("tokens", "routes/access", "reading", "protocol", "idempotency")
 )
 BOUNDS, CURSOR, FETCHING, CODEC = (
     f"runner/runyard/{name}.py"
@@ -26,13 +26,13 @@ POSTGRES: Final = "tests/conformance/test_postgres.py"
 
 OUTSIDE: Final[tuple[Mutant, ...]] = (
     mutant(
-        "HTTP shows every tenant the same", "api/runyard_api/http/service.py",
+        "HTTP shows every tenant the same", "api/runyard_api/http/caller.py",
         ".for_tenant(principal.tenant)", ".for_tenant(\"\")",
         "tests/http/test_tenants.py",
     ),
     mutant(
-        "HTTP asks for no scope", "api/runyard_api/http/routes/dependencies.py",
-        "        principal.require(scope)\n", "",
+        "HTTP asks for no scope", ACCESS,
+        "        if self.scope is not None:\n", "        if False:\n",
         "tests/http/test_tenants.py",
     ),
     mutant(
@@ -66,17 +66,17 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/http/test_tokens.py",
     ),
     mutant(
-        "a stream token is worth more than its key", "api/runyard_api/http/auth.py",
+        "a stream token is worth more than its key", "api/runyard_api/http/authentication.py",
         "        owner.require(\"read\")\n", "",
         "tests/http/test_tokens.py",
     ),
     mutant(
-        "a stream token of another scheme opens", "api/runyard_api/http/auth.py",
+        "a stream token of another scheme opens", "api/runyard_api/http/authentication.py",
         "case ByHost() if callable(self.auth):", "case ByHost():",
         "tests/http/test_tokens.py",
     ),
     mutant(
-        "a stream goes on without its scope", "api/runyard_api/http/auth.py",
+        "a stream goes on without its scope", "api/runyard_api/http/authentication.py",
         "            and all(holder.has(scope) for scope in principal.scopes)\n", "",
         "tests/http/test_tokens.py",
     ),
@@ -86,7 +86,7 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/http/test_tokens.py",
     ),
     mutant(
-        "HTTP without keys answers to any page", "api/runyard_api/http/auth.py",
+        "HTTP without keys answers to any page", "api/runyard_api/http/authentication.py",
         "        if origin is not None and origin not in self._origins", "        if False",
         "tests/http/test_access.py",
     ),
@@ -154,7 +154,7 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/http/test_tokens.py", "-k", "claims_that_are_none",
     ),
     mutant(
-        "a stream token opens every stream", PARTS,
+        "a stream token opens every stream", ACCESS,
         "if asked.get(\"thread_id\") != thread_id or run_id not in (None, asked.get(\"run_id\")):", "if False:",
         "tests/http/test_tokens.py", "-k", "opens_what_its_key_may_see",
     ),
@@ -396,23 +396,23 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "what_has_changed",
     ),
     mutant(
-        "a parameter that is misspelt is passed over", PARTS,
+        "a parameter that is misspelt is passed over", ACCESS,
         "            known.check(request)\n", "",
         "tests/http/test_bounds.py", "-k", "does_not_know",
     ),
     mutant(
-        "a run that is too late is claimed", CLAIM,
+        "a run that is too late is claimed", STARTABLE,
         "IF r.attempt = 0 AND r.expires_at <= clock_timestamp() THEN", "IF false THEN",
         POSTGRES, "-k", "comes_too_late",
     ),
     mutant(
-        "a run that nobody starts waits for ever", ADMIT,
+        "a run that nobody starts waits for ever", DEADLINES,
         "WHERE x.thread_key = t.thread_key AND x.expires_at <= clock_timestamp() AND x.attempt = 0",
         "WHERE false AND x.attempt = 0",
         POSTGRES, "-k", "nobody_starts",
     ),
     mutant(
-        "a run that started expires", CLAIM,
+        "a run that started expires", STARTABLE,
         "IF r.attempt = 0 AND r.expires_at <= clock_timestamp() THEN", "IF r.expires_at <= clock_timestamp() THEN",
         POSTGRES, "-k", "started_does_not_expire",
     ),

@@ -18,7 +18,7 @@ from runyard.support import backend_registry, metrics
 from runyard.support.settings import Settings
 
 from . import docs, problems
-from .auth import Auth, Gate
+from .authentication import Auth, Gate
 from .bounds import Bounds
 from .document import document
 from .head import Head
@@ -78,7 +78,7 @@ def asgi_app(
     backend's.
     ``tenant``: the tenant of callers without a key, if ``auth`` is off.
     ``auth``: ``"keys"`` (API keys), ``"off"`` (programs of this machine only), or a coroutine function that takes the request
-    and returns a :class:`~runyard_api.http.auth.Principal`, or None for 401.
+    and returns a :class:`~runyard_api.http.principal.Principal`, or None for 401.
 
     A host can mount the app: ``host.mount("/agents", asgi_app(client, auth=…))``. A mounted app connects at its first request.
     The host ends the streams with ``app.state.service.close()``.

@@ -17,14 +17,14 @@ from .settings import ApiSettings
 
 
 class Hold:
-    """The bytes of a request's body, counted until the request is answered."""
+    """The bytes of a request's body, counted until the response begins."""
 
     def __init__(self, held: Counter[str], key: str, most: int) -> None:
         self._held, self._key, self._most = held, key, most
         self._own = 0
 
     def grow(self, size: int) -> None:
-        """Add ``size`` bytes. Raises RateLimitedError if the requests of the key would hold too many together."""
+        """Add ``size`` bytes. Raises RateLimitedError if all bodies of the key would have too many together."""
         if self._held[self._key] + size > self._most:
             words = f"requests of this key that wait for their answers hold {self._most} bytes already"
             raise RateLimitedError(f"{words}; wait for some of them", retry_after=1)

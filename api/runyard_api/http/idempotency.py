@@ -1,8 +1,10 @@
 """The header ``Idempotency-Key``. Every POST accepts it instead of the id with which its operation recognises repetitions.
 
-The id is derived from the key, the tenant, the operation and the thread. Nothing else is stored: a repetition has the same id
-for as long as the thread exists. An id in the body takes precedence over the header. An operation whose repetition depends on
-the state alone has no id. The form of its key is checked, and the key is not used.
+The id is derived from the key, the tenant, the operation and the thread. The API stores no keys. A repetition has the same
+id, which the store recognises for as long as the thread exists. The store decides whether a repeated body is the same request:
+by the hash of its content (``request_hash`` in :mod:`runyard.ports.commands`), or by the content that it stored under the id.
+An id in the body takes precedence over the header. An operation whose repetition depends on the state alone has no id. The form
+of its key is checked, and the key is not used.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from fastapi import Depends, Header, Request
 from runyard.domain.derived_ids import derived_id
 from runyard.errors import InvalidRequestError
 
-from .auth import Principal
+from .principal import Principal
 from .problems import Refusal
 
 MAX_KEY_CHARACTERS: Final = 255

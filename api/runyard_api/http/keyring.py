@@ -81,9 +81,10 @@ class Keyring:
         return found
 
     async def find(self, key_id: str, keys: KeyStore) -> Principal | None:
-        """Return the principal of a key; None if there is no such key. The look-up may be up to NOT_FOUND_SECONDS old.
+        """Return the principal of a key; None if there is no such key.
 
-        Callers during a look-up share its result.
+        The look-up of a key that was found is at most FOUND_SECONDS old, else NOT_FOUND_SECONDS. Simultaneous callers share one
+        look-up.
         """
         now = time.monotonic()
         if (known := self._met.get(key_id)) and now - known[0] < FOUND_SECONDS:

@@ -73,7 +73,7 @@ class Rates:
         """Return the headers about the rate of ``key`` (draft-ietf-httpapi-ratelimit-headers-11).
 
         ``r`` is the number of requests that may be made at once. ``t`` is the number of seconds until the full burst is
-        possible again; if ``r`` is 0, until one request is.
+        possible again. If ``r`` is 0, ``t`` is the number of seconds until one request is possible.
         """
         left = self._requests.level(key)
         until = (1 if left < 1 else self._requests.burst) - left

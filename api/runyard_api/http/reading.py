@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from runyard.domain.json_bounds import MAX_VALUES
 
 MAX_BODY_VALUES: Final = 2 * MAX_VALUES
-"""Most values in one body, with members of lists and objects. While it checks them, the process answers no other request."""
+"""Most values in one body, with members of lists and objects. A process that checks them answers no other request meanwhile."""
 MAX_DIGITS: Final = 100
 """Most digits of a number. Parsers of JSON need more than linear time for long ones, or refuse them."""
 

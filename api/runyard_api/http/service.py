@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
 from starlette.requests import HTTPConnection
@@ -16,44 +15,21 @@ from runyard.errors import ForbiddenError, RunyardError
 from runyard.ports.stores import Backend
 
 from . import docs, problems
-from .auth import Gate, Principal
-from .paths import location, route_path
+from .authentication import Gate
+from .paths import route_path
 from .rates import Rates
 from .settings import ApiSettings
-from .sse import Streams, StreamSlot
+from .sse import Streams
 
-MAX_TENANTS: Final = 1000
-"""Most tenants whose clients are kept. The least recently used client is removed first."""
 OPEN: Final = frozenset({"/livez", "/readyz", *docs.PATHS})
 """Paths that need no authentication."""
-
-
-@dataclass(frozen=True)
-class Caller:
-    """The principal of a request and the client of its tenant."""
-
-    principal: Principal
-    client: Client
-    service: Service
-    root: str
-
-    def seat(self) -> StreamSlot:
-        """Return a slot for a stream. Its permit raises RateLimitedError. The stream ends with the caller's key or token."""
-        permit = self.service.rates.stream(self.principal.id)
-        return StreamSlot(self.service.streams, permit, self._admitted, self.principal.expires)
-
-    async def _admitted(self) -> bool:
-        return await self.service.gate.still_admits(self.principal, self.client.backend.keys)
-
-    def location(self, *segments: str) -> str:
-        """Return the path of a resource."""
-        return location(self.root, *segments)
 
 
 class Service:
     """The service of one API process.
 
-    ``connect``: connects the backend at the first use. ``owned``: True if :meth:`close` closes the backend.
+    ``connect``: connects the backend at the first use. ``owned``: True if :meth:`close` closes the backend. The attribute
+    ``clients`` has the clients by tenant, the least recently used first (:func:`runyard_api.http.caller.caller_of`).
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Backend]], *, owned: bool, gate: Gate, settings: ApiSettings) -> None:
@@ -64,7 +40,7 @@ class Service:
         self._connect, self._owned = connect, owned
         self._connecting: asyncio.Task[Backend] | None = None
         self._backend: Backend | None = None
-        self._clients: OrderedDict[str, Client] = OrderedDict()
+        self.clients: OrderedDict[str, Client] = OrderedDict()
 
     async def backend(self) -> Backend:
         """Return the connected backend. Requests during a connection attempt share its outcome.
@@ -84,20 +60,6 @@ class Service:
             self._connecting = None
         return self._backend
 
-    async def caller(self, principal: Principal, root: str) -> Caller:
-        """Return ``principal`` with the client of its tenant. ``root``: the path prefix under which the app is mounted.
-
-        Clients are kept: simultaneous calls on one client share a batch.
-        """
-        client = self._clients.get(principal.tenant)
-        if client is None:
-            client = self._clients[principal.tenant] = Client((await self.backend()).for_tenant(principal.tenant))
-            if len(self._clients) > MAX_TENANTS:
-                self._clients.popitem(last=False)
-        else:
-            self._clients.move_to_end(principal.tenant)
-        return Caller(principal, client, self, root)
-
     async def close(self) -> None:
         """End the streams. Close the backend if this service owns it."""
         self.streams.close()
@@ -105,9 +67,16 @@ class Service:
             connecting.cancel()
             await asyncio.wait((connecting,))
         backend, self._backend = self._backend, None
-        self._clients.clear()
+        self.clients.clear()
         if backend is not None and self._owned:
             await backend.close()
+
+
+def service_of(request: HTTPConnection) -> Service:
+    """Return the service that the routes share."""
+    service = request.app.state.service
+    assert isinstance(service, Service)
+    return service
 
 
 class Guard:

@@ -18,9 +18,9 @@ class ApiSettings(BaseSettings):
 
     ``host`` and ``port``: the address on which ``runyard api`` listens. ``auth``: ``keys``, or ``off`` for callers on the same
     machine only. ``cors_origins``: origins (comma-separated) whose pages may call the API.
-    ``max_body``: largest body. ``max_headers``: most headers of a request. ``max_header_bytes``: their largest size in all.
-    ``bodies_per_key``: largest size of the bodies of all unanswered requests of one key in one process. ``body_timeout``:
-    longest time until the headers are complete, and again until the body is. ``idle_timeout``: longest time between two
+    ``max_body``: largest body. ``max_headers``: most headers of a request. ``max_header_bytes``: largest size of the headers
+    and the query together. ``bodies_per_key``: largest size of the bodies of all unanswered requests of one key in one process.
+    ``body_timeout``: longest time in which the headers arrive, and again the body. ``idle_timeout``: longest time between two
     requests of a connection. ``max_connections``: most open connections of one process; fewer if the system allows fewer
     descriptors.
     ``requests_per_second``: rate of one key in one process. ``burst``: most requests of one key at once after a pause.

@@ -110,8 +110,8 @@ class StreamSlot(NamedTuple):
 class EventStream(Response):
     """Sends ``entries`` until they end or the reader disconnects.
 
-    ``on_left``: called if the reader disconnected before the end. ``place``: the id with which a reader resumes that
-    disconnected before the first entry.
+    ``on_left``: called if the reader disconnected before the end. ``place``: the id with which a reader that disconnected
+    before the first entry resumes.
     """
 
     media_type = "text/event-stream"
@@ -129,6 +129,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self.entries, self.seat, self.on_left = entries, seat, on_left
         self.opening = RETRY if place is None else f"id: {place}\n".encode() + RETRY
+        self.names: dict[str, object] = {}
         self.sent_at = 0.0
         self.framing = asyncio.Lock()  # no comment comes between the pieces of an event
 
@@ -137,6 +138,7 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
+        self.names = {"request_id": scope.get("state", {}).get("request_id"), "path": scope.get("path")}
         with self.seat.permit:
             streams = self.seat.streams
             end = streams.join()
@@ -148,7 +150,7 @@ class EventStream(Response):
                     await self._send(send, self.opening)
                 await self._pump(send, end)
             except TimeoutError:
-                log.warning("stream_reader_stalled", seconds=STALLED_SECONDS)
+                log.warning("stream_reader_stalled", **self.names, stalled_seconds=STALLED_SECONDS)
                 _leave(end)
                 raise
             finally:
@@ -203,7 +205,7 @@ class EventStream(Response):
                 if entry.event.type in STREAM_ENDS and self.on_left is not None:
                     self.on_left = None  # the run has stopped, there is nothing to cancel
         except RunyardError as error:
-            log.warning("stream_aborted", code=error.code, error=error.message)
+            log.warning("stream_aborted", **self.names, error_code=error.code, error=error.message)
 
     async def _send(self, send: Send, data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})

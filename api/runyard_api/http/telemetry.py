@@ -57,8 +57,9 @@ class Telemetry:
         try:
             with tracing.within(headers.get("traceparent")):
                 await self.app(scope, receive, answer)
-        except Exception:
-            log.exception("request_failed", request_id=request_id, method=scope["method"], route=record.route)
+        except Exception as error:
+            names = {"request_id": request_id, "method": scope["method"], "path": scope["path"]}
+            log.exception("http_request_failed", **names, error=str(error))
             if record.status is not None:
                 # The server closes the connection. The client sees that the response is incomplete.
                 raise
@@ -96,15 +97,15 @@ class _Record:
             metrics.count_rejected(code)
         principal = state.get("principal")
         log.info(
-            "request_answered",
+            "http_request_ended",
             request_id=request_id,
             method=self.scope["method"],
             path=self.scope["path"],  # without the query, which may hold a token
-            status=self.status,
-            code=code,
-            seconds=round(time.monotonic() - self.began, 6),
+            http_status=self.status,  # None if no response began
+            error_code=code,
+            duration_seconds=round(time.monotonic() - self.began, 6),
             tenant=principal.tenant if principal else None,
-            key=principal.id if principal else None,
+            key_id=principal.id if principal else None,
         )
 
     def _measure(self) -> None:

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+from typing import Final
 
 import structlog
 
@@ -30,8 +31,9 @@ from runyard.worker.worker import TURN_SECONDS
 
 from .process import CONNECT_SECONDS, connectors, guard_downloads, loop_factory
 
-POOL = {"min_pool_size": 1, "max_pool_size": 2}
-"""Bounds of the pool: one run at a time needs few connections."""
+ISOLATED_MIN_CONNECTIONS: Final = 1
+ISOLATED_MAX_CONNECTIONS: Final = 2
+"""Bounds of the connections to Postgres of this process: one run at a time needs few."""
 
 log = structlog.get_logger("runyard.isolation")
 
@@ -67,8 +69,9 @@ class Isolated:
         try:
             self._execution = Execution(WorkerServices.of(self._app, self._backend, writer), claim)
             ended = await self._execution.run()
-        except Exception:
-            log.exception("execution_failed", run_id=claim.ref.run_id)
+        except Exception as error:
+            names = {"thread_key": claim.ref.thread_key, "run_id": claim.ref.run_id}
+            log.exception("isolated_execution_failed", **names, error=str(error))
         finally:
             self._execution = None
             writer.close()
@@ -90,7 +93,8 @@ def _read(stream: io.BufferedIOBase) -> Order | Claim | Stop:
 
 async def _serve(order: Order, link: socket.socket, stream: io.BufferedIOBase) -> None:
     app = load_app(order.app)
-    connect, _ = connectors(order.settings.model_copy(update=POOL))
+    pool = {"min_pool_size": ISOLATED_MIN_CONNECTIONS, "max_pool_size": ISOLATED_MAX_CONNECTIONS}
+    connect, _ = connectors(order.settings.model_copy(update=pool))
     isolated = Isolated(app, await patiently(connect, bound=CONNECT_SECONDS), link, order.parent)
     loop = asyncio.get_running_loop()
     contain(loop)

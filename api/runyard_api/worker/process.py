@@ -35,6 +35,11 @@ CONNECT_SECONDS: Final = 60.0
 """Seconds for which a starting worker waits for its servers."""
 LINGER_SECONDS: Final = 2.0
 """Seconds that connections, and tasks and threads of agents, may take to end after the worker has ended."""
+HEARTBEAT_MIN_CONNECTIONS: Final = 1
+HEARTBEAT_MAX_CONNECTIONS: Final = 2
+"""Bounds of the connections to Postgres of a worker's heartbeat thread."""
+HEARTBEAT_STATEMENT_SECONDS: Final = 2.0
+"""Seconds after which a statement of the heartbeat thread has failed."""
 
 MAIN_CONNECTION: Final = "runyard-worker"
 HEARTBEAT_CONNECTION: Final = "runyard-heartbeat"
@@ -98,7 +103,12 @@ def _isolation(app: App, settings: Settings) -> Isolation | None:
     """Return the command and the order that start a process for one attempt; None if a child could not import the app."""
     name = name_of(app)
     if name is None:
-        log.warning("isolation_unavailable", reason="the app is in the main module, which a child process cannot import")
+        log.warning(
+            "isolation_disabled",
+            app_version=app.version,
+            reason="the app is in the main module, which a child process cannot import",
+            effect="a run that crashed its worker twice is executed in the worker's own process",
+        )
         return None
     command = [sys.executable, "-P", "-m", f"{__package__}.isolated"]
     return Isolation(command, Order(name, settings, os.getpid()), watchdog=settings.watchdog)
@@ -125,11 +135,16 @@ def connectors(settings: Settings) -> tuple[Connect, Connect | None]:
 
 
 def heartbeat_connector(url: str, redis_url: str) -> Connect:
-    """Return a function that connects the backend of a heartbeat thread: two connections, two seconds for each statement."""
+    """Return a function that connects the backend of a heartbeat thread."""
 
     async def connect() -> Backend:
         return await backend_registry.connect(
-            url, redis=redis_url, min_pool_size=1, max_pool_size=2, command_timeout=2.0, name=HEARTBEAT_CONNECTION
+            url,
+            redis=redis_url,
+            min_pool_size=HEARTBEAT_MIN_CONNECTIONS,
+            max_pool_size=HEARTBEAT_MAX_CONNECTIONS,
+            command_timeout=HEARTBEAT_STATEMENT_SECONDS,
+            name=HEARTBEAT_CONNECTION,
         )
 
     return connect
@@ -154,7 +169,11 @@ def guard_downloads() -> None:
     from runyard.agents.downloads import guard_process
 
     if not guard_process():
-        log.warning("downloads_unguarded", effect="messages that name files by URL are refused")
+        log.warning(
+            "download_guard_failed",
+            reason="this version of pydantic-ai lacks the functions that the guard wraps",
+            effect="messages that name files by URL are refused",
+        )
 
 
 def run_worker(app: App, settings: Settings) -> None:
@@ -179,7 +198,8 @@ def _ending_soon() -> Iterator[Callable[[int], None]]:
     """
 
     def leave(status: int) -> None:
-        log.error("worker_process_killed", reason="user code or a connection did not end", seconds=LINGER_SECONDS)
+        reason = "user code or a connection did not end"
+        log.error("worker_exit_forced", reason=reason, waited_seconds=LINGER_SECONDS, exit_status=status)
         os._exit(status)
 
     with ExitStack() as stack:

@@ -10,8 +10,8 @@
             return await my_store.connect(url, tenant=tenant)
         yield connect
 
-Each test names the rule that it proves. The tests use only the stores (``checkpointer``, ``threads``, ``runs``, ``workers``). A
-backend's scheduler and event log have suites of their own.
+The docstrings cite the rules that the tests prove. The tests use every store of the backend (``runs``, ``threads``,
+``webhooks`` and so on). A backend's scheduler and event log have suites of their own.
 """
 
 import pytest
@@ -42,7 +42,7 @@ from .forks import TestForks  # noqa: E402
 from .history import TestHistory  # noqa: E402
 from .inheritance import TestInheritance  # noqa: E402
 from .lanes import TestLanes  # noqa: E402
-from .limits import TestLimits, TestSlots  # noqa: E402
+from .limits import TestLimits, TestPermits  # noqa: E402
 from .pages import TestPages  # noqa: E402
 from .poison import TestPoison  # noqa: E402
 from .queues import TestQueues  # noqa: E402
@@ -86,13 +86,13 @@ __all__ = [
     "TestNesting",
     "TestPages",
     "TestParallel",
+    "TestPermits",
     "TestPoison",
     "TestPruning",
     "TestQueues",
     "TestRequests",
     "TestRunDeletion",
     "TestRuns",
-    "TestSlots",
     "TestSteps",
     "TestTenants",
     "TestThreadUpdates",

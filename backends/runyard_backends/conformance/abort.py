@@ -1,4 +1,4 @@
-"""The abort of a run that waits for a human (H8). It is a cancel with keep that adds a last message."""
+"""The abort of a run that waits for a human (H8): a cancel with keep that also adds a last message."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class TestAbort:
     async def waiting(
         self, world: World, run_id: str = "r1", *before: Message, requests: int = 1, **fields: Any
     ) -> AttemptToken:
-        """Make a run that waits for several answers."""
+        """Make a run that waits for the answers to ``requests`` requests."""
         attempt = await world.start(run_id, f"{run_id}?", **fields)
         asked = [HitlRequest(request_id=f"{run_id}-{n}") for n in range(requests)]
         assert (await world.ask(attempt, *asked, messages=before)).status is RunStatus.SUSPENDED
         return attempt
 
     async def test_h8_open_calls_get_results_and_an_assistant_message_ends_it(self, world: World) -> None:
-        """H8, R10: Open calls get error results and an assistant message ends the run. Later runs and forks see its
-        messages."""
+        """H8, R10: Open calls get error results and an assistant message ends the run. Later runs and forks see the
+        run's messages."""
         await self.waiting(world, "r1", call("a", "b", "c"), result("b"))
         await world.accept("r2", "r2?")
         done = await world.runs.abort_pending(T, "too late")
@@ -79,7 +79,7 @@ class TestAbort:
             await world.runs.respond(1, thread_id=T, request_id="r1-0")
 
     async def test_h8_a_run_that_said_nothing(self, world: World) -> None:
-        """H8: An aborted run without messages stores the last message after the user's."""
+        """H8: If an aborted run wrote no message, the abort's last message follows the user's message."""
         await world.store("anyone?")
         await world.accept("r1", None)
         await world.ask(await world.take("r1"), HitlRequest(request_id=new_id()))
@@ -89,7 +89,7 @@ class TestAbort:
 
     @pytest.mark.parametrize("taken", [False, True], ids=["queued", "running"])
     async def test_h8_a_run_that_has_one_answer_and_waits_for_another(self, world: World, taken: bool) -> None:
-        """H8, I8: A queued run with one of two answers ends at once. A worker that holds it can store nothing more."""
+        """H8, I8: A queued run with one of two answers ends at once. If a worker runs it, the worker stores nothing more."""
         await self.waiting(world, "r1", call("a"), requests=2)
         await world.runs.respond(1, request_id="r1-0")
         attempt = await world.take("r1") if taken else None
@@ -114,7 +114,7 @@ class TestAbort:
         assert await world.texts() == [] and (await world.run("r1")).completion_seq is None
 
     async def test_h8_i7_what_no_provider_accepts_is_not_kept(self, world: World) -> None:
-        """I7: Messages that no provider accepts are not kept, because closing the open calls does not repair them."""
+        """I7: Messages are not kept if no provider accepts them even after the open calls are closed."""
         await self.waiting(world, "r1", call("a"), said("and more"))
         done = await world.runs.abort_pending(T, "no")
         assert done.run is not None and (done.run.status, done.run.completion_seq) == (RunStatus.CANCELLED, None)

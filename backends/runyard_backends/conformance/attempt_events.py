@@ -1,4 +1,4 @@
-"""Events of an attempt: their numbers, and the events that the stored rows prove (E2)."""
+"""Events of an attempt: their numbers, and the proven events, which the store makes from its rows (E2)."""
 
 from __future__ import annotations
 
@@ -93,15 +93,15 @@ class TestAttemptEvents:
         assert [event.type for event in events if event.id == run.event_id] == ["run.suspended"]
 
     async def test_an_end_that_was_left_behind_is_not_proved(self, world: World) -> None:
-        """E2: A suspension is not proven after its answer, because the run is queued again."""
+        """E2: The event ``run.suspended`` is not proven after the answer, because the run is queued again."""
         request_id = await world.suspended("r1")
         await world.runs.respond("yes", request_id=request_id)
         events = await world.runs.run_events(await world.ref("r1"))
         assert {event.type for event in events} == {"message.completed", "hitl.requested"}
 
     async def test_a_release_without_a_task_ends_a_cancelled_run_after_all_its_events(self, world: World) -> None:
-        """E1: The end of a run that was cancelled and released without its task gets its own fence, because the number of the
-        attempt's events is unknown."""
+        """E1: If an attempt is released without its task and its run was cancelled, the event of the run's end gets a new
+        fence, because the number of the attempt's events is unknown."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, [said("one")], first_event=3)
         await world.runs.cancel(T, "r1")

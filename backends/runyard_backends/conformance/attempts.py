@@ -128,7 +128,7 @@ class TestAttempts:
         assert await world.texts() == ["hi", "once"]
 
     async def test_said_again_in_other_words(self, world: World) -> None:
-        """I3: An append returns the stored messages. Events never differ from them."""
+        """I3: If a later attempt appends a stored message id with other content, the append returns the stored message."""
         message = said("one", metadata={"k": 1})
         (stored,) = await world.runs.append(await world.start("r1"), [message])
         await world.bury()
@@ -140,7 +140,7 @@ class TestAttempts:
         assert await world.runs.context(attempt) == [*(await world.runs.context(attempt))[:1], stored, new]
 
     async def test_new_messages_beside_repeated_ones_are_stored(self, world: World) -> None:
-        """I3, R6: A later attempt repeats messages that an earlier one committed, under the same ids, and appends new ones."""
+        """I3, R6: If a later attempt appends committed messages again beside new ones, only the new ones are stored."""
         one, two, three = said("one"), said("two"), said("three")
         await world.runs.append(await world.start("r1"), [one])
         await world.bury()
@@ -186,7 +186,7 @@ class TestAttempts:
         assert [await world.texts(), await world.texts("u")] == [["same", "hi"], ["same"]]
 
     async def test_repeated_complete_is_one_completion(self, world: World) -> None:
-        """I3, R6: A repeated complete is one completion. Messages, extra, status and number are stored together."""
+        """I3, R6: A repeated complete is one completion. Messages, extra, status and completion number are stored together."""
         attempt = await world.start("r1")
         message = said("done")
         assert (await world.run("r1")).completion_seq is None and await world.texts() == []

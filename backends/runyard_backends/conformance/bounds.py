@@ -1,4 +1,4 @@
-"""Limits on the levels, count, digits and bytes of values from every source. No part of a larger value is stored."""
+"""Limits on the levels, count, digits and bytes of values from every source. No part of a value beyond a limit is stored."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ class TestNesting:
         assert before is not None and (before.extra, after) == ({}, None)
 
     async def test_metadata_of_a_fork_leaves_room(self, world: World) -> None:
-        """F3: A fork's metadata becomes a key of its extra. The extra can be saved again as it was read."""
+        """F3: A fork's extra holds the metadata one level deeper. Metadata with one level less than the limit is accepted, and
+        the extra can be saved again."""
         await world.turn("r1")
         await refused("metadata", lambda: world.fork("f", metadata=DEEPEST))
         extra = (await world.fork("f", metadata=within(MAX_NESTING - 1))).thread.extra
@@ -169,7 +170,7 @@ LONG: JsonObject = {"k": -(2**63) - 1}
 
 
 def large(field: str) -> JsonObject:
-    """Make an object that is one byte too large."""
+    """Make an object that is larger than the limit of ``field``."""
     return {"k": "é" * (MAX_BYTES[field] // 2)}
 
 
@@ -240,7 +241,7 @@ class TestBounds:
 
     @pytest.mark.parametrize("value", [MANY, LONG], ids=["values", "bits"])
     async def test_messages(self, world: World, value: JsonObject) -> None:
-        """A2: Calls, results and metadata are limited for every operation that takes a message."""
+        """A2: Every operation that takes a message limits the size of its tool calls, tool results and metadata."""
         most = MAX_VALUES if value is MANY else MAX_BITS
         for message in (
             Message.assistant([ToolCallPart(id="c", name="n", arguments=value)]),
@@ -264,7 +265,7 @@ class TestBounds:
         await world.finish(attempt, Message.assistant(parts[1:]))
 
     async def test_a_message_has_a_size_without_a_limit(self, world: World) -> None:
-        """R16: A message has a size limit even if none is set. A set limit may be higher or lower."""
+        """R16: MESSAGE_BYTES limits a message while ``message_bytes`` is not set. ``message_bytes`` may be higher or lower."""
         much = "x" * (MESSAGE_BYTES + 1)
         attempt = await world.start("r0", thread="u")
         for refused in (

@@ -59,7 +59,7 @@ class TestCheckpointer:
         assert not (await world.runs.requests()).items
 
     async def test_pending_request(self, world: World) -> None:
-        """R15: Request and run id are stored together, and None clears both. A request may have no run id."""
+        """R15: The pending request and its run id are stored together, and None clears both. The run id may be missing."""
         cp = world.checkpointer
         assert await cp.load_pending(T) is None and await cp.load_pending_run_id(T) is None
         request = HitlRequest(request_id=new_id(), payload={"q": "?"})
@@ -105,7 +105,7 @@ class TestCheckpointer:
         assert await world.status("r1") is RunStatus.SUSPENDED
 
     async def test_a_run_reads_the_answer_to_what_was_saved_for_it(self, world: World) -> None:
-        """I6: The answer to a saved question for which nothing waits is in the ledger. The run does not ask again."""
+        """I6: The answer to a question that was saved for a running run is in the run's ledger. The run does not ask again."""
         attempt = await world.start("r1")
         request = HitlRequest(request_id=new_id())
         await world.checkpointer.save_pending_request(T, request, run_id="r1")
@@ -126,8 +126,8 @@ class TestCheckpointer:
         assert issubclass(errors.RunNotCompletedError, errors.CheckpointerError)
 
     async def test_fork_to_a_thread_that_exists(self, world: World) -> None:
-        """F4: The checkpointer's fork refuses a repetition, because it creates a new thread. The client's fork can be
-        repeated."""
+        """F4: The checkpointer's ``fork`` refuses the id of an existing thread, also in a repetition. The fork of the thread
+        store can be repeated."""
         await world.turn("r1")
         await world.checkpointer.fork(T, "c", after_run_id="r1", metadata={"k": 1})
         with pytest.raises(errors.ThreadAlreadyExistsError):

@@ -24,7 +24,7 @@ async def create(world: World, thread_id: str = T, **fields: Any) -> Created:
 
 class TestCreation:
     async def test_an_empty_thread(self, world: World) -> None:
-        """An empty thread has all the given values. A run on the thread uses its agent, and a fork copies its config and
+        """``create_thread`` stores all the given values. A run on the thread uses its agent, and a fork copies its config and
         extra."""
         made = await create(world, agent="a", title="Title", tags={"k": "v"}, extra={"e": 1}, config={"workspace": {"id": 7}})
         thread = made.thread

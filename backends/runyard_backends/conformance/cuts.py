@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio
 
 class TestMessageCuts:
     async def test_inclusive_cut(self, world: World) -> None:
-        """F6, F2: A cut includes its message. The message may be any visible one. ``forked_after_run_id`` is not set."""
+        """F6, F2: A cut at a message includes the message, which may be any visible one. ``forked_after_run_id`` is not set."""
         await world.turn("r1")
         await world.turn("r2")
         for n, message in enumerate(await world.messages()):
@@ -36,7 +36,7 @@ class TestMessageCuts:
             await world.fork("c", at_message_id="nope")
 
     async def test_messages_after_the_cut_are_not_there(self, world: World) -> None:
-        """F6: A message after the cut cannot be named in the child."""
+        """F6: A message after the cut is not found in the fork, so that no cut of the fork can be at it."""
         await world.turn("r1")
         await world.turn("r2")
         await world.fork("c", after_run_id="r1")
@@ -81,7 +81,7 @@ class TestMessageCuts:
         assert await world.cut("after", at_message_id=message.id) == ["x1", "plain"]
 
     async def test_inside_a_tool_cycle(self, world: World) -> None:
-        """F6: Inside a tool cycle, ForkBoundaryError names the nearest boundaries before and after."""
+        """F6: Inside a tool cycle, ForkBoundaryError names the nearest valid cuts before and after."""
         attempt = await world.start("r1", "q")
         calls, partial, rest, last = call("a", "b"), result("a"), result("b"), said("done")
         await world.finish(attempt, calls, partial, rest, last)
@@ -120,7 +120,7 @@ class TestMessageCuts:
         assert await world.texts("c") == ["r1?", "r1!"]
 
     async def test_prompt_inside_a_tool_cycle(self, world: World) -> None:
-        """F6: The parent of a prompt is checked for open tool calls like a cut."""
+        """F6: A prompt after a message with open tool calls is refused, like a cut at that message."""
         attempt = await world.start("r1", "q")
         calls = call("a")
         await world.finish(attempt, calls, result("a"), said("done"))

@@ -92,7 +92,7 @@ class TestDeletion:
 
     @pytest.mark.parametrize("how", ["queued", "delayed", "running", "suspended"])
     async def test_live_run_refuses(self, world: World, how: str) -> None:
-        """Deleting a thread with a live run raises ThreadBusyError, or cancels the run if requested."""
+        """Deleting a thread with a live run raises ThreadBusyError. With ``cancel`` it cancels the run."""
         attempt = None
         match how:
             case "queued":
@@ -159,7 +159,7 @@ class TestDeletion:
 
 
 class TestRunDeletion:
-    """Deletion of the content of an ended run that is in no context. The run itself stays (R2)."""
+    """Deletion of the content of an ended run that is in no context. The run's row stays (R2)."""
 
     async def test_deleted_run_leaves_only_its_record(self, world: World) -> None:
         await world.turn("r1")
@@ -216,7 +216,7 @@ class TestRunDeletion:
 
     @pytest.mark.parametrize("how", ["queued", "delayed", "running", "suspended", "completed", "kept"])
     async def test_run_that_lives_or_counts_is_not_deleted(self, world: World, how: str) -> None:
-        """A live run and a run in a context are not deleted. The error names the alternative."""
+        """A live run and a run in a context are not deleted. The error names the call that helps."""
         await world.store("before")
         match how:
             case "queued":
@@ -255,7 +255,7 @@ class TestRunDeletion:
         assert await world.texts() == ["r1?", "r1!"]
 
     async def test_forks_keep_what_they_see(self, world: World) -> None:
-        """D1: A fork at a message of an unsuccessful run keeps the messages up to it. Later messages of the run are deleted."""
+        """D1: A fork at a message of an unsuccessful run keeps the messages up to it. The run's later messages are deleted."""
         await world.turn("r1")
         await world.failed("bad")
         asked = await world.id_of("bad?")
@@ -288,7 +288,7 @@ class TestRunDeletion:
         assert await world.texts(leaf=leaf) == before == ["r1?", "r1!", "bad?", "bad…", "on?", "on!"]
 
     async def test_run_whose_message_another_is_to_go_on_from_is_not_deleted(self, world: World) -> None:
-        """A run is not deleted while a queued run has its message as parent, because the parent is looked up at the claim."""
+        """A run is not deleted while one of its messages is the parent of a queued run, which needs its parent at the claim."""
         await world.turn("r1")
         await world.failed("bad")
         last = await world.id_of("bad…")
@@ -325,7 +325,7 @@ class TestRunDeletion:
 
     @pytest.mark.parametrize("by", ["id", "number"])
     async def test_run_that_a_queued_job_has_yet_to_fork_from_is_not_deleted(self, world: World, by: str) -> None:
-        """A run is not deleted while the cut of a queued fork job is at its message. The cut names the message by id or
+        """A run is not deleted while the cut of a queued fork job is at one of its messages. The cut names the message by id or
         number."""
         await world.turn("r1")
         await world.failed("bad")

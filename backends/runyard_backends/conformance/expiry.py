@@ -18,7 +18,7 @@ from .world import T, World, eventually, now, said
 pytestmark = pytest.mark.asyncio
 
 SOON = 0.001
-"""Seconds until the run expires. They are over before the next call."""
+"""Seconds until the run expires, so few that the run has expired at the next call."""
 LATE = RunOptions(expires_in=SOON)
 
 
@@ -46,7 +46,7 @@ async def expired(world: World, run_id: str, effects: Effects, thread: str = T) 
 class TestExpiry:
     @pytest.mark.parametrize("queue", ["default", "nobody"])
     async def test_run_that_nobody_starts_in_time_fails(self, world: World, queue: str) -> None:
-        """I1, R11: A run that no worker starts fails, in any queue, also one without workers. The feed reports it."""
+        """I1, R11: A run that no worker starts fails, in any queue, also one without workers. The feed has the failure."""
         await world.accept("r", queue=queue, options=LATE)
         await over(world, "r")
         await expired(world, "r", (await world.runs.admit()).effects)
@@ -85,7 +85,7 @@ class TestExpiry:
         with pytest.raises(errors.RunNotCompletedError):
             await world.fork("new", after_run_id="r")
 
-    async def test_expired_run_leaves_the_line_for_a_slot(self, world: World) -> None:
+    async def test_expired_run_leaves_the_line_for_a_permit(self, world: World) -> None:
         await world.backend.limits.set_limit(Limit(name="running_per_agent", subject="default", most=1))
         attempt = await world.start("r0", thread="a")
         await world.accept("r1", thread="b", options=RunOptions(expires_in=1.0))
@@ -108,7 +108,7 @@ class TestExpiry:
         await world.take("r", thread="c")
 
     async def test_time_counts_from_when_it_is_due(self, world: World) -> None:
-        """R11: The time counts from when the run is due. A delay or a due time in the past does not shorten it."""
+        """R11: ``expires_in`` counts from the due time, or from the acceptance if the due time is earlier."""
         await world.accept("later", delay=3600.0, options=RunOptions(expires_in=60.0))
         await world.accept("late", thread="u", run_at=now() - timedelta(hours=1), options=RunOptions(expires_in=60.0))
         later, late = await world.run("later"), await world.run("late", "u")
@@ -116,7 +116,7 @@ class TestExpiry:
         assert late.expires_at is not None and abs((late.expires_at - late.accepted_at).total_seconds() - 60) < 5
 
     async def test_a_pass_knows_when_the_next_one_expires(self, world: World) -> None:
-        """R11: Each pass returns the seconds until the next expiry, so that the reconciler's next pass is in time."""
+        """R11: Each ``admit`` returns the seconds until the next expiry, so that the reconciler calls it again in time."""
         await world.accept("r", options=RunOptions(expires_in=600.0))
         next_due = (await world.runs.admit()).next_due
         assert next_due is not None and 500 < next_due <= 600
@@ -124,7 +124,7 @@ class TestExpiry:
         assert (await world.runs.admit()).next_due is None
 
     async def test_a_limit_holds_for_all(self, world: World) -> None:
-        """R16: The shorter of the limit and the run's own time applies, for runs accepted after the limit was set."""
+        """R16: A run accepted under the limit ``queued_seconds`` has the shorter of the limit and its own ``expires_in``."""
         await world.accept("before")
         await world.backend.limits.set_limit(Limit(name="queued_seconds", most=60))
         own: list[tuple[str, dict[str, Any], float]] = [
@@ -138,7 +138,7 @@ class TestExpiry:
         assert (await world.run("before")).expires_at is None
 
     async def test_the_limit_spares_forks(self, world: World) -> None:
-        """F5: The limit does not apply to fork jobs. They may wait for their run without end."""
+        """F5: The limit ``queued_seconds`` does not apply to fork jobs. They may wait for their run without end."""
         await world.backend.limits.set_limit(Limit(name="queued_seconds", most=60))
         attempt = await world.start("r")
         fork = ForkRequest(src=T, new="c", cut=Cut(after_run_id="r"))

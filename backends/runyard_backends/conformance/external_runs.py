@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio
 
 class TestExternalRuns:
     async def test_claim_append_complete(self, world: World) -> None:
-        """R13: An external run belongs to the host and gets completion numbers."""
+        """R13: The host claims and completes an external run. The run gets one completion number."""
         cp = world.checkpointer
         await cp.claim_run(T, "x")
         run = await world.run("x")
@@ -145,7 +145,7 @@ class TestExternalRuns:
         assert await world.loaded() == ["one", "two", "more", "r1?", "r1!", "q"]
 
     async def test_a_run_without_messages_keeps_what_it_saw(self, world: World) -> None:
-        """F10, F1: The high-water mark of a run without messages is the last message at its claim. No later message counts."""
+        """F10, F1: A snapshot after a run without messages ends with the last message at the run's claim."""
         cp = world.checkpointer
         await cp.append(T, [user("old"), said("older")])
         for run_id in ("a", "b"):
@@ -164,8 +164,8 @@ class TestExternalRuns:
             await cp.claim_run("f", "c")
 
     async def test_a_worker_claims_what_was_unclaimed(self, world: World) -> None:
-        """R13, R1: The first claim of a worker makes unclaimed messages its run's own. Its context ends with them and its
-        input."""
+        """R13, R1: A worker's first claim makes the run's unclaimed messages part of the run. The context ends with these
+        messages and the run's input."""
         await world.checkpointer.append(T, [said("early", run_id="x")])
         await world.turn("r1")
         attempt = await world.start("x", "q")
@@ -222,8 +222,8 @@ class TestExternalRuns:
         assert await world.texts(leaf=early.id) == ["early"]
 
     async def test_a_worker_answers_for_what_was_unclaimed(self, world: World) -> None:
-        """I7, R5, R10: A tool call that was stored before the claim is a message of the run, for its completion and for a
-        cancel with keep."""
+        """I7, R5, R10: A tool call that was stored before the claim belongs to the run. The run's completion checks the call,
+        and a cancel with keep closes it."""
         for run_id in ("x", "y"):
             await world.checkpointer.append(T, [call(run_id).model_copy(update={"run_id": run_id})])
         ended = await world.finish(await world.start("x"), said("a"))
@@ -285,8 +285,8 @@ class TestExternalRuns:
         assert (await world.fork("c", after_run_id="x")).thread.extra == {"v": 1}
 
     async def test_completion_that_a_fork_job_waits_for_is_told(self, world: World) -> None:
-        """F5: The store notifies the workers of a completion for which a fork job waits, because the call returns no
-        effects."""
+        """F5: The store notifies the workers of a completion for which a fork job waits, because ``mark_run_complete`` returns
+        no effects."""
         await world.checkpointer.claim_run(T, "x")
         fork = ForkRequest(src=T, new="c", cut=Cut(after_run_id="x"))
         assert not (await world.accept("job", None, kind="fork", fork=fork)).effects.jobs

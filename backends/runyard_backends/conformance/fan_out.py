@@ -1,4 +1,4 @@
-"""The storage of fork_many: its candidates, and the job's wait for the runs that it started (F11, F5)."""
+"""Fan-outs in the store: their candidates, and the wait of a job for the runs that it started (F11, F5)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TestFanOut:
         assert (fan.max_parallel, fan.stop, fan.judge, fan.threads) == (3, "first", "critic", True)
 
     async def test_f11_r2_the_same_job_again(self, world: World) -> None:
-        """F11, R2: A request with other messages or another judge is another request."""
+        """F11, R2: Other messages or another judge under the same job id raise RunConflictError."""
         await world.turn("before")
         assert await self.accept(world, user("a"), user("b"))
         assert not await self.accept(world, user("a"), user("b"))
@@ -73,8 +73,8 @@ class TestFanOut:
             await self.accept(world, user("a"), user("b"), judge="j")
 
     async def test_f11_a_job_waits_until_fewer_of_its_runs_are_unfinished(self, world: World) -> None:
-        """F11, F5, R12: The job cannot be claimed and is no head for the reconciler while its runs are unfinished. The end of
-        each run submits the job again."""
+        """F11, F5, R12: While ``until_fewer`` or more of its runs are live, the job cannot be claimed and is no head for the
+        reconciler. The end of each run submits the job again."""
         attempt = await self.job(world)
         for n in range(3):
             await self.child(world, f"c{n}")
@@ -94,7 +94,7 @@ class TestFanOut:
         assert (await world.claim("job")).outcome == "claimed"
 
     async def test_f11_a_run_that_ended_meanwhile_is_not_waited_for(self, world: World) -> None:
-        """F11: If a run ends between the job's check and its release, the release submits the job."""
+        """F11: If a run ends between the job's check of its runs and the job's release, the release submits the job."""
         attempt = await self.job(world)
         await self.child(world, "c")
         assert await self.end(world, "c") == ["job"]
@@ -147,7 +147,7 @@ class TestFanOut:
 
     async def test_f9_an_agent_that_is_known_to_ask_is_refused_when_it_is_accepted(self, world: World) -> None:
         """F9: An agent that can ask a human is refused as agent of a probe and as judge. The refusal is at acceptance, before
-        the snapshot is read. The newest worker that serves the agent decides."""
+        the snapshot is read. The last registered worker with the agent decides whether the agent can ask."""
         await world.hire("asks", agents={"a": "default", "j": "default"}, asking=["j"])
         await world.accept("before")  # no run has completed, so a cut would be refused
         probe = ForkRequest(src=T, new="p", cut=Cut())

@@ -60,7 +60,7 @@ class TestFeed:
         ]
 
     async def test_any_entry_continues_the_feed(self, world: World) -> None:
-        """E5: The cursor of each entry is JSON, continues the feed after that entry, and stays valid."""
+        """E5: The cursor of each entry can be stored as JSON, continues the feed after that entry, and stays valid."""
         for n in range(5):
             await world.store(f"m{n}", thread=f"t{n}")
         found = await entries(world)
@@ -109,7 +109,7 @@ class TestFeed:
 
 class TestPruning:
     async def test_a_cursor_before_what_was_pruned_is_refused(self, world: World) -> None:
-        """E5: A cursor before the pruned entries is refused: a reader learns of each loss."""
+        """E5: A cursor before pruned entries is refused, so that the reader learns of the loss."""
         start = (await world.backend.feed.read()).next
         await world.store("one")
         await world.store("two")

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.asyncio
 
 class TestForks:
     async def test_fork_is_the_snapshot(self, world: World) -> None:
-        """F1, I5: A fork shows the messages of the snapshot in their order, with their ids. Later turns of a side are not
-        visible on the other."""
+        """F1, I5: A fork shows the messages of the snapshot in their order, with their ids. Later turns of the source or
+        of the fork are not visible in the other thread."""
         for run_id in ("r1", "r2", "r3"):
             await world.turn(run_id)
         before = await world.messages()
@@ -105,7 +105,7 @@ class TestForks:
         assert await world.cut(after_run_id="b") == ["b1", "plain", "b2"]
 
     async def test_plain_messages_up_to_the_high_water(self, world: World) -> None:
-        """F1, F10: Messages without a run are in the fork if they were stored before the run's end."""
+        """F1, F10: Messages without a run are in the fork if they come before the last message of the cut's run."""
         await world.store("legacy 1")
         await world.store("legacy 2")
         await world.turn("r1")
@@ -125,7 +125,7 @@ class TestForks:
         assert await world.texts("c") == ["hi", "half"]
 
     async def test_checks_in_order(self, world: World) -> None:
-        """F4: Checks run in order: the source, then the run, then the new id."""
+        """F4: Checks run in order: the source, then the run of the cut, then the new id."""
         with pytest.raises(errors.ThreadNotFoundError):
             await world.fork("c", src="nope")
         await world.store("legacy")
@@ -157,7 +157,7 @@ class TestForks:
         assert not (await world.fork("c", after_run_id="r1", metadata={"a": 1})).created
 
     async def test_extra_of_the_cut(self, world: World) -> None:
-        """F3: The fork's extra is the extra that was saved with the run, without its fork key, plus the metadata."""
+        """F3: The fork's extra is the source's extra after the cut's run. Its key ``fork`` is the fork's metadata, if any."""
         await world.checkpointer.save_extra(T, {"v": 0, "fork": "old"})
         await world.turn("r1", extra={"v": 1})
         await world.turn("r2")
@@ -183,8 +183,8 @@ class TestForks:
         assert (await world.fork("f", src="c", after_run_id="own")).thread.extra == {"v": 2}
 
     async def test_extra_of_a_cut_at_an_inherited_message(self, world: World) -> None:
-        """F3: At an inherited message, the extra is the extra of the cut run in its own thread. Later changes there or in the
-        fork do not matter."""
+        """F3: A cut at an inherited message has the extra of the ancestor at that message. Later changes of the extra, in the
+        ancestor or in the fork, do not matter."""
         await world.turn("r1", extra={"v": 1})
         await world.turn("r2", extra={"v": 2})
         await world.failed("bad")

@@ -47,7 +47,7 @@ class TestInheritance:
         assert (await world.messages("e"))[2].id == (await world.messages("c"))[2].id
 
     async def test_sibling_branch_is_not_inherited(self, world: World) -> None:
-        """Runs of a sibling branch are not inherited, however low their numbers are."""
+        """Runs of a sibling branch are not inherited, however low their completion numbers are."""
         await world.turn("r1")
         beside = await world.start("side", "side?", options=RunOptions(parallel=True))
         await world.finish(beside, said("side!"))
@@ -149,7 +149,7 @@ class TestInheritance:
         assert await world.texts("c") == ["plain", "r1?", "r1!", "later"]
 
     async def test_message_that_its_ancestor_stored_after_the_fork(self, world: World) -> None:
-        """B2, B3: The same message stored on both sides after the fork is a message and a leaf of each."""
+        """B2, B3: A message that both threads store after the fork, under one id, is a message and a leaf of each thread."""
         await world.turn("r1")
         await world.fork("c", after_run_id="r1")
         message = user("same")

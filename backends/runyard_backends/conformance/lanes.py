@@ -91,7 +91,7 @@ class TestLanes:
         await world.accept("r1", options=REJECT)
 
     async def test_late_reject_fails_the_run(self, world: World) -> None:
-        """R3: ``reject`` applies at admission. If the caller has returned by then, the run fails."""
+        """R3: ``reject`` applies at admission. A delayed run fails then, because its ``accept`` has already returned."""
         await world.accept("late", delay=0.05, options=REJECT)
         await world.start("r1")
 

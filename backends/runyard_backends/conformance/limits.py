@@ -124,8 +124,8 @@ class TestLimits:
         await world.finish(attempt, said("x" * 500))
 
 
-class TestSlots:
-    async def test_a_run_waits_for_a_slot_of_its_agent(self, world: World) -> None:
+class TestPermits:
+    async def test_a_run_waits_for_a_permit_of_its_agent(self, world: World) -> None:
         """R16: A run without a permit of its agent queues instead of failing, explains why, and is next when a permit is
         free."""
         await limit(world, "running_per_agent", 1, "writer")
@@ -144,7 +144,7 @@ class TestSlots:
         assert submitted((await world.finish(second, said("x"))).effects) == []
 
     @pytest.mark.parametrize("how", ["suspend", "release", "fail", "cancel", "respond"])
-    async def test_whatever_ends_an_attempt_frees_its_slot(self, world: World, how: str) -> None:
+    async def test_whatever_ends_an_attempt_frees_its_permit(self, world: World, how: str) -> None:
         await limit(world, "running_per_tenant", 1)
         attempt = await world.start("r1", thread="a")
         await world.accept("r2", thread="b")
@@ -164,7 +164,7 @@ class TestSlots:
             await world.runs.respond("yes", request_id="q")
             assert (await world.claim("r1", thread="a")).outcome == "limited"
 
-    async def test_run_that_waits_for_a_slot_comes_before_a_new_one(self, world: World) -> None:
+    async def test_run_that_waits_for_a_permit_comes_before_a_new_one(self, world: World) -> None:
         """R16: Runs that wait for a permit come before new ones."""
         await limit(world, "running_per_agent", 1, "default")
         first = await world.start("r1", thread="a")
@@ -192,8 +192,8 @@ class TestSlots:
         await few.backend.close()
 
     async def test_late_run_with_priority_waits_for_its_tenants_turn(self, world: World) -> None:
-        """R16: A late run of high priority takes the place of its tenant's first run, even if that run was submitted already.
-        It takes no other place."""
+        """R16: A run of high priority goes before the waiting runs of its tenant, even if their first was submitted already. It
+        does not go before the run of another tenant whose turn is earlier."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")
         running = await world.start("r", thread="running")
@@ -211,8 +211,8 @@ class TestSlots:
         await few.backend.close()
 
     async def test_a_tenant_that_left_the_line_has_no_turn(self, world: World) -> None:
-        """R16: A tenant without waiting runs has no place in the order. Its next run waits behind the other tenants, also after
-        a cancel."""
+        """R16: A tenant without waiting runs has no turn. Its next run waits behind the other tenants, also if a cancel ended
+        its last waiting run."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")
         running = await world.start("r", thread="running")
@@ -266,7 +266,7 @@ class TestSlots:
         assert (claim.outcome, submitted(claim.effects)) == ("paused", ["next"])
         await world.take("next", thread="next")
 
-    async def test_a_takeover_keeps_its_slot(self, world: World) -> None:
+    async def test_a_takeover_keeps_its_permit(self, world: World) -> None:
         await limit(world, "running_per_tenant", 1)
         await world.start("r1")
         await world.hire("w2")

@@ -29,7 +29,7 @@ class TestTenants:
         await other.backend.close()
 
     async def test_everything_of_another_tenant_is_unknown(self, world: World) -> None:
-        """A1: Every call for another tenant's item raises a not-found error, and no id leaks."""
+        """A1: Every call for another tenant's item finds nothing or raises a not-found error."""
         other = World(await world.factory(tenant="other"), world.factory)
         await world.turn("r1")
         request = await world.suspended("r2")

@@ -1,5 +1,5 @@
-"""Every state with every operation of runyard.domain.states.TRANSITIONS. An operation that is not listed is refused without
-effect."""
+"""Every status with every verb of a run. A pair that runyard.domain.states.TRANSITIONS does not list changes
+nothing."""
 
 from __future__ import annotations
 
@@ -136,8 +136,7 @@ class TestTransitions:
     @pytest.mark.parametrize("verb", list(Verb), ids=str)
     @pytest.mark.parametrize("status", [None, *S], ids=str)
     async def test_every_state_and_verb(self, world: World, status: RunStatus | None, verb: Verb) -> None:
-        """R18: An operation succeeds exactly if the transition table lists it for the state, and a finished run never
-        changes."""
+        """R18: A verb that the transition table lists for the status succeeds. Any other verb changes nothing."""
         scene = await set_up(world, status, verb)
         before = await scene.facts()
         allowed = targets(status, verb)

@@ -140,7 +140,7 @@ class TestTree:
         await world.store("x")
 
     async def test_queued_run_is_live_for_storing(self, world: World) -> None:
-        """B1: A queued run counts as live for storing a message."""
+        """B1: Storing a message on a branch with a queued run raises ThreadBusyError."""
         await world.accept("r1")
         with pytest.raises(errors.ThreadBusyError):
             await world.store("x")
@@ -262,7 +262,7 @@ class TestTree:
         assert await shape(world) == {("so?", 3)}
 
     async def test_prefix_of_a_branch_is_fixed(self, world: World) -> None:
-        """S2: A run of the ancestor that completes later does not enter the prefix of the branch."""
+        """S2: A run on the older branch that completes after the new branch began does not enter the new branch."""
         cp = world.checkpointer
         await cp.claim_run(T, "slow")
         await cp.append(T, [said("slow", run_id="slow")])
@@ -352,7 +352,7 @@ class TestParallel:
         assert await shape(world) == {("p1!", 4), ("p2!", 4)}
 
     async def test_prompt_at_its_end_takes_its_lane(self, world: World) -> None:
-        """B8: A prompt at the end of a parallel branch takes its lane, because only one lane writes a branch."""
+        """B8: A prompt at the end of a parallel branch takes that branch's lane, because only one lane writes a branch."""
         await world.turn("r1")
         await world.turn("p", options=PARALLEL)
         end = await world.id_of("p!")

@@ -53,7 +53,7 @@ class TestUsage:
         assert await total(world) == of(6, USED, OTHER)
 
     async def test_a_run_counts_when_it_ends(self, world: World) -> None:
-        """A run counts when it ends, with the usage from before its suspension."""
+        """A run counts when it ends. Usage from before a suspension is included."""
         attempt = await world.start("r1")
         await world.ask(attempt, HitlRequest(request_id="q"), usage=USED)
         await world.store("apart", thread="u")
@@ -177,7 +177,7 @@ class TestUsage:
         assert (await total(world)).input_tokens == 3 * most
 
     async def test_counted_in_parts(self, world: World) -> None:
-        """A pass counts a limited number of entries, and the next pass continues there."""
+        """``count`` counts a limited number of feed entries, and the next call continues after them."""
         other = World(await world.factory(tenant="other"), world.factory)
         for each in (world, other):
             for n in range(4):

@@ -77,7 +77,7 @@ class TestWebhooks:
         assert await take(world) == []
 
     async def test_subscription_gets_events_of_its_tenant_or_of_all_tenants(self, world: World) -> None:
-        """A subscription receives the events of its own tenant or of all tenants. A list shows those of its own tenant."""
+        """A subscription receives the events of its tenant, or of all. A tenant lists only deliveries of its own events."""
         other = World(await world.factory(tenant="other"), world.factory)
         await subscribe(world)
         await subscribe(other, "theirs", "https://theirs.example/")
@@ -195,7 +195,7 @@ class TestWebhooks:
         assert (again.delivery_id, again.tries) == (one.delivery_id, 1)
 
     async def test_receiver_that_is_gone_disables_its_subscription(self, world: World) -> None:
-        """Status 410 disables the subscription with its pending deliveries. Others continue."""
+        """Status 410 disables the subscription and fails its pending deliveries. Other subscriptions continue."""
         await subscribe(world)
         await subscribe(world, "next", "https://next.example/")
         await world.turn("r1")
@@ -222,8 +222,8 @@ class TestWebhooks:
         assert await take(world) == [] == await deliveries(world)
 
     async def test_no_endpoint_waits_behind_another(self, world: World) -> None:
-        """Each endpoint has a limit on taken deliveries, those in flight included. Each call continues after the last
-        endpoint."""
+        """``each`` limits the deliveries of one endpoint, those under way (``busy``) included. ``take`` begins after the
+        endpoint ``after``."""
         for n in range(4):
             for place in "abc":
                 await world.turn(f"{place}{n}", options=RunOptions(webhook=f"https://{place}.example/x"))

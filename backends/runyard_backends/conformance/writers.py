@@ -1,4 +1,4 @@
-"""The author of a message decides whether a model may get the details beside its content (M5)."""
+"""Who writes a message decides whether the store keeps the message's ``provider_details`` for a model (M5)."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class EmbeddedServer(ABC):
         return None, None
 
     def _removals(self) -> list[Path]:
-        """Return the temporary directories that `stop` removes, or the supervisor after the owner's end."""
+        """Return the temporary directories. `stop` removes them, or the supervisor removes them after the owner's end."""
         return [self.home] if self._given_dir is None else []
 
     @property
@@ -125,8 +125,8 @@ class EmbeddedServer(ABC):
             raise
 
     def stop(self) -> None:
-        """Stop the server and remove its temporary directories. A server with a `data_dir` is shut down in order, another one
-        at once. Do nothing if the server was not started, or in a child process that the owner forked."""
+        """Stop the server and remove its temporary directories. A server with a `data_dir` is shut down in order, a server
+        without one at once. Do nothing if the server was not started, or in a child process that the owner forked."""
         if self._home is None or os.getpid() != self._owner:
             return
         self._end(f"stop {int(self.immediate if self._given_dir is None else self.graceful)}")
@@ -167,8 +167,8 @@ class EmbeddedServer(ABC):
             self._home = self._given_dir.resolve()
 
     def _launch(self) -> bool:
-        """Try to start the server once. Return False if it ended before it was ready, because another process may have taken
-        its port."""
+        """Try to start the server once. Return False if the server ended before it was ready. Another process may then have
+        taken its port."""
         argv, cwd = self._command()
         uid, gid = self._user()
         (self.home / "log").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Both embedded servers together. An environment variable can name a running server instead of each."""
+"""Both embedded servers together. For each of them, an environment variable can name a running server instead."""
 
 import os
 from collections.abc import Iterator

@@ -30,8 +30,8 @@ PR_SET_PDEATHSIG = 1
 
 
 def descendants(root: int) -> list[int]:
-    """Return the process ids of all descendants of `root`. They are not in its process group, because Postgres gives every
-    child a session."""
+    """Return the process ids of all descendants of `root`. The process group of `root` does not contain all of them,
+    because Postgres gives every child a session of its own."""
     parents: dict[int, int] = {}
     if Path("/proc/self/stat").exists():
         for entry in Path("/proc").glob("[0-9]*/stat"):

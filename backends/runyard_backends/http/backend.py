@@ -50,7 +50,7 @@ class HttpFeed:
         self._transport = transport
 
     async def read(self, page: PageRequest = FIRST_PAGE) -> Page[FeedEntry]:
-        """Return the entries after ``page.cursor`` (None: from the start)."""
+        """Return the entries after ``page.cursor`` (None: from the oldest entry kept)."""
         return read_page(FeedEntry, (await self._transport.ask("GET", "feed", query=paging(page))).data)
 
 

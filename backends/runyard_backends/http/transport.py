@@ -1,8 +1,8 @@
 """Requests to the HTTP API and their replies: typed errors, repetition where it is safe, streams.
 
-A request is always repeated if no server received it, or if a server refused it because of its rate. In both cases it had no
-effect. If a repetition has the same effect, a request is also repeated when its reply was lost, or when the server could not
-reach Postgres or Redis.
+A request is always repeated if no server received it, or if a server refused it because the caller exceeded a rate. In both
+cases the request had no effect. If a repetition has the same effect, a request is also repeated when its reply was lost, or
+when the server could not reach Postgres or Redis.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Transport:
 
     @property
     def wait(self) -> float:
-        """Seconds for which a request may ask the server to wait, and still get its reply before its timeout."""
+        """Maximum seconds for which a request asks the server to wait, so that the reply comes before the request's timeout."""
         return min(SERVER_WAIT_SECONDS, (self._http.timeout.read or SERVER_WAIT_SECONDS) / 2)
 
     async def ask(

@@ -12,8 +12,8 @@ from .state import Database, RunState, ThreadState
 
 
 def count(run: RunState, *, crashed: bool = False) -> int:
-    """Return the number of crashes without progress. ``crashed``: True if the current attempt crashed. Its crash does not count
-    while it waits to run alone."""
+    """Return the number of crashes without progress. ``crashed``: True if the current attempt crashed. The crash of an
+    attempt that still waits to run alone does not count."""
     if run.progress:
         return int(crashed)
     waited = run.run.crash_count == MAX_CRASHES - 1 and not run.isolated

@@ -43,7 +43,7 @@ def _empty(run: Run) -> None:
 
 def _goes_on_from(thread: ThreadState, doomed: Collection[Entry]) -> str | None:
     """Return the id of a run that may still need one of the messages ``doomed``, or None. Such a run continues after one of
-    them, or is a live fork with a cut at one of them."""
+    these messages, or is a live fork job with a cut at one of them."""
     ids, numbers = {entry.id for entry in doomed}, {entry.seq for entry in doomed}
     for run in thread.runs.values():
         continues = run.branch is None and run.run.status != "cancelled" and run.run.parent_id in ids

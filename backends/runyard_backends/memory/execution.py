@@ -57,14 +57,14 @@ def _claim(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref
         return Claim(ref, "behind")
     if due and due > db.now():
         return Claim(ref, "not_due", retry_in=(due - db.now()).total_seconds())
-    if lanes.waits_for(thread, run) or lanes.parked(db, thread, run):
+    if lanes.must_wait(db, thread, run):
         return Claim(ref, "waiting")
     return _start(db, thread, run, worker_id, ref, crashes=crash_count.count(run))
 
 
 def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref: RunRef) -> Claim:
-    """Start another attempt of a running run. Its worker must be dead, or be ``worker_id`` itself, whose task was lost. The
-    death of a worker counts as a crash, and a lost task does not."""
+    """Start another attempt of a running run. The run's worker must be dead, or be ``worker_id`` itself, which lost the
+    run's task. The death of a worker counts as a crash, and a lost task does not."""
     if run.external:
         return Claim(ref, "busy")
     worker = db.workers.get(run.run.worker_id or "")
@@ -97,7 +97,7 @@ def _start(
         info = ErrorInfo(code=error.code, message=error.message)
         return Claim(ref, "ended", effects=lanes.end_outside(db, thread, run, RunStatus.FAILED, info))
     if not takeover and (permit := limits.missing_permit(db, thread, run)) is not None:
-        return Claim(ref, "limited", effects=limits.wait_for(db, thread, run, permit))
+        return Claim(ref, "limited", effects=limits.wait_for_permit(db, thread, run, permit))
     if takeover:
         run.attempt_ends(db.now(), "lost")
     r.app_version = worker.app_version or r.app_version
@@ -340,9 +340,9 @@ def isolate(db: Database, attempt: AttemptToken) -> None:
 
 
 def bury(db: Database, attempt: AttemptToken, how: str) -> Ended:
-    """Handle the death of a process in which the run was executed alone. Count the crash and queue the run again. If it has
-    crashed MAX_CRASHES times without progress, end it as dead. If a cancel was requested, end it as cancelled. ``how``: the
-    description of the crash, for the run's error."""
+    """Handle the death of a process in which the run was executed alone, and count the crash. If a cancel was requested,
+    cancel the run. If the run has crashed MAX_CRASHES times without progress, end it as dead. Otherwise queue it again.
+    ``how``: the description of the crash, for the run's error."""
     if repeated := _repeated(db, attempt):
         return repeated
     thread, run = holder(db, attempt)
@@ -364,8 +364,8 @@ def release(
     until_fewer: int | None = None,
 ) -> Ended:
     """Release the run and queue it again. ``delay``: seconds until it is due. ``error``: the error to retry after; None if the
-    release is no retry. ``first_event``: the number of the attempt's next event, or None. ``until_fewer``: a job waits until
-    fewer runs that it started are live."""
+    release is no retry. ``first_event``: the number of the attempt's next event, or None. ``until_fewer``: the job waits
+    until fewer than this number of the runs that it started are live."""
     if repeated := _repeated(db, attempt):
         return repeated
     thread, run = holder(db, attempt)
@@ -385,7 +385,7 @@ def release(
 
 
 def _again(db: Database, thread: ThreadState, run: RunState) -> Effects:
-    """Return the effects of queuing the run again. They offer its permits to other runs."""
-    effects = Effects(jobs=[] if lanes.parked(db, thread, run) else [job(thread, run, db.now())])
+    """Return the effects of queuing the run again. The effects also offer the run's permits to other runs."""
+    effects = Effects(jobs=[] if lanes.waits_for_started(db, thread, run) else [job(thread, run, db.now())])
     effects += limits.offers(db, limits.permits_of(db, thread, run.run))
     return effects

@@ -1,4 +1,4 @@
-"""Explain why a run does not run (R12), and make the events that its stored state proves."""
+"""Explain why a run waits (R12), and make the proven events of a run: the events that its stored state proves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .paging import within
 from .state import Database, Entry, RequestState, RunState, ThreadState, queued
 
 Proof: TypeAlias = Entry | RequestState | Event
-"""The parts of an event that the stored state proves."""
+"""The stored object from which a proven event is made, or the event itself."""
 
 
 def explain(db: Database, thread: ThreadState, run: RunState) -> str:
@@ -58,8 +58,8 @@ def _queued(db: Database, thread: ThreadState, run: RunState) -> str:
         return f"retrying after error {r.error.code} at {run.not_before}"
     if waits := lanes.waits_for(thread, run):
         return f"waiting for run {waits.id} to end"
-    if lanes.parked(db, thread, run):
-        return f"waiting for the runs that it started, {lanes.started_by(db, thread, run)} of them live"
+    if lanes.waits_for_started(db, thread, run):
+        return f"waiting for the runs that it started, {lanes.count_started_by(db, thread, run)} of them live"
     if run.permit is not None:
         name, subject = run.permit
         most = limits.limit_of(db, name, subject)

@@ -18,7 +18,7 @@ class MemoryFeed:
         self.db, self.tenant = db, tenant
 
     async def read(self, page: PageRequest = FIRST_PAGE) -> Page[FeedEntry]:
-        """Return up to ``page.limit`` entries after ``page.cursor`` (None: from the start)."""
+        """Return up to ``page.limit`` entries after ``page.cursor`` (None: from the oldest entry kept)."""
         seen = 0
         if (cursor := page.cursor) is not None:
             [seen] = cursors.numbers(cursor, 1, below=2**63)

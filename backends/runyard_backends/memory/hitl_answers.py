@@ -74,8 +74,8 @@ def record(
 
 
 def overdue(db: Database, thread: ThreadState) -> list[RequestState]:
-    """Return the overdue requests whose default can be applied. The default that fails the run waits while the run is queued or
-    running."""
+    """Return the overdue requests whose default can be applied. A default that fails a worker's run waits while the run is
+    queued or running."""
     return [
         state
         for state in pending_of(db, thread)
@@ -110,8 +110,8 @@ def fire_deadlines(db: Database, thread: ThreadState) -> Effects:
 
 
 def choose(db: Database, thread: ThreadState, request_id: str | None, response_id: str | None) -> RequestState:
-    """Return the request that an answer is for. A request that has ``response_id`` already comes first. Else it is the request
-    ``request_id``, or without it the only pending request.
+    """Return the request that an answer is for: the request that was answered under ``response_id`` before. If there is none,
+    return the request ``request_id``. Without ``request_id``, return the only pending request.
 
     Raises HitlAmbiguousError if several requests are pending and none is named, HitlNoPendingRequestError if none is pending,
     and HitlStaleAnswerError if the named request takes no answer.
@@ -139,9 +139,11 @@ def choose(db: Database, thread: ThreadState, request_id: str | None, response_i
 
 
 def _stale(request_id: str, pending: list[RequestState]) -> HitlStaleAnswerError:
-    waiting = pending[0].request.request_id if pending else None
+    waiting = [state.request.request_id for state in pending]
     return HitlStaleAnswerError(
-        f"request {request_id} does not wait for an answer; {waiting or 'nothing'} does", request_id=request_id, pending=waiting
+        f"request {request_id} does not wait for an answer; pending: {', '.join(waiting) or 'none'}",
+        request_id=request_id,
+        pending=waiting,
     )
 
 

@@ -129,23 +129,28 @@ def may_start(thread: ThreadState, run: RunState) -> bool:
 
 
 def waits_for(thread: ThreadState, run: RunState) -> RunState | None:
-    """Return the live run after which a fork job cuts, or None if the run is no such job or that run has ended."""
+    """Return the live run for which the fork job ``run`` waits: the run of its cut. Return None if ``run`` waits for none."""
     cut = thread.runs.get(run.run.after_run_id or "")
     return cut if cut and cut.live else None
 
 
-def started_by(db: Database, thread: ThreadState, run: RunState) -> int:
+def must_wait(db: Database, thread: ThreadState, run: RunState) -> bool:
+    """Return True if the fork job must wait for the end of another run, or for runs that it started."""
+    return waits_for(thread, run) is not None or waits_for_started(db, thread, run)
+
+
+def count_started_by(db: Database, thread: ThreadState, run: RunState) -> int:
     """Return the number of live runs that the job ``run`` started."""
     job_of = RunRef(thread.key, run.id)
     return sum(r.job == job_of and r.live for t in db.threads.values() for r in t.runs.values())
 
 
-def parked(db: Database, thread: ThreadState, run: RunState) -> bool:
+def waits_for_started(db: Database, thread: ThreadState, run: RunState) -> bool:
     """Return True if the job waits for runs that it started."""
-    return run.until_fewer is not None and started_by(db, thread, run) >= run.until_fewer
+    return run.until_fewer is not None and count_started_by(db, thread, run) >= run.until_fewer
 
 
-def offer_job(db: Database, run: RunState) -> Effects:
+def wake_starter(db: Database, run: RunState) -> Effects:
     """Offer the job that started the ended ``run`` to the workers again. The claim then checks whether the job may continue."""
     thread = db.by_key(run.job.thread_key) if run.job else None
     waiting = thread.runs.get(run.job.run_id) if thread and run.job else None
@@ -218,13 +223,13 @@ def end_run(
     )
     if r.kind == "prompt" and (lane := thread.lane(r.lane or "")) and may_start(thread, lane[0]):
         effects.jobs.append(job(thread, lane[0], db.now()))
-    effects += offer_job(db, run)
+    effects += wake_starter(db, run)
     effects += limits.offers(db, freed)
     return effects
 
 
 def count(thread: ThreadState, run: RunState) -> None:
-    """Give the run its completion number. The number makes its messages visible. Add its usage and its extra to the thread."""
+    """Give the run its completion number, which makes its messages visible. Add its usage and its extra to the thread."""
     assert run.branch is not None
     run.run.completion_seq = thread.next_completion
     thread.next_completion += 1

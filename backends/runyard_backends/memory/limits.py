@@ -86,8 +86,8 @@ def permits_of(db: Database, thread: ThreadState, run: Run) -> list[Permit]:
 
 
 def missing_permit(db: Database, thread: ThreadState, run: RunState) -> Permit | None:
-    """Return a permit for which the run must wait, or None. It must wait if the permit's line has at least as many runs before
-    it as there are free permits."""
+    """Return a permit for which the run must wait, or None. The run must wait if at least as many runs are
+    before it in the permit's line as there are free permits."""
     for permit in permits_of(db, thread, run.run):
         line = [r for _, r in _line(db, permit)]
         before = line.index(run) if run in line else len(line)
@@ -96,8 +96,8 @@ def missing_permit(db: Database, thread: ThreadState, run: RunState) -> Permit |
     return None
 
 
-def wait_for(db: Database, thread: ThreadState, run: RunState, permit: Permit) -> Effects:
-    """Put the run into the line of ``permit``. If its tenant has no run in the line, the tenant joins behind the other
+def wait_for_permit(db: Database, thread: ThreadState, run: RunState, permit: Permit) -> Effects:
+    """Put the run into the line of ``permit``. If the run's tenant has no run in the line, the tenant joins behind the other
     tenants."""
     left = run.permit
     if left == permit:
@@ -109,7 +109,7 @@ def wait_for(db: Database, thread: ThreadState, run: RunState, permit: Permit) -
 
 
 def take_turn(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Take the run out of the line, because it gets its permit. Its tenant moves behind the other tenants."""
+    """Take the run out of the line, because it gets its permit. The run's tenant moves behind the other tenants."""
     if run.permit is not None:
         db.turns[run.permit, thread.tenant] = db.number()
         run.permit = None

@@ -126,7 +126,7 @@ class MemoryRunStore:
 
     async def admit(self, limit: int = 1000) -> Admitted:
         """Admit the due runs, apply the deadlines of HITL requests, and fail the runs that were not started by their
-        ``expires_at``, of at most ``limit`` threads. Return also the seconds until the next of these times."""
+        ``expires_at``, of at most ``limit`` threads. Return also the seconds until the next due time, deadline or expiry."""
         effects = Effects()
         threads = [t for t in self.db.threads.values() if not t.deleted]
         due_ones = [
@@ -168,8 +168,8 @@ class MemoryRunStore:
         return tree.copies(execution.append(self.db, thread, run, messages, first_event))
 
     async def start_step(self, attempt: AttemptToken, key: str) -> Step | None:
-        """Start the step ``key``. Return None if this attempt may execute it. Return the record of an earlier attempt that
-        started it, or its result if it is finished."""
+        """Start the step ``key``. If the step is finished, or an earlier attempt started it, return its record. Otherwise
+        return None: this attempt may execute the step."""
         _, run = execution.writer(self.db, attempt)
         known = run.steps.get(key)
         if known is None or not known.done:

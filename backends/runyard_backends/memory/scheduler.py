@@ -144,7 +144,7 @@ class MemoryScheduler:
         return lost
 
     async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None:
-        """Release the locks of ``deliveries``, make the jobs of their lanes due, and submit the jobs ``submit``."""
+        """Release the locks of ``deliveries``, make the jobs that wait for them due, and submit the jobs ``submit``."""
         for delivery in deliveries:
             if self._mine(delivery):
                 del self._locks[delivery.job.lane_key]
@@ -154,7 +154,7 @@ class MemoryScheduler:
         await self.submit(submit)
 
     async def unknown(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the jobs of ``jobs`` that are lost: not offered, and their lane not locked for their own run."""
+        """Return the lost jobs of ``jobs``. A job is lost if it is not offered and its run does not hold the lane's lock."""
         now = self.now()
         held = {(key, lock.run_id) for key, lock in self._locks.items() if lock.until > now}
         return [job for job in jobs if job.id not in self._jobs and (job.lane_key, job.run_id) not in held]

@@ -114,11 +114,11 @@ class Branch:
 
 @dataclass
 class RunState:
-    """A run with the fields that only the store uses. ``context``: the messages that its first claim saw. ``keep``: True if its
-    cancel keeps its messages. ``words``: the text of its abort. ``progress``: True if it has made progress since its last
+    """A run with the fields that only the store uses. ``context``: the messages that the first claim saw. ``keep``: True if the
+    cancel keeps the run's messages. ``words``: the text of the abort. ``progress``: True if the run made progress since its
     claim. ``isolated``: True if its attempt runs alone in its process. ``job``: the job that started the run. ``until_fewer``:
-    a job waits until fewer runs that it started are live. ``permit``: the permit that it waits for. ``counted``: its usage at
-    its last end."""
+    the job waits until fewer than this number of the runs that it started are live. ``permit``: the permit for which the run
+    waits. ``counted``: the run's usage at its last end."""
 
     run: Run
     accept_no: int

@@ -233,7 +233,7 @@ class MemoryThreadStore:
                 run.lane_seq, run.run.lane, run.run.admitted_at = self.db.number(), run.id, self.db.now()
             ended = lanes.end_outside(self.db, thread, run, RunStatus.CANCELLED)
             effects += Effects(events=ended.events, withdrawn=ended.withdrawn)
-            effects += lanes.offer_job(self.db, run)
+            effects += lanes.wake_starter(self.db, run)
         thread.deleted = True
         self.db.note(thread, "thread.deleted")
         for key in [key for key, state in self.db.requests.items() if state.thread_key == thread.key]:

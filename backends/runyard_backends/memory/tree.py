@@ -93,7 +93,7 @@ def id_taken(thread_id: str, message_id: str) -> InvalidInputError:
 def path(thread: ThreadState, branch: Branch, entry: Entry) -> list[Entry]:
     """Return the path from the root to ``entry``. It begins with all messages that were visible where the entry's branch was
     opened. Then it has these messages of the branch: messages without a run, messages of the entry's run, and messages of runs
-    that completed before it."""
+    that a cut at ``entry`` shows as completed."""
     if entry.owner != thread.key:
         shown = [e for e in thread.root.prefix if e.seq <= entry.seq]
         limit = entry.cutoff or 0
@@ -171,7 +171,7 @@ def whole_branch(thread: ThreadState, branch: Branch) -> CutAt:
 
 
 def cut_at(thread: ThreadState, branch: Branch, entry: Entry) -> CutAt:
-    """Return the cut at a message. The cut includes the message. It has ``open_calls`` if it is inside a tool cycle."""
+    """Return the cut at a message, which includes the message. It has ``open_calls`` if it is inside a tool cycle."""
     inherited = entry.owner != thread.key
     limit = (entry.cutoff or 0) if inherited else cutoff_of(thread, entry)
     entries = frozen(thread, path(thread, branch, entry), limit)

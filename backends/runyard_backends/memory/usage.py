@@ -17,8 +17,8 @@ class MemoryUsageStore:
         self.db, self.tenant = db, tenant
 
     async def report(self, since: date | None = None, until: date | None = None, *, agent: str | None = None) -> UsageReport:
-        """Return the usage of the runs that ended from the day ``since`` to the day ``until``, both included. By default they
-        are the last 30 days. ``agent``: count runs of this agent only."""
+        """Return the usage of the runs that ended from the day ``since`` to the day ``until``, both included.
+        ``until`` is by default today, ``since`` 29 days before ``until``. ``agent``: count runs of this agent only."""
         if until is None:
             until = self.db.now().astimezone(UTC).date()
         since = first_day(since, until)

@@ -127,9 +127,9 @@ class MemoryWebhookStore:
     async def take(
         self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0
     ) -> list[Posting]:
-        """Take up to ``limit`` due deliveries, endpoint by endpoint in the order of their names, from after ``after``. An
-        endpoint gets at most ``each``, less its number in ``busy``. A delivery that is not settled is due again after ``lease``
-        seconds."""
+        """Take up to ``limit`` due deliveries, in the order of their endpoints' names, beginning after the endpoint ``after``.
+        An endpoint gets at most ``each`` deliveries minus its number in ``busy``. A delivery that is not settled
+        is due again after ``lease`` seconds."""
         for subscription in self.db.webhooks.values():
             self._spread(subscription)
         now = self.db.now()

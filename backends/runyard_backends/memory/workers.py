@@ -10,7 +10,7 @@ from runyard.errors import WorkerDeadError
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.workers import HeartbeatReply, LaneHead, Retention, WorkerInfo
 
-from .lanes import FORK_KINDS, parked
+from .lanes import FORK_KINDS, must_wait
 from .state import Database, RunState, ThreadState, job
 
 
@@ -121,7 +121,6 @@ class MemoryWorkerStore:
         if run.run.status is RunStatus.RUNNING:
             worker = self.db.workers.get(run.run.worker_id or "")
             return worker is None or worker.dead_at is not None
-        waits = thread.runs.get(run.run.after_run_id or "")
         due = run.not_before is None or run.not_before <= now
-        held = (waits and waits.live) or parked(self.db, thread, run)
-        return run.run.status is RunStatus.QUEUED and run.permit is None and due and not held
+        waiting = run.permit is not None or must_wait(self.db, thread, run)
+        return run.run.status is RunStatus.QUEUED and due and not waiting

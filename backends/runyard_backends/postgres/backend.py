@@ -12,6 +12,8 @@ from runyard.errors import RunyardError
 from runyard.events.streams import DirectStreams
 from runyard.ports.scheduling import Effects, EventLog, Scheduler
 from runyard.ports.stores import (
+    DEFAULT_MAX_POOL_CONNECTIONS,
+    DEFAULT_MIN_POOL_CONNECTIONS,
     Backend,
     Checkpointer,
     Feed,
@@ -32,7 +34,8 @@ from ..redis.scheduler import RedisScheduler
 from . import codec
 from .api_keys import PostgresKeyStore
 from .checkpointer import PostgresCheckpointer
-from .database import Database, split_url, translated
+from .database import Database, split_url
+from .driver_errors import translated
 from .feed import PostgresFeed
 from .limits import PostgresLimitStore
 from .migrate import check_schema
@@ -123,8 +126,8 @@ async def connect(
     *,
     redis: str | None = None,
     tenant: str = "",
-    min_pool_size: int = 1,
-    max_pool_size: int = 10,
+    min_pool_size: int = DEFAULT_MIN_POOL_CONNECTIONS,
+    max_pool_size: int = DEFAULT_MAX_POOL_CONNECTIONS,
     listen_url: str | None = None,
     name: str = "runyard",
     **settings: Any,

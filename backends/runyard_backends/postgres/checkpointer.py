@@ -98,7 +98,7 @@ class PostgresCheckpointer:
         return responded
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. ``reason``: the text of the results of its open tool calls (H8)."""
+        """Cancel the run that waits for a human. Error results with ``reason`` close its open tool calls (H8)."""
         row = await self.db.one("abort_pending", self.tenant, thread_id, run_id, aborted(reason))
         await self._notify(row["effects"])
         return Aborted(codec.run_entry(row) if row["run_id"] is not None else None)

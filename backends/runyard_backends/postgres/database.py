@@ -1,40 +1,25 @@
-"""The connection pool, the named statements, and the translation of the driver's errors into runyard's."""
+"""The connection pool, and the named statements."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from runyard.errors import (
-    BackendUnavailableError,
-    InvalidInputError,
-    RunyardError,
-    SchemaMismatch,
-    SchemaUninitialized,
-    from_dict,
-)
+from runyard.errors import InvalidInputError
 from runyard.ports.results import PAGE_BYTES
-from runyard.support.store_retries import jittered
+from runyard.ports.stores import DEFAULT_MAX_POOL_CONNECTIONS, DEFAULT_MIN_POOL_CONNECTIONS
 
-T = TypeVar("T")
-
-_DEADLOCK_PAUSE_SECONDS: Final = 0.05
-"""Seconds to wait before a statement is repeated that Postgres undid because of a deadlock. Waiting statements get its locks
-first."""
+from .driver_errors import translated, undone_again
 
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
-
-REFUSED = "RY000"
-"""SQLSTATE of a refusal by a stored function. Its HINT is the error code, and its DETAIL has the details as JSON."""
 
 
 @cache
@@ -46,72 +31,6 @@ def statements() -> dict[str, str]:
         name: re.sub(r"^--.*\n", "", part.strip(), flags=re.MULTILINE)
         for name, part in zip(parts[1::2], parts[2::2], strict=True)
     }
-
-
-def refusal(code: str | None, message: str, details: dict[str, Any]) -> RunyardError:
-    """Return the error for a refusal by a stored function."""
-    if "existing" in details and "request" in details:
-        old, new = json.loads(details.pop("existing")), json.loads(details.pop("request"))
-        details["differs"] = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-    return from_dict({"code": code, "message": message, "details": details})
-
-
-def translate(error: BaseException) -> RunyardError | None:
-    """Return runyard's error for an error of the driver. Return None for a defect, whose error should be raised unchanged."""
-    match error:
-        case asyncpg.PostgresError() if error.sqlstate == REFUSED:
-            return refusal(error.hint, error.args[0], json.loads(error.detail or "{}"))
-        case asyncpg.InvalidSchemaNameError() | asyncpg.UndefinedTableError() | asyncpg.UndefinedObjectError():
-            return SchemaUninitialized("the database has no runyard schema; run `runyard migrate`")
-        case asyncpg.UndefinedFunctionError() | asyncpg.UndefinedColumnError():
-            return SchemaMismatch("the database schema is older than this code; run `runyard migrate`")
-        case asyncpg.UniqueViolationError() if error.constraint_name == "hitl_responses":
-            return InvalidInputError("this response_id was used for another request of the thread; use a fresh one")
-        case asyncpg.UntranslatableCharacterError() | asyncpg.CharacterNotInRepertoireError():
-            return InvalidInputError("text must not contain NUL characters or lone surrogates")
-        case asyncpg.ProgramLimitExceededError():
-            return InvalidInputError("a value is too long for its index; use a shorter id or key")
-        case asyncpg.DataError():
-            return InvalidInputError(f"a value cannot be stored: {error}")
-        case (
-            asyncpg.PostgresConnectionError()
-            | asyncpg.InterfaceError()
-            | asyncpg.InternalClientError()  # a connection that was cut during a statement
-            | asyncpg.AdminShutdownError()
-            | asyncpg.CannotConnectNowError()
-            | asyncpg.CrashShutdownError()
-            | asyncpg.InsufficientResourcesError()
-            | asyncpg.ReadOnlySQLTransactionError()  # a failover: this server is no longer the primary
-            | asyncpg.TransactionRollbackError()
-            | asyncpg.IdleSessionTimeoutError()
-            | OSError()
-            | TimeoutError()
-        ):
-            return BackendUnavailableError(f"Postgres cannot be reached: {error}")
-        case _:
-            return None
-
-
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Raise runyard's errors instead of the driver's inside the block."""
-    try:
-        yield
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError) as error:
-        mapped = translate(error)
-        if mapped is None:
-            raise
-        raise mapped from error
-
-
-async def _undone_again(send: Callable[[], Awaitable[T]]) -> T:
-    """Send a statement that is a transaction of its own. Repeat it, at most twice, if Postgres undid it because of a
-    deadlock."""
-    for _ in range(2):
-        with contextlib.suppress(asyncpg.TransactionRollbackError):
-            return await send()
-        await asyncio.sleep(jittered(_DEADLOCK_PAUSE_SECONDS))
-    return await send()
 
 
 class _PlainConnection(asyncpg.Connection):
@@ -137,8 +56,8 @@ class Database:
         cls,
         url: str,
         *,
-        min_pool_size: int = 1,
-        max_pool_size: int = 10,
+        min_pool_size: int = DEFAULT_MIN_POOL_CONNECTIONS,
+        max_pool_size: int = DEFAULT_MAX_POOL_CONNECTIONS,
         command_timeout: float = 30.0,
         name: str = "runyard",
         page_bytes: int = PAGE_BYTES,
@@ -174,14 +93,14 @@ class Database:
     async def rows(self, name: str, *args: Any) -> list[asyncpg.Record]:
         """Return all rows of a statement."""
         with translated():
-            return await _undone_again(lambda: self.pool.fetch(statements()[name], *args))
+            return await undone_again(lambda: self.pool.fetch(statements()[name], *args))
 
     async def row(self, name: str, *args: Any, connection: Connection | None = None) -> asyncpg.Record | None:
         """Return the first row of a statement, executed on ``connection`` if one is given."""
         with translated():
             if connection is not None:
                 return await connection.fetchrow(statements()[name], *args)
-            return await _undone_again(lambda: self.pool.fetchrow(statements()[name], *args))
+            return await undone_again(lambda: self.pool.fetchrow(statements()[name], *args))
 
     async def one(self, name: str, *args: Any, connection: Connection | None = None) -> asyncpg.Record:
         """Return the only row of a statement that always returns one row."""
@@ -192,7 +111,7 @@ class Database:
     async def value(self, name: str, *args: Any) -> Any:
         """Return the first column of the first row."""
         with translated():
-            return await _undone_again(lambda: self.pool.fetchval(statements()[name], *args))
+            return await undone_again(lambda: self.pool.fetchval(statements()[name], *args))
 
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Database]:

@@ -16,7 +16,7 @@ _SENTENCES = {
     "waiting": "waiting for run {run_id} to end",
     "fanned_out": "waiting for the runs that it started, {live} of them live",
     "behind": "behind run {run_id} ({status}) of its lane",
-    "limited": "waiting for a permit of {slot} (limit {most})",
+    "limited": "waiting for a permit of {permit} (limit {most})",
     "no_worker": "no live worker serves queue {queue}",
     "no_agent": "no live worker of queue {queue} serves agent {agent}",
     "next": "waiting for a free worker",

@@ -25,7 +25,8 @@ import asyncpg
 
 from runyard.errors import SchemaMismatch, SchemaUninitialized
 
-from .database import Connection, Database, split_url, statements, translated
+from .database import Connection, Database, split_url, statements
+from .driver_errors import translated
 
 CODE_VERSION: Final = 1
 """The version of this code. A contraction names the lowest code version that runs after it."""

@@ -19,7 +19,8 @@ from runyard.support.batching import Batcher, each_its_own
 
 from .. import cursors
 from . import codec, history, hitl_answers, run_events
-from .database import Database, refusal
+from .database import Database
+from .driver_errors import refusal
 from .explain import sentence
 
 ACCEPT_BATCH: Final = 32
@@ -203,7 +204,7 @@ class PostgresRunStore:
         return Changed(codec.run_entry(row), codec.effects(row["effects"]))
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. ``reason``: the text of the results of its open tool calls (H8)."""
+        """Cancel the run that waits for a human. Error results with ``reason`` close its open tool calls (H8)."""
         words = aborted(reason)
         check_value(words, "reason")
         codec.to_json(words)

@@ -9,7 +9,8 @@ CREATE SEQUENCE runyard.lane_numbers;
 
 CREATE SEQUENCE runyard.fences;
 
--- Threads. A deleted one stays as long as a fork shows something of it. fork_hash: of the request that made the thread.
+-- Threads. A deleted thread stays as long as a fork shows a part of it. fork_hash: the hash of the request that made the thread.
+-- base_extra: the extra with which the thread began. extra_changed: true if the extra changed since the last completed run.
 CREATE TABLE runyard.threads (
     thread_key bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     tenant text NOT NULL,
@@ -37,9 +38,10 @@ CREATE TABLE runyard.threads (
 WITH (fillfactor='70');
 CREATE UNIQUE INDEX threads_id ON runyard.threads (tenant, thread_id)
     WHERE (deleted_at IS NULL);
--- The indexes of lists (runyard.list_threads). Each has a condition that always holds, and that only its list states. It keeps the index
--- out of the plans of verbs and of other lists: a plan made while the table is small could find a row by its tenant alone, and would
--- stay as the table grows. The same holds for runs and requests.
+-- The indexes of lists (runyard.list_threads). Each has a condition that is always true and that only its list has. The condition
+-- keeps the index out of the plans of verbs and of other lists. Without it, a plan that was made while the table is small could
+-- find a row by its tenant alone, and the plan would stay as the table grows. The indexes of lists of runs and of requests are
+-- made in the same way.
 CREATE INDEX threads_list ON runyard.threads (tenant, thread_key)
     WHERE ((deleted_at IS NULL) AND (thread_key > 0));
 CREATE INDEX threads_list_of_agent ON runyard.threads (tenant, agent, thread_key)
@@ -49,8 +51,8 @@ CREATE INDEX threads_list_of_parent ON runyard.threads (tenant, parent_thread_id
 CREATE TRIGGER tagged AFTER INSERT ON runyard.threads FOR EACH ROW WHEN ((new.tags <> '{}')) EXECUTE FUNCTION runyard.note_tags();
 CREATE TRIGGER tagged_anew AFTER UPDATE OF tags ON runyard.threads FOR EACH ROW WHEN ((old.tags <> new.tags)) EXECUTE FUNCTION runyard.note_tags();
 
--- The threads that carry a tag, in the order of lists. An inverted index would give them in no order: a page would cost as much as all
--- threads that carry the tag. term: runyard.tag_term of one name and value.
+-- The threads that have a tag, in the order of lists. An inverted index would return them in no order, and a page would then cost
+-- as much as all threads that have the tag. term: runyard.tag_term of one name and value.
 CREATE TABLE runyard.thread_tags (
     tenant text NOT NULL,
     term bytea NOT NULL,
@@ -58,7 +60,9 @@ CREATE TABLE runyard.thread_tags (
     CONSTRAINT thread_tags_pkey PRIMARY KEY (tenant, term, thread_key)
 );
 
--- The branches of a thread. leaf: the last visible message, the branch's own or inherited. base: the message at which it begins.
+-- The branches of a thread. leaf_id, leaf_seq: the last visible message of the branch, which may be inherited. base_id: the
+-- message after which the branch begins. high_water_seq: the highest message number that the branch's completed runs have as
+-- their last_seq or snapshot_tip.
 CREATE TABLE runyard.branches (
     branch_id bigint DEFAULT nextval('runyard.branch_numbers') NOT NULL,
     thread_key bigint NOT NULL,
@@ -72,7 +76,9 @@ CREATE TABLE runyard.branches (
 WITH (fillfactor='70');
 CREATE INDEX branches_thread ON runyard.branches (thread_key);
 
--- What a branch inherits: of each ancestor, the messages up to a number whose runs completed up to a cutoff, and those of one open run.
+-- The levels of a branch, one per ancestor. The branch inherits these messages of an ancestor up to high_water_seq: messages
+-- without a run, messages of runs whose completion number is at most cutoff, and messages of the run open_run_id, which need not
+-- be completed.
 CREATE TABLE runyard.levels (
     branch_id bigint NOT NULL,
     ancestor_id bigint NOT NULL,
@@ -83,7 +89,9 @@ CREATE TABLE runyard.levels (
 );
 CREATE INDEX levels_ancestor ON runyard.levels (ancestor_id);
 
--- The messages of a branch. payload NULL: a tool result that the store wrote itself to close open calls; note is its text.
+-- The messages of a branch. payload: NULL for a message that the store wrote itself: results that close open tool calls, or the
+-- tombstone of an erased message. note: the text of such a message. calls, results: the ids of its tool calls, and of the tool
+-- calls of its results.
 CREATE TABLE runyard.messages (
     branch_id bigint NOT NULL,
     seq bigint NOT NULL,
@@ -103,7 +111,7 @@ CREATE INDEX messages_id ON runyard.messages (message_id, branch_id);
 CREATE INDEX messages_tools ON runyard.messages (branch_id, seq)
     WHERE ((calls IS NOT NULL) OR (results IS NOT NULL));
 
--- A level of a view: what is visible of one branch.
+-- A level of a view: the part of one branch that is visible. The columns are those of runyard.levels.
 CREATE TYPE runyard.level AS (
     branch_id bigint,
     high_water_seq bigint,
@@ -111,7 +119,7 @@ CREATE TYPE runyard.level AS (
     open_run_id text
 );
 
--- A message that is to be stored.
+-- A message to store.
 CREATE TYPE runyard.new_message AS (
     message_id uuid,
     role text,
@@ -120,7 +128,8 @@ CREATE TYPE runyard.new_message AS (
     results text[]
 );
 
--- Whether a status and its timestamps fit. A function, because a constraint's expression is parsed anew for every statement.
+-- Return true if a run's status fits its other columns. It is a function because Postgres parses the expression of a constraint
+-- again for every statement.
 CREATE FUNCTION runyard.run_is_sound(status text, kind text, finished_at timestamptz, suspended_at timestamptz, started_at timestamptz, fence bigint, lane_seq bigint, admitted_at timestamptz, completion_seq bigint, priority text, multitask_strategy text) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -136,9 +145,14 @@ BEGIN
        AND priority IN ('high', 'normal', 'low') AND multitask_strategy IN ('enqueue', 'reject', 'interrupt', 'rollback');
 END $$;
 
--- Runs of every kind, live and ended. candidates: the messages of a fan-out. started_by: the run that started this one, which is offered again when this one ends; until_fewer:
--- such a run waits until fewer of those that it started are unfinished. abort_words: what closes the open calls of a run that was aborted, and its last message.
--- emptied_at: when its content was deleted; deleted: with its thread. usage_before: what a run that was redriven had used by then.
+-- Runs of every kind, live and ended.
+-- candidates: the messages of a fan-out.
+-- started_by_key, started_by_run_id: the job that started the run. The job is offered again when the run ends.
+-- until_fewer: a job waits until fewer runs that it started are live.
+-- abort_words: the text of the results that close the open tool calls of an aborted run, and of its last message.
+-- emptied_at: the time at which the content of the run was deleted.
+-- deleted: true after the thread of the run was deleted.
+-- usage_before: the usage of a redriven run before its last redrive.
 CREATE TABLE runyard.runs (
     accept_no bigint DEFAULT nextval('runyard.accept_numbers') NOT NULL,
     tenant text NOT NULL,
@@ -206,7 +220,7 @@ CREATE TABLE runyard.runs (
     suspended_at timestamptz,
     finished_at timestamptz,
     changed_at timestamptz DEFAULT now() NOT NULL,
-    waits_for_slot text,
+    waits_for_permit text,
     place_in_line bigint,
     emptied_at timestamptz,
     deleted boolean DEFAULT false NOT NULL,
@@ -244,14 +258,15 @@ CREATE INDEX runs_of_agent ON runyard.runs (agent)
     WHERE ((worker_id IS NOT NULL) AND (finished_at IS NULL));
 CREATE INDEX runs_of_tenant ON runyard.runs (tenant, accepted_at, accept_no)
     WHERE ((worker_id IS NOT NULL) AND (finished_at IS NULL));
-CREATE INDEX runs_line ON runyard.runs (waits_for_slot, tenant, place_in_line)
-    WHERE (waits_for_slot IS NOT NULL);
+CREATE INDEX runs_line ON runyard.runs (waits_for_permit, tenant, place_in_line)
+    WHERE (waits_for_permit IS NOT NULL);
 CREATE INDEX runs_results ON runyard.runs (finished_at)
     WHERE ((fork IS NOT NULL) AND (result IS NOT NULL));
--- No index names what an append changes, last_seq above all: its update of the run then touches no index.
+-- No index has a column that an append changes, such as last_seq. The append's update of the run then changes no index.
 CREATE INDEX runs_unsuccessful ON runyard.runs (thread_key)
     WHERE ((finished_at IS NOT NULL) AND (completion_seq IS NULL));
--- What lists read (runyard.list_runs). The first three hold nothing that a verb changes; the others hold few runs, or none for long.
+-- The indexes of lists (runyard.list_runs). The first three have no column that a verb changes often. The others have few runs,
+-- or runs that leave the index soon.
 CREATE INDEX runs_list ON runyard.runs (tenant, accepted_at, accept_no)
     WHERE ((NOT deleted) AND (emptied_at IS NULL) AND (accept_no > 0));
 CREATE INDEX runs_list_of_agent ON runyard.runs (tenant, agent, accepted_at, accept_no)
@@ -263,7 +278,7 @@ CREATE INDEX runs_list_by_status ON runyard.runs (tenant, status, accepted_at, a
 CREATE INDEX runs_list_hosted ON runyard.runs (tenant, thread_id, accepted_at, accept_no)
     WHERE ((NOT deleted) AND (emptied_at IS NULL) AND (thread_key IS NULL) AND (accept_no > -1));
 
--- Where the messages are that were appended under a run id that nobody has claimed.
+-- The places of messages that were appended under the id of a run that was never claimed.
 CREATE TABLE runyard.unclaimed (
     thread_key bigint NOT NULL,
     run_id text NOT NULL,
@@ -275,7 +290,7 @@ CREATE TABLE runyard.unclaimed (
     CONSTRAINT unclaimed_pkey PRIMARY KEY (thread_key, run_id)
 );
 
--- Attempts that did not complete. The row of the run has the one that did.
+-- Attempts that did not complete their run. The row of the run has the last attempt.
 CREATE TABLE runyard.attempts (
     accept_no bigint NOT NULL,
     fence bigint NOT NULL,
@@ -287,7 +302,7 @@ CREATE TABLE runyard.attempts (
     CONSTRAINT attempts_pkey PRIMARY KEY (accept_no, fence)
 );
 
--- The ledger of steps. A step that is not done was begun by the attempt with this fence.
+-- The steps of runs. done: true if the step is finished. fence: of the attempt that began or finished the step.
 CREATE TABLE runyard.steps (
     accept_no bigint NOT NULL,
     step_key text NOT NULL,
@@ -297,9 +312,12 @@ CREATE TABLE runyard.steps (
     CONSTRAINT steps_pkey PRIMARY KEY (accept_no, step_key)
 );
 
--- Requests to humans. body: msgpack of payload, answer_schema and on_deadline. otherwise: the answer that applies at the deadline; NULL
--- fails the run. A request whose run ended without an answer is closed. answered_by: who answered, as the API knows them;
--- on_behalf_of: for whom, as they say.
+-- HITL requests.
+-- body: msgpack of payload, answer_schema and on_deadline.
+-- otherwise: the answer that is stored at the deadline. With NULL, the run fails at the deadline.
+-- closed_at: the time at which the run ended without an answer to the request.
+-- answered_by: the author of the answer, as the API authenticated them. on_behalf_of: the person for whom the author says to
+-- answer.
 CREATE TABLE runyard.hitl_requests (
     tenant text NOT NULL,
     request_id text NOT NULL,
@@ -333,7 +351,7 @@ CREATE INDEX hitl_list_of_thread ON runyard.hitl_requests (thread_key, created_a
 CREATE INDEX hitl_list_pending_of_thread ON runyard.hitl_requests (thread_key, created_at, request_id)
     WHERE ((answered_at IS NULL) AND (closed_at IS NULL) AND (created_at >= '-infinity'::timestamptz));
 
--- Requests as clients see them: on which thread, and which agent asks.
+-- HITL requests as clients see them, with the ids of their threads and the agents of their runs.
 CREATE VIEW runyard.requests AS
  SELECT h.tenant,
     h.request_id,
@@ -431,7 +449,7 @@ CREATE TYPE runyard.attempt_write AS (
     first_event integer
 );
 
--- A request that is to be stored. timeout: seconds from now to the deadline, where no deadline_at is given.
+-- A HITL request to store. timeout: seconds until the deadline, if deadline_at is NULL.
 CREATE TYPE runyard.new_request AS (
     request_id text,
     kind text,
@@ -441,7 +459,7 @@ CREATE TYPE runyard.new_request AS (
     otherwise bytea
 );
 
--- The result of ending an attempt's turn.
+-- The result of a verb that ends an attempt. refused: the error code if the attempt does not hold the run.
 CREATE TYPE runyard.ended AS (
     thread_key bigint,
     run_id text,
@@ -452,7 +470,7 @@ CREATE TYPE runyard.ended AS (
     refused text
 );
 
--- The register of workers. dead_at: when others declared it dead.
+-- The register of workers. dead_at: the time at which another worker declared this worker dead.
 CREATE TABLE runyard.workers (
     worker_id text NOT NULL,
     queues text[] NOT NULL,
@@ -469,14 +487,14 @@ CREATE TABLE runyard.workers (
 )
 WITH (fillfactor='50');
 
--- Queues from which no run is claimed.
+-- Queues whose runs no worker claims.
 CREATE TABLE runyard.paused_queues (
     queue text NOT NULL,
     paused_at timestamptz DEFAULT now() NOT NULL,
     CONSTRAINT paused_queues_pkey PRIMARY KEY (queue)
 );
 
--- Agents that workers have registered, and the queue of each. asks: it may ask humans.
+-- Agents that workers have registered. queue: the queue of the agent. asks: true if the agent may ask humans.
 CREATE TABLE runyard.agents (
     agent text NOT NULL,
     queue text NOT NULL,
@@ -486,7 +504,7 @@ CREATE TABLE runyard.agents (
     CONSTRAINT agents_pkey PRIMARY KEY (agent)
 );
 
--- Leases, of which one worker at a time holds each.
+-- Leases. One worker at a time holds a lease.
 CREATE TABLE runyard.leases (
     name text NOT NULL,
     holder text NOT NULL,
@@ -494,7 +512,8 @@ CREATE TABLE runyard.leases (
     CONSTRAINT leases_pkey PRIMARY KEY (name)
 );
 
--- Limits that are set. subject: the tenant or agent that a limit is for; NULL: for each, or in all.
+-- Limits that are set. subject: the tenant or agent to which a limit applies. With NULL, the limit applies to each tenant or
+-- agent that has no limit of its own, or to the whole deployment.
 CREATE TABLE runyard.limits (
     limit_name text NOT NULL,
     subject text,
@@ -502,17 +521,19 @@ CREATE TABLE runyard.limits (
     CONSTRAINT limits_limit_name_subject_key UNIQUE NULLS NOT DISTINCT (limit_name, subject)
 );
 
--- The tenants in the line for a slot, in the order in which they are served next; one may have left the line. Changed under the slot's lock only.
-CREATE TABLE runyard.slot_turns (
-    slot text NOT NULL,
+-- The turns of tenants in the line for a permit (runyard.permits_of). A lower turn is served first. A tenant without a run in the
+-- line may have a row. Rows are changed under the lock of the permit only.
+CREATE TABLE runyard.permit_turns (
+    permit text NOT NULL,
     tenant text NOT NULL,
     turn bigint DEFAULT nextval('runyard.lane_numbers') NOT NULL,
-    CONSTRAINT slot_turns_pkey PRIMARY KEY (slot, tenant)
+    CONSTRAINT permit_turns_pkey PRIMARY KEY (permit, tenant)
 )
 WITH (fillfactor='50');
-CREATE INDEX slot_turns_order ON runyard.slot_turns (slot, turn);
+CREATE INDEX permit_turns_order ON runyard.permit_turns (permit, turn);
 
--- How many runs waited when it was measured, of those that were accepted by then. name: "all" or "tenant …".
+-- The measured numbers of queued runs. name: "all" or "tenant …". queued: the number at the measurement. newest: the highest
+-- accept_no that the measurement covers.
 CREATE TABLE runyard.queue_sizes (
     name text NOT NULL,
     queued bigint NOT NULL,
@@ -521,12 +542,17 @@ CREATE TABLE runyard.queue_sizes (
     CONSTRAINT queue_sizes_pkey PRIMARY KEY (name)
 );
 
--- The types of entries: runyard.models.FeedType. A domain, because a table's constraint is parsed anew for every statement.
+-- The types of entries: runyard.models.FeedType. It is a domain because Postgres parses the constraint of a table again for every
+-- statement.
 CREATE DOMAIN runyard.feed_type AS text
     CONSTRAINT feed_type_check CHECK ((VALUE = ANY (ARRAY['run.completed', 'run.failed', 'run.cancelled', 'run.dead', 'run.suspended', 'message.stored', 'thread.forked', 'thread.deleted'])));
 
--- The feed. Read in the order of (transaction, position), never past the oldest open transaction. usage: of a run that ended; agent: of one that had
--- an attempt. redriven: it had ended before, and usage is what it used since. created_at: later than the transaction had its number.
+-- The feed. Readers read it in the order of (transaction, position). They read only entries of transactions that are older than
+-- the oldest open transaction.
+-- agent: the agent of an ended run that had an attempt.
+-- usage: the usage of an ended run since its last redrive.
+-- redriven: true if the run had ended before.
+-- created_at: a time after the transaction got its number.
 CREATE TABLE runyard.outbox (
     tenant text NOT NULL,
     transaction xid8 DEFAULT pg_current_xact_id() NOT NULL,
@@ -542,7 +568,7 @@ CREATE TABLE runyard.outbox (
     CONSTRAINT outbox_pkey PRIMARY KEY (tenant, transaction, "position")
 );
 
--- Up to where a tenant's feed was pruned.
+-- The last entry that was pruned from a tenant's feed.
 CREATE TABLE runyard.pruned (
     tenant text NOT NULL,
     transaction xid8 NOT NULL,
@@ -550,7 +576,8 @@ CREATE TABLE runyard.pruned (
     CONSTRAINT pruned_pkey PRIMARY KEY (tenant)
 );
 
--- What the runs of a tenant that ended on a day (UTC) used: an agent's, and under '' all of them. Counted from the outbox.
+-- The usage of the runs of a tenant that ended on a day (UTC), counted from the outbox. A row has the runs of one agent. The row
+-- with agent '' has all runs.
 CREATE TABLE runyard.usage_days (
     tenant text NOT NULL,
     agent text NOT NULL,
@@ -565,9 +592,11 @@ CREATE TABLE runyard.usage_days (
 )
 WITH (fillfactor='70');
 
--- How far the outbox was counted; one row. Entries of transactions before `counted` were: all that are older than counted_until. Entries of
--- transactions before `goal`, which are all that are older than goal_at, are being counted, tenant by tenant: those of tenants before `tenant`
--- were, and of it those up to (transaction, position).
+-- The progress of counting the outbox, in one row.
+-- counted: all entries of transactions before this one were counted. All entries older than counted_until are among them.
+-- goal: the current round counts the entries of transactions before this one, tenant by tenant. They include all entries older
+-- than goal_at.
+-- tenant, transaction, position: the last entry that the current round counted.
 CREATE TABLE runyard.usage_counter (
     one boolean DEFAULT true NOT NULL,
     counted xid8 DEFAULT '0'::xid8 NOT NULL,
@@ -582,9 +611,14 @@ CREATE TABLE runyard.usage_counter (
 )
 WITH (fillfactor='50');
 
--- Subscriptions to the feed; tenant NULL: of every tenant. Entries of transactions before `cursor` were turned into deliveries; those that were
--- committed when it was made (`since`) are left out. disabled_at: the receiver said that it is gone. version: of the secret that signs, which is
--- derived and stored nowhere; until both_until the version before signs as well. rotation_id: of the rotation that made it, for repetitions.
+-- Subscriptions to the feed.
+-- tenant: NULL for a subscription to the feeds of all tenants.
+-- version: the version of the secret that signs. The secret is derived and not stored.
+-- both_until: the time until which the version before also signs.
+-- rotation_id: the id of the rotation that made the version. It shows a repetition of the rotation.
+-- since: the snapshot at which the webhook was made. Entries that were committed before it get no delivery.
+-- cursor: the entries of transactions before this one were made into deliveries.
+-- disabled_at: the time at which the receiver replied that it does not exist any more.
 CREATE TABLE runyard.webhooks (
     webhook_id text NOT NULL,
     tenant text,
@@ -601,7 +635,7 @@ CREATE TABLE runyard.webhooks (
 );
 CREATE INDEX webhooks_of_tenant ON runyard.webhooks (tenant, created_at, webhook_id);
 
--- The secrets that sign for the URLs of a tenant's runs. A tenant without a row has version 1.
+-- The versions of the secrets that sign for the URLs of a tenant's runs. A tenant without a row has version 1.
 CREATE TABLE runyard.webhook_keys (
     tenant text NOT NULL,
     version integer NOT NULL,
@@ -610,7 +644,8 @@ CREATE TABLE runyard.webhook_keys (
     CONSTRAINT webhook_keys_pkey PRIMARY KEY (tenant)
 );
 
--- What is to be sent, and where to. webhook_id NULL: to the URL that came with the run. next_at: when to try; NULL once it was delivered or has failed.
+-- Deliveries of feed entries to URLs. webhook_id: NULL for a delivery to the URL of a run. next_at: the time of the next try;
+-- NULL after the delivery arrived or failed.
 CREATE TABLE runyard.webhook_deliveries (
     delivery_no bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     delivery_id text DEFAULT ('msg_' || replace((gen_random_uuid()), '-', '')) NOT NULL,
@@ -679,467 +714,514 @@ CREATE TABLE runyard.schema_versions (
 );
 
 -- functions/accept.sql --------------------------------------------------------------------------------------------------------
--- Accepting runs: the client's verb, which admits in the same transaction, and what it shares with a host's.
+-- Accepting runs: the verb of clients, which also admits the run, and the functions that it shares with the verb of hosts.
 
--- Accept many runs in one transaction. Threads are taken in the order of their keys, so that batches cannot deadlock; requests
--- for one thread keep their order. A request that is refused leaves nothing behind, and the others are accepted. A single
--- request that is refused raises.
+-- Accept many runs in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. Requests
+-- for one thread keep their order. A refused request changes nothing and does not affect the other requests. The refusal of a
+-- single request raises an error.
 FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.accepted;
 
--- Accept and admit a client's run in one step, so that a refusal reaches the caller. limited: there are limits to check.
+-- Accept and admit a client's run in one step, so that a refusal reaches the caller. limited: true if the deployment has limits.
 FUNCTION runyard.accept_and_admit(for_tenant text, q runyard.request, limited boolean, OUT run runyard.runs, OUT created boolean, OUT effects jsonb);
 
 FUNCTION runyard.accepted_as(n integer, r runyard.runs, created boolean, effects jsonb) RETURNS runyard.accepted;
 
--- Insert the run of a request. A run without a lane waits to be admitted. limited: there are limits to check.
+-- Insert the run of a request. in_lane: NULL for a run that is admitted later. limited: true if the deployment has limits.
 FUNCTION runyard.insert_run(
     for_tenant text, q runyard.request, thread_key bigint, in_lane text, for_agent text, due_at timestamptz, limited boolean
 ) RETURNS runyard.runs;
 
--- Return the run that has this id, if its request was the same; a NULL row if the id is free. Raises run_conflict.
-FUNCTION runyard.existing_run(for_tenant text, q runyard.request) RETURNS runyard.runs;
-
 FUNCTION runyard.due_at(q runyard.request) RETURNS timestamptz;
 
--- Return the time by which the first attempt has to start: the shorter of the request's own time and the deployment's, counted
--- from when the run is due. A fork has no such time of the deployment, since it may wait for another run.
+-- Return the time by which the first attempt must start, or NULL. The time is counted from when the run is due. It is the shorter
+-- of the request's expires_in and the deployment's limit queued_seconds. The limit does not apply to a fork, which may wait for
+-- another run.
 FUNCTION runyard.expires_at(q runyard.request, due_at timestamptz) RETURNS timestamptz;
 
--- Refuse a run without a message where the last message asks for nothing. A run that is ahead in the lane may still bring a
--- message.
+-- Refuse a run without a message if the last message needs no reply. busy: the live run of the lane, which may still add a
+-- message; then nothing is refused.
 FUNCTION runyard.check_something_to_run(t runyard.threads, parent_id uuid, busy text) RETURNS void;
 
--- Refuse a probe whose agent, or whose judge, asks humans: nobody can answer a probe. The workers' registrations say which
--- agents ask.
+-- Refuse a probe whose agent or judge may ask humans, because nobody can answer a probe. Workers report at their registration
+-- which agents ask.
 FUNCTION runyard.refuse_asking(q runyard.request, for_agent text) RETURNS void;
 
--- Fix the cut of a fork run when it is accepted.
+-- Determine the cut of a fork job when the job is accepted. after_run: the run after which it cuts; NULL for a cut at a message.
 FUNCTION runyard.fix_cut(t runyard.threads, INOUT fork jsonb, OUT after_run text);
 
 -- functions/accept_in_transaction.sql -----------------------------------------------------------------------------------------
--- Accepting a run inside a host's own transaction: no thread is locked, and workers admit the run after the commit.
+-- Accepting a run inside a host's own transaction. No thread is locked, and workers admit the run after the commit.
 
--- Accept a prompt with SQL alone, inside any transaction: SELECT runyard.accept('thread', 'hello', run_id => 'r1'). With the owner's rights, so
--- that a host which may call this needs no right to read or change a table.
+-- Accept a prompt with SQL alone, inside any transaction: SELECT runyard.accept('thread', 'hello', run_id => 'r1'). The function
+-- has the rights of its owner, so that a host needs only the right to call it, and no right on a table.
 FUNCTION runyard.accept(
     thread_id text, message text, run_id text DEFAULT gen_random_uuid()::text, agent text DEFAULT NULL, queue text DEFAULT NULL,
     priority text DEFAULT 'normal', run_at timestamptz DEFAULT NULL, metadata jsonb DEFAULT '{}', options jsonb DEFAULT '{}',
     tenant text DEFAULT ''
 ) RETURNS text;
 
--- Accept a run in a host's own transaction, from any driver. Takes no lock that the transaction could hold. Workers admit the
--- run after the commit.
+-- Accept a run in a host's own transaction. Return true if the run is new. The function locks no thread, because the host's
+-- transaction would hold the lock until its end. Workers admit the run after the commit.
 FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETURNS boolean;
 
 -- Refuse options that runyard.models.RunOptions would refuse.
 FUNCTION runyard.check_options(options jsonb) RETURNS void;
 
--- Refuse metadata that runner/runyard/domain/json_bounds.py would refuse.
+-- Refuse metadata that runyard.domain.json_bounds would refuse.
 FUNCTION runyard.check_metadata(metadata jsonb) RETURNS void;
 
--- True if Python calls a character of the text unprintable, as runyard.models.check_id refuses it: control and format characters, private ones,
--- and separators except the space. Characters that Unicode has not assigned depend on its version and are not among them.
+-- Return true if runyard.models.check_id refuses a character of the text as unprintable. Such characters are control and format
+-- characters, private characters, and separators except the space. Characters that Unicode has not assigned are not refused here,
+-- because they depend on the version of Unicode.
 FUNCTION runyard.unprintable(given text) RETURNS boolean;
 
 -- functions/admit.sql ---------------------------------------------------------------------------------------------------------
--- Admitting runs that were accepted in a host's transaction or for a later time; deadlines and expiry, which come due with them.
+-- Admitting runs that were accepted in a host's transaction or for a later time. The verb admit also applies the deadlines of HITL
+-- requests and the expiry of runs, whose functions are in deadlines.sql.
 
--- Admit the runs that are committed and due on any thread, apply the deadlines of requests, and end the runs that did not start
--- in time. next_due: seconds until something is due next, NULL if nothing waits for its time. The clock is read once per
--- statement: a query that reads it for each row uses no index.
+-- Admit the committed runs that are due, apply the deadlines of HITL requests, and fail the runs that were not started by their
+-- expires_at, on up to `most` threads of each kind. next_due: seconds until the next of these times; NULL if there is none. Each
+-- statement reads the clock in a subquery, because a query that reads it for each row uses no index.
 FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision);
 
--- Admit the thread's runs that are committed and due, in order, so that no later run overtakes them.
+-- Admit the thread's committed runs that are due, in order, so that no later run overtakes them.
 FUNCTION runyard.admit_thread(INOUT t runyard.threads, OUT effects jsonb);
 
--- Give a run its place in its lane that was accepted in a host's own transaction or for a later time. A refusal fails the run.
+-- Admit a run that was accepted in a host's own transaction or for a later time. A refusal fails the run.
 FUNCTION runyard.admit_late(INOUT t runyard.threads, r runyard.runs, OUT effects jsonb);
 
--- Return the error that keeps a run off this thread; NULL if there is none.
+-- Return the error that forbids a run on this thread, or NULL. The run's id may be inherited, or its parent message may be
+-- missing or inside an open tool cycle.
 FUNCTION runyard.why_not(t runyard.threads, run_id text, parent_id uuid) RETURNS jsonb;
-
--- End a run that did not start in time.
-FUNCTION runyard.expire_run(INOUT t runyard.threads, r runyard.runs, OUT effects jsonb);
-
--- End the thread's admitted runs that did not start in time. lines: the slots that they waited for.
-FUNCTION runyard.expire_runs(INOUT t runyard.threads, OUT effects jsonb, OUT lines text[]);
 
 -- functions/append.sql --------------------------------------------------------------------------------------------------------
 -- Appending messages to a run.
 
--- Append messages to an attempt's run. Returns the messages as they are stored; one that the run has stored before is returned
--- as it was then.
+-- Append messages to an attempt's run. Return the stored messages. A message that the run has stored before stays unchanged.
 FUNCTION runyard.append(thread_key bigint, run_id text, with_fence bigint, messages runyard.new_message[], first_event integer)
 RETURNS SETOF runyard.messages;
 
--- Insert messages of a run after its last one. A message that the run has was stored by a call whose reply was lost, and is
--- left out. The caller saves the rows of the thread and the run. first_event: the number of the first message's event; NULL for
--- a run that has no events.
+-- Insert messages of a run after its last message. Skip a message that the run has already, because its call is a repetition
+-- after a lost reply. The caller must save the rows of the thread and the run. first_event: the number of the first message's
+-- event; NULL for a run without events.
 FUNCTION runyard.put_messages(
     INOUT t runyard.threads, INOUT r runyard.runs, messages runyard.new_message[], first_event integer
 );
 
--- Return the message that has this id on the thread, its own or inherited; a NULL row if there is none. Almost every id is new.
--- An id that many threads have (the same words sent to all of them) is looked up branch by branch.
+-- Return the thread's own or inherited message with this id, or a NULL row. Almost every id is new, so that the first query
+-- usually suffices. The second query reads the index once per branch, because many threads may have a message with the id.
 FUNCTION runyard.holder_of(thread_key bigint, message_id uuid, OUT holder runyard.messages);
-
-FUNCTION runyard.check_size(messages runyard.new_message[], most bigint) RETURNS void;
-
--- functions/branches.sql ------------------------------------------------------------------------------------------------------
--- Branches of a thread: where a run or a message is written, and the leaves of the tree.
-
-FUNCTION runyard.open_branch(
-    t runyard.threads, in_lane text, base uuid, view runyard.level[], OUT branch runyard.branches
-);
-
--- Return the branch for a first claim or a stored message: the one that ends at parent_id, or a new one that begins there.
--- Without parent_id: the head's.
-FUNCTION runyard.branch_for(
-    INOUT t runyard.threads, in_lane text, parent_id uuid, alone boolean, OUT branch runyard.branches
-);
-
--- Return the branch whose last visible message is message_id; NULL if the thread has none.
-FUNCTION runyard.branch_ending_at(thread_key bigint, message_id uuid) RETURNS runyard.branches;
-
--- List the leaves of the thread's tree, by age: the end of every branch, and the end of every run that does not count. A branch
--- without messages that count has no end of its own, except the thread's first branch. depth is computed for the returned
--- leaves only.
-FUNCTION runyard.leaves(t runyard.threads, after_time timestamptz, after_id uuid, most integer)
-RETURNS TABLE (message_id uuid, depth bigint, created_at timestamptz, run_id text, run_status text);
 
 -- functions/cancel.sql --------------------------------------------------------------------------------------------------------
 -- Cancelling runs.
 
+-- Cancel a live run. A cancelled run stays unchanged. Raises run_ended for another ended run. keep: true to keep the run's
+-- messages.
 FUNCTION runyard.cancel(for_tenant text, thread_id text, run_id text, keep boolean, OUT run runyard.runs, OUT effects jsonb);
 
--- Cancel a live run under the thread's lock: record the request if a worker has the run, else end it.
+-- Cancel a live run whose thread is locked. If a worker executes the run, only record the request. Otherwise end the run.
 FUNCTION runyard.cancel_run(INOUT t runyard.threads, INOUT r runyard.runs, keep boolean, OUT effects jsonb);
 
--- Cancel the run that has pending requests. `words` become the results of its open calls and its last message. Returns a NULL
--- run if no run has any.
+-- Cancel the run that has pending HITL requests. words: the text of the results of its open tool calls, and of its last message.
+-- Return a NULL run if no run has pending requests.
 FUNCTION runyard.abort_pending(for_tenant text, thread_id text, run_id text, words text, OUT run runyard.runs, OUT effects jsonb);
 
 -- functions/checkpointer.sql --------------------------------------------------------------------------------------------------
--- The checkpointer's own messages, extra and requests, and the runs that it keeps for a process outside.
+-- The messages, the extra and the HITL requests that a checkpointer stores.
 
--- Append a checkpointer's messages, each under its own run id or none. A message is stored once under its id, however often it
--- is sent.
+-- Append a checkpointer's messages, each under its own run id or without a run. A message whose id is stored already is skipped.
 FUNCTION runyard.checkpoint_append(for_tenant text, thread_id text, messages runyard.new_message[], run_ids text[]) RETURNS void;
 
--- Insert messages of a run that nobody has claimed, after its earlier ones. The caller has checked their ids and sizes.
+-- Insert messages of a run that was never claimed, after its earlier messages. The caller must have checked their ids and sizes.
 FUNCTION runyard.put_unclaimed(INOUT t runyard.threads, run_id text, messages runyard.new_message[]);
 
--- Return those of `messages` that the thread does not have yet. An id that belongs to a message of another run, or of none, is
--- refused.
+-- Return the messages of `messages` whose ids the thread does not have. Refuse an id that a message of another run has. run_id:
+-- NULL for messages without a run.
 FUNCTION runyard.not_held(t runyard.threads, run_id text, messages runyard.new_message[]) RETURNS runyard.new_message[];
 
+-- Merge `more` into the extra of a thread.
 FUNCTION runyard.save_extra(for_tenant text, thread_id text, more jsonb) RETURNS void;
 
--- Refuse a value that is too large to be a thread's extra. It is merged of values that were each small enough.
-FUNCTION runyard.check_extra(merged jsonb) RETURNS void;
-
--- Replace the one request that a checkpointer keeps for a thread; NULL removes it. A request of a worker's run has an event,
--- and stays.
+-- Replace the one pending request that a checkpointer keeps for a thread. q: NULL to remove it. Requests of workers' runs, which
+-- have events, stay.
 FUNCTION runyard.save_pending(for_tenant text, thread_id text, q runyard.new_request, run_id text) RETURNS void;
 
--- Store requests of an external run beside each other. A request whose id is known stays as it is.
+-- Store HITL requests of an external run. A stored request with the same id stays unchanged.
 FUNCTION runyard.save_requests(for_tenant text, thread_id text, requests runyard.new_request[], run_id text) RETURNS void;
 
--- List the requests of the run or the thread that are answered or closed. Overdue requests are settled first: there may be no
--- reconciler to do it.
+-- Return the pending and answered HITL requests of a run or, if run_id is NULL, of a thread. Apply the deadlines of overdue
+-- requests first, because a program without workers has no reconciler.
 FUNCTION runyard.load_requests(for_tenant text, thread_id text, run_id text) RETURNS SETOF runyard.requests;
 
 -- functions/claim.sql ---------------------------------------------------------------------------------------------------------
 -- Claiming runs for a worker.
 
--- Claim many runs for a worker in one transaction. Threads are taken in the order of their keys, so that batches cannot
--- deadlock. A thread that another transaction has locked is skipped; a single claim waits for it.
+-- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot
+-- deadlock. A thread that another transaction has locked is skipped. The claim of a single run waits for the lock instead, if no
+-- limit on running runs is set.
 FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[]) RETURNS SETOF runyard.claimed;
 
--- Claim a run whose thread is locked. paused: the queues from which nothing is claimed; a run with a cancel request is ended
--- all the same. limited: there are limits on running runs.
+-- Claim a run whose thread is locked. paused: the paused queues. A run of a paused queue is claimed only if a cancel was
+-- requested, so that the worker ends it. limited: true if the deployment has limits on running runs.
 FUNCTION runyard.claim_locked(
     t runyard.threads, claimant runyard.workers, run_id text, paused text[], limited boolean
 ) RETURNS runyard.claimed;
 
--- Take a running run over from its worker, if that is dead, or from an earlier attempt of the claimant itself. outcome: of a claim that ends
--- here, because the worker lives or the run has crashed too often; else NULL.
-FUNCTION runyard.take_over(
-    INOUT t runyard.threads, INOUT r runyard.runs, claimant runyard.workers, limited boolean, OUT outcome text, OUT effects jsonb
-);
-
--- Why a queued run cannot start, as the outcome of its claim; NULL if it can. A run that did not start in time is ended. retry_in: seconds.
-FUNCTION runyard.not_startable(
-    t runyard.threads, r runyard.runs, OUT outcome text, OUT retry_in double precision, OUT effects jsonb
-);
-
--- Fail a run whose message has an id that another message of the thread has by now.
+-- Fail a run whose input has the id of another message of the thread.
 FUNCTION runyard.fail_taken(t runyard.threads, r runyard.runs) RETURNS jsonb;
 
--- Begin a prompt: fix its branch and what it sees, and store its message. Messages that were appended under its id before it was claimed are
--- its own. The run's row is the caller's to save.
+-- Begin a prompt at its first claim. Determine its branch and its snapshot, and store its input. Messages that were appended
+-- under the run's id before its claim become messages of the run. The caller must save the run's row.
 FUNCTION runyard.begin_run(INOUT t runyard.threads, INOUT r runyard.runs);
 
--- Whether a worker has an agent. Every worker has the agent `default`. A worker that names no agents gets every run.
+-- Return true if a worker serves an agent. Every worker has the agent `default`. A worker that lists no agents serves all agents.
 FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean;
 
 -- functions/complete.sql ------------------------------------------------------------------------------------------------------
--- Ending an attempt: completed, failed, or back in the queue.
+-- Ending an attempt: complete, fail and release.
 
--- Complete many runs in one transaction, in the order of their threads.
+-- Complete many runs in one transaction. Threads are locked in the order of their keys.
 FUNCTION runyard.complete(writes runyard.attempt_write[]) RETURNS SETOF runyard.ended;
 
+-- Fail a run. why: its error.
 FUNCTION runyard.fail(w runyard.attempt_write, why jsonb) RETURNS runyard.ended;
 
--- Put a run back into the queue: to be retried after an error (counted) or handed over (not counted). fewer: the run waits
--- until fewer of the runs that it started are unfinished.
+-- Release a run and queue it again. delay: seconds until it is due. why: the error, if the release is a retry, which is counted;
+-- else NULL. first_event: the number of the attempt's next event, or NULL. fewer: a job waits until fewer runs that it started
+-- are live.
 FUNCTION runyard.release(
     thread_key bigint, run_id text, with_fence bigint, delay double precision, why jsonb, first_event integer, fewer integer
 ) RETURNS runyard.ended;
 
 -- functions/crashes.sql -------------------------------------------------------------------------------------------------------
--- Crashes: how many a run survives, the attempt that runs alone, and the end of a run that took its workers down.
+-- Crashes of runs: their number, the attempt that runs alone, and the end of a run that crashed too often.
 
--- The number of crashes without progress that make a run dead. The attempt after the last but one runs alone.
+-- Return the number of crashes without progress after which a run is dead. After one crash less, the next attempt runs alone.
 FUNCTION runyard.max_crashes() RETURNS integer;
 
--- The number of a run's crashes without progress, now that its attempt has crashed. An attempt that was to run alone and had not begun to
--- is not counted: another run has taken its worker down.
+-- Return the number of a run's crashes without progress, with the crash of its current attempt. The crash does not count if the
+-- attempt had to run alone and waited for that, because another run made its worker crash.
 FUNCTION runyard.crashes(r runyard.runs) RETURNS integer;
 
--- End a run whose attempt has crashed, if a cancel was requested or the run has crashed too often; else e.status is NULL.
+-- End a run whose attempt has crashed, if a cancel was requested or the run has crashed too often. Otherwise e.status is NULL.
+-- how: the description of the crash, for the run's error.
 FUNCTION runyard.end_crashed(INOUT t runyard.threads, INOUT r runyard.runs, how text, OUT e runyard.ended);
 
--- Record that the attempt has begun to run alone. From now on a crash is its own.
+-- Record that the attempt runs alone in its process. Later crashes of the attempt count.
 FUNCTION runyard.isolate(thread_key bigint, run_id text, with_fence bigint) RETURNS void;
 
--- Record that the process of an attempt that ran alone has died. The run is dead, unless the attempt had committed something or
--- had not begun to run alone: then it is queued again.
+-- Handle the death of a process in which an attempt ran alone. Count the crash. End the run if a cancel was requested or the run
+-- has crashed too often. Otherwise queue it again.
 FUNCTION runyard.bury(thread_key bigint, run_id text, with_fence bigint, how text) RETURNS runyard.ended;
 
 -- functions/cuts.sql ----------------------------------------------------------------------------------------------------------
--- Cuts: from the message, number or run that a request names to the view that a fork, a probe or a page begins with.
+-- Cuts: find the view of the thread at a message, at a message number or after a run.
 
--- Find where a request cuts the thread: the view, and the run that the cut is after, if any.
+-- Return the cut that a request names: its view, and the run after which it is, or NULL. q: the cut as JSON.
 FUNCTION runyard.cut(t runyard.threads, q jsonb, OUT view runyard.level[], OUT after_run runyard.runs);
 
--- Cut at a message, which is included. `view` sees exactly its path; `whole` sees the branch that it is on, as the thread does.
+-- Return the cut at a message, which the cut includes. view: shows exactly the path to the message. whole: shows all visible
+-- messages of the message's branch. run: the message's run, or NULL.
 FUNCTION runyard.cut_at_message(
     t runyard.threads, message_id uuid, OUT view runyard.level[], OUT whole runyard.level[], OUT message runyard.messages, OUT run runyard.runs
 );
 
--- Cut after a completed run, own or inherited.
+-- Return the cut after a completed run, which may be inherited.
 FUNCTION runyard.cut_after_run(t runyard.threads, run_id text, OUT view runyard.level[], OUT run runyard.runs);
 
--- Return the message that has a number, on the thread's own branches or on those of its ancestors that it sees.
+-- Return the id of the message with this number, on a branch of the thread or inherited.
 FUNCTION runyard.message_at(t runyard.threads, number bigint) RETURNS uuid;
 
--- functions/deletion.sql ------------------------------------------------------------------------------------------------------
--- Deletion: a thread goes at once; what others see of it stays until the last of them goes.
+-- functions/deadlines.sql -----------------------------------------------------------------------------------------------------
+-- Deadlines of HITL requests, and the expiry of runs that were not started in time. The verb admit applies both.
 
+-- Apply the deadline of each overdue request of the thread: store its default answer, or fail its suspended run. Close a request
+-- without a run.
+FUNCTION runyard.fire_deadlines(INOUT t runyard.threads, OUT effects jsonb);
+
+-- Fail a run that was not started by its expires_at.
+FUNCTION runyard.expire_run(INOUT t runyard.threads, r runyard.runs, OUT effects jsonb);
+
+-- Fail the thread's admitted runs that were not started by their expires_at. lines: the permits that these runs waited for.
+FUNCTION runyard.expire_runs(INOUT t runyard.threads, OUT effects jsonb, OUT lines text[]);
+
+-- functions/deletion.sql ------------------------------------------------------------------------------------------------------
+-- Deletion. A thread is deleted at once. Its messages that forks see stay until the last of these forks is deleted.
+
+-- Delete a thread. cancel_first: true to cancel live runs; otherwise a live run raises thread_busy. seen: the updated_at that the
+-- caller has read, or NULL.
 FUNCTION runyard.delete_thread(for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, OUT effects jsonb);
 
 -- Delete the part of a deleted thread's branch that no live thread sees.
 FUNCTION runyard.sweep_branch(branch_id bigint) RETURNS void;
 
--- Return the thread, locked after its ancestors. Their keys are smaller, and every function that locks several threads does so
--- in the order of keys.
+-- Lock the thread's ancestors and then the thread, and return the thread. The ancestors have smaller keys, and every function
+-- that locks several threads locks them in the order of their keys.
 FUNCTION runyard.find_family(for_tenant text, thread_id text) RETURNS runyard.threads;
 
--- Delete the content of a run that has ended and counts nowhere. Its row stays, so that the same request again finds it.
--- Messages that a live fork or branch still shows stay; the same call later deletes those that nothing shows any more.
+-- Delete the content of a run that has ended and is in no context. Its row stays, so that a repeated request finds it. Messages
+-- that a live thread shows through a fork or a branch stay. A later call deletes those of them that no live thread shows.
 FUNCTION runyard.delete_run(for_tenant text, thread_id text, run_id text) RETURNS void;
 
--- Replace the content of the thread's own messages, wherever they are seen.
+-- Replace the content of the thread's own messages by tombstones. Forks show the tombstones too.
 FUNCTION runyard.erase_content(for_tenant text, thread_id text) RETURNS void;
 
 -- functions/effects.sql -------------------------------------------------------------------------------------------------------
--- Effects: what a verb asks of Redis, as JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […]}, or NULL for nothing.
+-- Effects: the work that a verb asks of Redis. They are JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […]}, or
+-- NULL for no effects.
 
+-- Return the effects of both arguments together.
 FUNCTION runyard.merge_effects(a jsonb, b jsonb) RETURNS jsonb;
 
--- Return a run as a job for Redis. `queued`: the data of the event that is written when the job is submitted; NULL once an
--- attempt writes events of its own.
+-- Return the job of a run as JSON. Its field `queued` has the data of the event run.queued, which is written when the job is
+-- submitted. It is NULL if an attempt has begun since the run was accepted or redriven.
 FUNCTION runyard.job(r runyard.runs) RETURNS jsonb;
 
--- Send effects to the workers through NOTIFY, for a function that returns nothing. What does not fit into a notification is
--- found by the reconciler.
+-- Send effects to the workers through NOTIFY, for a function that does not return them. Effects that are too large for a
+-- notification are not sent. The reconciler then finds the runs.
 FUNCTION runyard.tell(effects jsonb) RETURNS void;
 
--- Return effects that write the last event of a run that ends outside an attempt, and withdraw its job if it waited for a
--- worker.
+-- Return the effects of the end of a run outside any attempt: the event to write, and the job to withdraw.
 FUNCTION runyard.outside_event(t runyard.threads, r runyard.runs, event text, kind text, body jsonb) RETURNS jsonb;
 
--- Return the lane's first unfinished run, as effects, if it only waits for a worker.
-FUNCTION runyard.next_head(thread_key bigint, in_lane text) RETURNS jsonb;
-
--- Return the fork runs that wait for a run, as effects.
-FUNCTION runyard.waiting_for(thread_key bigint, run_id text) RETURNS jsonb;
-
--- Return the run that started the given one, as effects. Its claim checks whether it may go on: other runs that it started may
--- be ending at the same time.
-FUNCTION runyard.offer_job(r runyard.runs) RETURNS jsonb;
-
--- Return the run as effects if it may start at once: a lane's head, or a fork run whose cut has ended.
-FUNCTION runyard.startable(r runyard.runs) RETURNS jsonb;
-
-FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint;
-
--- Whether a fork run waits for another run to end, or for runs that it started.
-FUNCTION runyard.cut_pending(r runyard.runs) RETURNS boolean;
-
 -- functions/end_run.sql -------------------------------------------------------------------------------------------------------
--- The end of a run, whatever the verb: completion number, visibility, requests, history, feed, webhook, and what may start after it.
+-- The end of a run, which every verb that ends a run calls.
 
--- End a run: completion number, visibility, requests, history, feed, webhook, and the runs that may start now. `event`: the id
--- of the run's last event. The messages of a cancelled run count only if every provider would accept them.
+-- End a run. Give it its completion number, close its HITL requests, record the attempt, write the feed and the webhook delivery.
+-- Return as effects the jobs of the runs that may start after it. why: the error, or NULL. event: the id of the run's last event.
+-- A cancelled run whose messages are kept gets a completion number only if every tool call has its result.
 FUNCTION runyard.end_run(
     INOUT t runyard.threads, INOUT r runyard.runs, to_status text, why jsonb, event text, OUT effects jsonb
 );
 
--- Store the messages that close a cancelled run: results for its open calls, and the last message of an aborted run. The caller
--- saves the rows of the run and the thread.
+-- Store the messages that close a cancelled run: results for its open tool calls, and the last message of an aborted run. The
+-- caller must save the rows of the run and the thread.
 FUNCTION runyard.close_cancelled(INOUT t runyard.threads, INOUT r runyard.runs);
 
 -- functions/explain.sql -------------------------------------------------------------------------------------------------------
--- Why a run is not running.
+-- Explaining why a run is not running.
 
--- Return the reason why a run is not running, and facts about it. The client makes sentences of them.
+-- Return the reason why a run is not running, and the facts that its sentence needs. explain.py makes the sentence.
 FUNCTION runyard.explain(for_tenant text, thread_id text, run_id text, OUT run runyard.runs, OUT reason text, OUT facts jsonb);
 
 -- functions/external_runs.sql -------------------------------------------------------------------------------------------------
--- External runs: claimed and completed by a process that is not a worker.
+-- External runs. A process that is not a worker claims and completes them.
 
+-- Claim an external run. Raises run_already_claimed or run_already_completed if a run with this id exists.
 FUNCTION runyard.claim_external(for_tenant text, thread_id text, run_id text) RETURNS void;
 
+-- Complete an external run. A completed run stays unchanged. Raises run_not_claimed, and run_already_claimed for a run of a
+-- worker.
 FUNCTION runyard.complete_external(for_tenant text, thread_id text, run_id text) RETURNS void;
 
--- Return the external run that has this id, if it is open; a NULL row if nobody has claimed the id. Refuses a run that cannot
--- be written.
+-- Return the live external run that has this id, or a NULL row if no run has it. Refuse the id of any other run.
 FUNCTION runyard.open_external(t runyard.threads, run_id text) RETURNS runyard.runs;
 
 -- functions/feed.sql ----------------------------------------------------------------------------------------------------------
--- The feed: reading the outbox in order, and pruning what was kept for its time.
+-- The feed: reading the outbox in order, and pruning data whose retention has passed.
 
--- Return the entries after a place, in the order of (transaction, position), of transactions that are older than every open
--- one. So no entry can appear before the place that a reader has reached. Each row has the horizon: everything before it was
--- read. Without entries there is one row that has only the horizon.
+-- Return the entries after (after_transaction, after_position), in this order, of transactions that are older than every open
+-- transaction. No entry can therefore appear before the last entry that a reader has read. horizon: the transaction before which
+-- all entries are readable. Without entries, the result is one row that has only the horizon.
 FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz);
 
--- Delete up to `most` entries that are older than `kept`, tenant by tenant, and record up to where. Entries that were not
--- counted yet (runyard.count_usage), or that a webhook has not read yet, stay. The former include all that are not older than
--- the oldest open transaction.
+-- Delete up to `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant.
+-- Return their number. Entries stay until they were counted (runyard.count_usage) and every active webhook has read them. Entries
+-- of transactions that are not older than the oldest open transaction are not counted.
 FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer;
 
--- Delete what has been kept for its time, up to `most` of each kind: entries of the feed, results of fork runs, finished
--- deliveries (kept as long as the feed), rows of dead workers. The leader calls this. Returns the largest of the counts.
+-- Delete data whose retention has passed: up to `most` each of entries of the feed, results of fork jobs, and deliveries that
+-- arrived or failed, and all rows of dead workers. Deliveries have the retention of the feed. The leader calls this function.
+-- Return the largest number of rows that were deleted of one kind.
 FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer;
 
 -- functions/fork.sql ----------------------------------------------------------------------------------------------------------
 -- Forking a thread.
 
+-- Fork a thread. A repetition of the request returns the existing fork, with created = false. q: the request as JSON. hash: the
+-- request's hash.
 FUNCTION runyard.fork(for_tenant text, q jsonb, hash text, OUT thread runyard.threads, OUT created boolean);
 
-FUNCTION runyard.same_fork(for_tenant text, thread_id text, hash text) RETURNS runyard.threads;
-
--- Refuse an id that belongs to a thread other than this fork.
-FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS void;
-
--- Close the open calls of a view with one error result at the end of a branch.
+-- Close the open tool calls of a view with one message of error results at the end of a branch. reason: its text.
 FUNCTION runyard.repair(INOUT t runyard.threads, branch_id bigint, view runyard.level[], reason text);
 
 -- functions/lanes.sql ---------------------------------------------------------------------------------------------------------
--- Lanes: which one a run belongs to, and what it does to the run that is there before it.
+-- Lanes: the lane of a run, and the effect of a run on the run before it in the lane.
 
--- Return the lane of a run that is being admitted.
+-- Return the lane to which a run is admitted. alone: true for a parallel run.
 FUNCTION runyard.lane_of(t runyard.threads, kind text, alone boolean, run_id text, parent_id uuid) RETURNS text;
 
--- Apply a run's strategy to the run that is ahead of it in the lane. busy: the lane's first unfinished run afterwards. refused:
--- an error.
+-- Apply a run's multitask_strategy to the head of its lane. busy: the id of the lane's head afterwards, or NULL. refused: the
+-- error of the strategy `reject`, or NULL.
 FUNCTION runyard.make_way(INOUT t runyard.threads, in_lane text, strategy text, OUT busy text, OUT refused jsonb, OUT effects jsonb);
 
 -- functions/limits.sql --------------------------------------------------------------------------------------------------------
--- Limits: what one allows, and whether a request or a late run finds room.
+-- The values of limits. The limits on queued runs are applied in queue_limits.sql, the limits on running runs in permits.sql, and
+-- the limit on the size of a message in size_limits.sql.
 
--- Return what a limit allows for `of` (a tenant or an agent; NULL for a limit without subjects); NULL if no limit is set.
+-- Return the value of a limit for `of`, or NULL if no limit is set. of: a tenant or an agent; NULL for a limit without a subject.
 FUNCTION runyard.limit_of(which text, of text DEFAULT NULL) RETURNS bigint;
 
--- The limit message_bytes where none is set, for one message as it is stored. runner/runyard/domain/json_bounds.py has the same
--- number.
-FUNCTION runyard.default_message_bytes() RETURNS bigint;
-
--- Refuse a request for which there is no room. The limit of a lane counts runs that are not due yet, too.
-FUNCTION runyard.check_room(for_tenant text, q runyard.request, key bigint, in_lane text, may_write boolean) RETURNS void;
-
--- Return the error for a run that is admitted late and finds no room in its lane; NULL if there is room. One more run than the
--- limit is allowed, since the lane's first may have come back to the queue.
-FUNCTION runyard.lane_full(r runyard.runs) RETURNS jsonb;
-
 -- functions/list_runs.sql -----------------------------------------------------------------------------------------------------
--- The list of runs. Lists in general: lists.sql.
+-- The list of runs. lists.sql describes lists in general.
 
--- List runs, the newest first. If there are more, the last row has only the place to go on from.
+-- Return runs, the newest first. If there are more, the last row has only the place after which the next page begins.
 FUNCTION runyard.list_runs(
     for_tenant text, thread_id text, with_status text, of_agent text, since timestamptz, before timestamptz,
     after_time timestamptz, after_no bigint, most integer, bytes bigint
 ) RETURNS TABLE (run runyard.runs, omitted text[], place_time timestamptz, place_no bigint);
 
--- The statement that finds the runs of a list in their order, by the one index that fits what is asked. Its parameters: $1 tenant, $2 the
--- thread's key, $3 its id, $4 agent, $5 since, $6 and $7 the place to go on from, $8 the same by accept_no. enough: rows of each of two sources.
+-- Return the statement that reads the runs of a list in their order, by the one index that fits the filters. Its parameters: $1
+-- tenant, $2 thread key, $3 thread id, $4 agent, $5 since, $6 and $7 the place after which the page begins, $8 its accept_no.
+-- enough: the maximal number of rows to read from each of two indexes, if the statement joins two.
 FUNCTION runyard.runs_statement(
     for_tenant text, thread_id text, of_thread bigint, with_status text, of_agent text, enough integer
 ) RETURNS text;
 
 -- functions/lists.sql ---------------------------------------------------------------------------------------------------------
--- Lists of threads, requests, attempts and deliveries. The list of runs: list_runs.sql.
+-- Lists of threads, HITL requests, attempts and deliveries. The list of runs is in list_runs.sql.
 --
--- A page ends at `most` entries, before the entry with which it would have more than `bytes` (but for its first), or after a thousand
--- rows that did not match: then it comes short, and says where to go on. Values of more than 8192 bytes are left out of an entry;
--- `omitted` names them. Each function reads one index, which gives the order, and compares the rows with the other filters itself. Its
--- statement is planned for what is asked: one plan for all cases would read the whole table for some. Each index has a condition that
--- only its list states. Where a primary key has the same order once all else is given, one column is given as a range, and ordered by.
--- The range ends with a comparison of that column alone: a comparison of rows that a later column decides does not end a scan.
+-- A page has at most `most` entries, which together have at most `bytes`. An entry that is larger is a page of its own. A page
+-- also ends after a thousand rows that did not match the filters. It then has fewer entries, and the place after which the next
+-- page begins. Values of more than 8192 bytes are left out of an entry, and `omitted` names them.
+--
+-- Each function reads one index, which has the order of the list. The function compares the rows with the other filters itself.
+-- Its statement is planned for the given filters, because one plan for all filters would read the whole table for some of them.
+-- Each index has a condition that only its list has. If a primary key would have the same order for the given filters, Postgres
+-- could use the key. To prevent this, the statement gives one column as a range and orders by this column first. The range ends
+-- with a comparison of this column alone, because a comparison of rows does not end a scan at a change of the first column.
 
--- List threads, in the order in which they were made. If there are more, the last row has only the place to go on from.
+-- Return threads, the oldest first. If there are more, the last row has only the place after which the next page begins.
 FUNCTION runyard.list_threads(
     for_tenant text, parent text, of_agent text, with_tags jsonb, after bigint, most integer, bytes bigint
 ) RETURNS TABLE (thread runyard.threads, omitted text[], place bigint);
 
--- List requests, the oldest first: those that wait, or all. If there are more, the last row says only that.
+-- Return HITL requests, the oldest first. pending: true for pending requests only. If there are more, the last row has `more` and
+-- no request.
 FUNCTION runyard.list_requests(
     for_tenant text, thread_id text, pending boolean, after_time timestamptz, after_id text, most integer, bytes bigint
 ) RETURNS TABLE (request runyard.requests, more boolean);
 
--- List the attempts of a run, in their order. If there are more, the last row says only that.
+-- Return the attempts of a run, the oldest first. If there are more, the last row has `more` and no attempt.
 FUNCTION runyard.list_attempts(for_tenant text, thread_id text, run_id text, after bigint, most integer, bytes bigint)
 RETURNS TABLE (attempt runyard.attempts, more boolean);
 
--- List deliveries, the newest first. A caller that wants to know whether there are more asks for one more.
+-- Return up to `most` deliveries, the newest first. A caller that must know whether there are more sets `most` one higher.
 FUNCTION runyard.list_deliveries(for_tenant text, with_status text, before bigint, most integer)
 RETURNS SETOF runyard.webhook_deliveries;
 
--- Return how many bytes a value has as JSON. The stored size of a compressed value does not say that.
+-- Return the size of a value as JSON in bytes. The stored size of a compressed value is smaller and cannot be used.
 FUNCTION runyard.json_bytes(value jsonb) RETURNS bigint;
 
--- functions/queue_sizes.sql ---------------------------------------------------------------------------------------------------
--- How many runs wait, for the limits of a tenant and of all: measured now and then, and counted on from there.
+-- functions/message_branches.sql ----------------------------------------------------------------------------------------------
+-- Branches of the messages of a thread: the branch of a new run or message, and the leaves of the tree.
 
--- Return how many runs wait, of a tenant or in all: the last measure, plus the runs that were accepted since and still wait. A
--- measure that is old and not small is renewed if the caller may write.
+-- Make a branch that begins after the message `base` and inherits the levels of `view`.
+FUNCTION runyard.open_branch(
+    t runyard.threads, in_lane text, base uuid, view runyard.level[], OUT branch runyard.branches
+);
+
+-- Return the branch for a run at its first claim, or for a stored message. With parent_id, it is the branch that ends at that
+-- message, or else a new branch that begins there. Without parent_id, it is the head. alone: true for a run that gets a new
+-- branch in any case.
+FUNCTION runyard.branch_for(
+    INOUT t runyard.threads, in_lane text, parent_id uuid, alone boolean, OUT branch runyard.branches
+);
+
+-- Return the branch whose last visible message is message_id, or NULL. Of several such branches, return the head, or else the
+-- oldest.
+FUNCTION runyard.branch_ending_at(thread_key bigint, message_id uuid) RETURNS runyard.branches;
+
+-- Return the leaves of the thread's tree, the oldest first: the last visible message of every branch, and the last message of
+-- every run that is not completed. A branch without visible messages of its own has no leaf, except the thread's first branch.
+-- depth is computed for the returned leaves only.
+FUNCTION runyard.leaves(t runyard.threads, after_time timestamptz, after_id uuid, most integer)
+RETURNS TABLE (message_id uuid, depth bigint, created_at timestamptz, run_id text, run_status text);
+
+-- functions/permits.sql -------------------------------------------------------------------------------------------------------
+-- Permits under the limits on running runs, and the lines of runs that wait for a permit. A permit is named after the agent or the
+-- tenant whose limit it is under: "agent …" or "tenant …". There are as many permits of one name as the limit allows.
+
+-- Return the names of the permits that a run holds while it runs. A name without a limit is left out. A run without an agent
+-- counts for the agent "default".
+FUNCTION runyard.permits_of(r runyard.runs) RETURNS text[];
+
+-- Lock the permits of these names in the order of the names, so that one transaction at a time counts and frees them. A transaction
+-- must not wait for the lock of a thread after this call, because both could then wait for each other.
+FUNCTION runyard.lock_permits(permits text[]) RETURNS void;
+
+-- Return the limit on the permits of a name, or NULL.
+FUNCTION runyard.limit_of_permit(permit text) RETURNS bigint;
+
+-- Return the number of free permits of a name, or NULL without a limit. The function reads at most as many index entries as the
+-- limit allows runs.
+FUNCTION runyard.free_permits(permit text) RETURNS bigint;
+
+-- Return the name of a permit for which a run must wait, or NULL if all its permits are free. Free permits that runs ahead of it in
+-- the line need do not count.
+FUNCTION runyard.missing_permit(r runyard.runs) RETURNS text;
+
+-- Return the accept_no of the first `most` runs in the line for a permit. The first run of each tenant comes first, in the order
+-- of their turns, then the second run of each tenant, and so on.
+FUNCTION runyard.first_in_line(permit text, most bigint) RETURNS SETOF bigint;
+
+-- Put a run into the line for a permit. Tenants take turns, as in lua/turns.lua. A tenant's runs are ordered by priority. Return
+-- as effects the jobs of the runs that may start: of the line that the run leaves, or of its line if the run is in it already.
+FUNCTION runyard.wait_for_permit(r runyard.runs, permit text) RETURNS jsonb;
+
+-- Give a tenant whose run left the line the last turn. If the tenant has no other run in the line, delete its turn.
+FUNCTION runyard.take_turn(from_permit text, for_tenant text) RETURNS void;
+
+-- Take a run out of its line because it cannot be claimed for another reason, so that the runs behind it do not wait for it.
+-- Return as effects the jobs of the runs that may start.
+FUNCTION runyard.leave_line(r runyard.runs) RETURNS jsonb;
+
+-- Return as effects the jobs of the first runs in the line for a permit, as many as there are free permits. The runs stay in the
+-- line until a worker claims them.
+FUNCTION runyard.next_for_permit(permit text) RETURNS jsonb;
+
+-- Return as effects the jobs of the runs for which permits of these names became free. Call this function after the last lock of a
+-- thread in the transaction.
+FUNCTION runyard.free(permits text[]) RETURNS jsonb;
+
+-- Measure the numbers of queued runs. Return as effects the jobs of waiting runs for which a permit is free. Such a run may still
+-- wait because a limit was raised or cleared, a run was taken from a dead worker, or a submission was lost. Delete the turns of
+-- tenants without a run in the line. The leader calls this function.
+FUNCTION runyard.review_limits() RETURNS jsonb;
+
+-- functions/queue_limits.sql --------------------------------------------------------------------------------------------------
+-- Limits on queued runs: check whether a queue has room for another run.
+
+-- Refuse a request that exceeds a limit on queued runs or on the size of a message. The limit of a lane also counts runs that are
+-- not admitted. may_write: see runyard.queue_size.
+FUNCTION runyard.check_room(for_tenant text, q runyard.request, key bigint, in_lane text, may_write boolean) RETURNS void;
+
+-- Return the error for a run that is admitted after its accept and exceeds the limit of its lane, or NULL. One more run than the
+-- limit is allowed, because the lane's head may have been released to the queue.
+FUNCTION runyard.lane_full(r runyard.runs) RETURNS jsonb;
+
+-- functions/queue_sizes.sql ---------------------------------------------------------------------------------------------------
+-- The numbers of queued runs, for the limits queued and queued_per_tenant. They are measured from time to time, and later runs
+-- are added.
+
+-- Return the number of queued runs of a tenant or, if for_tenant is NULL, of all tenants. It is the last measurement plus the
+-- queued runs that were accepted after it. A measurement that is older than a second is repeated first if the number is not small
+-- and the caller may write. most: the number up to which runs are counted.
 FUNCTION runyard.queue_size(for_tenant text, most bigint, may_write boolean) RETURNS bigint;
 
--- Count the runs that wait, of a tenant or in all, up to `most`, unless another transaction is doing it.
+-- Measure the number of queued runs of a tenant or, if for_tenant is NULL, of all tenants, up to `most`. Do nothing if another
+-- transaction measures the same number.
 FUNCTION runyard.measure_queue(for_tenant text, most bigint) RETURNS void;
 
--- Renew the measures of queues that are not empty. The leader calls this for callers that may not write.
+-- Repeat the measurements that were not zero. The leader calls this function for callers that may not write.
 FUNCTION runyard.measure_queues() RETURNS void;
 
 -- functions/queues.sql --------------------------------------------------------------------------------------------------------
--- Queues: what waits in each.
+-- Queues and their waiting runs.
 
--- List the queues that hold runs, are paused or are served, with what waits in each. Reads the unfinished runs once, by their
--- index.
+-- Return the queues that have live runs, are paused or have a live worker, with the numbers of their waiting runs. The function
+-- reads the live runs once, by their index.
 FUNCTION runyard.queues() RETURNS TABLE (
     queue text, queued bigint, deepest bigint, oldest double precision, suspended bigint, workers bigint, paused_at timestamptz,
     known boolean
@@ -1148,336 +1230,399 @@ FUNCTION runyard.queues() RETURNS TABLE (
 -- functions/reading.sql -------------------------------------------------------------------------------------------------------
 -- Reading a thread's messages and a run's context.
 
--- Return one page of a path, by number. at NULL: all of a branch, by default the head's. A later page names the branch of the
--- first page.
+-- Return one page of messages, in the order of their numbers. at: the last message of the path; NULL for all visible messages of
+-- of_branch, by default of the head. The call for a later page must name the branch of the first page. most: NULL for all
+-- messages.
 FUNCTION runyard.page(
     for_tenant text, thread_id text, at uuid, after bigint, before bigint, most bigint, newest_first boolean, of_branch bigint
 ) RETURNS SETOF runyard.messages;
 
--- Return the messages that a run sees: its branch as of its snapshot, then its own messages. Some of those may have been stored
--- before the run was claimed.
+-- Return the messages that a run sees: the messages of its snapshot, then its own messages. Some of its own messages may have
+-- been stored before its claim. Raises stale_fence if another attempt has claimed the run.
 FUNCTION runyard.context(thread_key bigint, run_id text, with_fence bigint) RETURNS SETOF runyard.messages;
 
 -- functions/redrive.sql -------------------------------------------------------------------------------------------------------
 -- Redriving a failed or dead run.
 
+-- Queue a failed or dead run again, at the end of its lane. Raises run_ended for any other run.
 FUNCTION runyard.redrive(for_tenant text, thread_id text, run_id text, OUT run runyard.runs, OUT effects jsonb);
 
 -- functions/refusals.sql ------------------------------------------------------------------------------------------------------
--- Refusals: a typed error that a client understands, raised here or handed on as JSON.
+-- Refusals: typed errors for clients, which are raised or returned as JSON.
 
+-- Raise a typed error. code: the error code. message: its text. details: an object.
 FUNCTION runyard.refuse(code text, message text, details jsonb DEFAULT '{}') RETURNS void;
 
+-- Raise the error that another function returned as JSON. Do nothing for NULL.
 FUNCTION runyard.raise(refused jsonb) RETURNS void;
 
+-- Return the error of a reached limit on queued runs. which: the name of the limit. of: the lane, tenant or deployment, for the
+-- message.
 FUNCTION runyard.queue_full(which text, of text, most bigint) RETURNS jsonb;
 
+-- Return the error of a message id that another message of the thread has.
 FUNCTION runyard.id_taken(t runyard.threads, message_id uuid) RETURNS jsonb;
 
--- functions/respond.sql -------------------------------------------------------------------------------------------------------
--- Answers to requests, and what applies at a request's deadline.
+-- functions/repetitions.sql ---------------------------------------------------------------------------------------------------
+-- Repetitions of requests: decide whether a request with a known id is the same request again.
 
--- Record an answer once, for the request whose schema the caller has checked it against. created: NULL if another request waits
--- by now; false if the request was answered before, and the caller compares the answers.
+-- Return the run that has the id of the request, or a NULL row if the id is free. Raises run_conflict if the run's request was
+-- different.
+FUNCTION runyard.existing_run(for_tenant text, q runyard.request) RETURNS runyard.runs;
+
+-- Return the thread that a request with this hash made, or a NULL row.
+FUNCTION runyard.same_fork(for_tenant text, thread_id text, hash text) RETURNS runyard.threads;
+
+-- Refuse the id of a thread that is not this fork.
+FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS void;
+
+-- functions/respond.sql -------------------------------------------------------------------------------------------------------
+-- Answers to HITL requests.
+
+-- Record an answer once. checked_request_id: the request against whose schema the caller has checked the answer. created: true if
+-- the answer was recorded; false if the request was answered before, and the caller must compare the answers; NULL if
+-- runyard.request_for returns another request than the caller has checked. is_last: true if the run waits for no other answer.
 FUNCTION runyard.respond(
     for_tenant text, thread_id text, request_id text, response_id text, checked_request_id text, value bytea, who text, for_whom text,
     OUT request runyard.requests, OUT created boolean, OUT effects jsonb, OUT is_last boolean
 );
 
--- Return the request that an answer is for. An answered request is found again by its response id, so that a repeated answer is
--- recognised.
+-- Return the HITL request that an answer is for. It is the request request_id, else the request that was answered with
+-- response_id (the answer is then a repetition), else the only pending request of the thread.
 FUNCTION runyard.request_for(for_tenant text, thread_id text, request_id text, response_id text) RETURNS runyard.requests;
 
--- Queue the run of an answered request. It keeps its place, so it is next in its lane.
+-- Queue the suspended run of an answered request. The run is still the head of its lane.
 FUNCTION runyard.wake_run(thread_key bigint, run_id text, OUT effects jsonb);
 
--- Settle each overdue request of the thread as the request says: its default answer applies, or the run that waits fails.
-FUNCTION runyard.fire_deadlines(INOUT t runyard.threads, OUT effects jsonb);
-
 -- functions/run_events.sql ----------------------------------------------------------------------------------------------------
--- The events that a run's rows prove, for readers whose stream has lost them.
+-- The events of a run that its rows prove, for readers of a stream that Redis lost.
 
--- Return the events that a run's rows prove, in the order of their ids, after the place `after`: up to `most` of them, and up
--- to `bytes` in all, but always one. An attempt numbers its messages as it appends them, and a later attempt has a higher
--- fence. So messages are in the order of seq, and a binary search finds the first one after a place. A wrong `first_event` can
--- give two events the same number; then the later kind is returned, because readers wait for the end of the run. asked: the
--- requests that a suspended run waits for. attempt: the number of the attempt that is queued.
+-- Return the events that a run's rows prove, in the order of their ids, after the id `after`: at most `most` events, which
+-- together have at most `bytes`. A larger event is returned alone. An attempt numbers its messages as it appends them, and a
+-- later attempt has a higher fence. The event ids of messages are therefore in the order of seq, and a binary search finds the
+-- first message after an id. A wrong first_event can give two events the same id. The event of the later kind is then returned,
+-- because readers wait for the end of the run. why: the error of the run. asked: the ids of the HITL requests for which a
+-- suspended run waits. attempt: the number of the queued attempt.
 FUNCTION runyard.run_events(thread_key bigint, run_id text, after bigint[], most integer, bytes bigint)
 RETURNS TABLE (type text, proved_id text, in_thread text, message runyard.messages, request runyard.requests, why jsonb, asked text[], attempt integer);
 
--- Return the id of an event, "<fence>-<n>", as numbers that can be compared; NULL for a text that is no such id.
+-- Return an event id "<fence>-<n>" as two numbers, which can be compared. Return NULL for any other text.
 FUNCTION runyard.event_place(event_id text) RETURNS bigint[];
 
--- functions/slots.sql ---------------------------------------------------------------------------------------------------------
--- Permits to run under a limit on an agent's or a tenant's runs, and the lines of runs that wait for one.
+-- functions/size_limits.sql ---------------------------------------------------------------------------------------------------
+-- Limits on sizes: the greatest size of a message, and of the extra of a thread.
 
--- Return the slots that a run takes while it runs: "agent …" and "tenant …" where a limit is set. A run that names no agent
--- counts for "default".
-FUNCTION runyard.slots_of(r runyard.runs) RETURNS text[];
+-- Return the default of the limit message_bytes: the bytes of one message as it is stored. MESSAGE_BYTES in
+-- runyard.domain.json_bounds has the same value.
+FUNCTION runyard.default_message_bytes() RETURNS bigint;
 
--- Lock slots, so that transactions count and free them one after the other. Slots are locked in one order. A transaction that
--- holds them never waits for a thread's lock.
-FUNCTION runyard.lock_slots(slots text[]) RETURNS void;
+-- Refuse messages of which one has more than `most` bytes.
+FUNCTION runyard.check_size(messages runyard.new_message[], most bigint) RETURNS void;
 
-FUNCTION runyard.limit_of_slot(slot text) RETURNS bigint;
+-- Refuse an extra that is too large for a thread. Each of its merged parts is small enough, but together they may be too large.
+FUNCTION runyard.check_extra(merged jsonb) RETURNS void;
 
--- Return how many slots are free; NULL without a limit. Reads no more index entries than the limit allows runs.
-FUNCTION runyard.free_slots(slot text) RETURNS bigint;
+-- functions/startable.sql -----------------------------------------------------------------------------------------------------
+-- Decides which queued run may start next, and which runs to wake when a run ends. A prompt may start if it is the head of its
+-- lane. A fork job may start if it waits for no other run.
 
--- Return the slot that a run has to wait for; NULL if it may take all of its slots. Runs ahead of it in a line come first.
-FUNCTION runyard.missing_slot(r runyard.runs) RETURNS text;
+-- Return the head of a lane: its first run that has not ended. Postgres copies the body of this function into the plan of a
+-- statement that names the function after FROM, so that a statement that needs the whole row pays nothing for the function. A
+-- statement that needs one column, or whether there is a head, is about ten microseconds slower, because its plan keeps a place
+-- for every column. The statements of each accept and claim therefore repeat the condition (make_way, startable, not_startable).
+FUNCTION runyard.lane_head(thread_key bigint, in_lane text) RETURNS SETOF runyard.runs;
 
--- Return the first `most` runs in the line for a slot: the first of each tenant, by turns, then the second of each, and so on.
-FUNCTION runyard.first_in_line(slot text, most bigint) RETURNS SETOF bigint;
+-- Return effects with the job of the lane's head, if the head is queued. Otherwise return NULL.
+FUNCTION runyard.next_head(thread_key bigint, in_lane text) RETURNS jsonb;
 
--- Put a run into the line for a slot. Tenants take turns, as in lua/turns.lua; a tenant's runs are ordered by priority. Returns
--- as effects the runs that may go on: in the line that the run leaves, or in the line where it already stands.
-FUNCTION runyard.wait_for_slot(r runyard.runs, slot text) RETURNS jsonb;
+-- Return effects with the fork jobs that wait for a run.
+FUNCTION runyard.waiting_for(thread_key bigint, run_id text) RETURNS jsonb;
 
--- Move a tenant whose run has left the line for its slot to the end of the turns, or out of them.
-FUNCTION runyard.take_turn(from_slot text, for_tenant text) RETURNS void;
+-- Return effects with the job that started the run r. The claim of the job checks whether it may continue, because other runs
+-- that it started may end at the same time.
+FUNCTION runyard.wake_starter(r runyard.runs) RETURNS jsonb;
 
--- Take a run that cannot be claimed for another reason out of the line, so that the runs behind it do not wait for it. Returns
--- as effects the runs that may go on.
-FUNCTION runyard.leave_line(r runyard.runs) RETURNS jsonb;
+-- Return effects with the job of the run if the run may start at once. It must be the head of its lane, or a fork job that waits
+-- for no run.
+FUNCTION runyard.startable(r runyard.runs) RETURNS jsonb;
 
--- Return the first runs in the line for a slot, as many as are free, as effects. They stay in the line until they are claimed.
-FUNCTION runyard.next_for_slot(slot text) RETURNS jsonb;
+-- Return as the outcome of a claim why a queued run cannot start, or NULL if it can. Fail a run that was not started by its
+-- expires_at. retry_in: seconds until the run is due.
+FUNCTION runyard.not_startable(
+    t runyard.threads, r runyard.runs, OUT outcome text, OUT retry_in double precision, OUT effects jsonb
+);
 
--- Return as effects the runs that take the slots that other runs have given up. Call this when no further thread is going to be
--- locked.
-FUNCTION runyard.free(slots text[]) RETURNS jsonb;
+-- Return true if a fork job must wait for the end of another run, or for runs that it started.
+FUNCTION runyard.must_wait(r runyard.runs) RETURNS boolean;
 
--- Count the queues; offer the runs for which a slot is free although no run has just given it up (a limit was raised or
--- cleared, a run was taken from a dead worker, or a submission was lost); remove the turns of tenants that have left a line.
--- The leader calls this.
-FUNCTION runyard.review_limits() RETURNS jsonb;
+-- Return the number of live runs that a job started.
+FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint;
 
 -- functions/steps.sql ---------------------------------------------------------------------------------------------------------
--- The ledger of steps: what an attempt has begun and finished.
+-- The steps of runs: begin and finish a step.
 
--- Begin a step. Returns the row as it was before; no row if the step is new or was begun by this attempt, whose call is
--- repeated because its reply was lost.
+-- Begin a step. Return its row as it was before this call if the step is finished or another attempt began it. Otherwise return
+-- no row, also for a repetition of this call after a lost reply.
 FUNCTION runyard.start_step(thread_key bigint, run_id text, with_fence bigint, step text) RETURNS SETOF runyard.steps;
 
+-- Record the result of a step. The first result stays.
 FUNCTION runyard.finish_step(thread_key bigint, run_id text, with_fence bigint, step text, value bytea) RETURNS void;
 
 -- functions/store_message.sql -------------------------------------------------------------------------------------------------
--- Storing messages outside any run.
+-- Storing messages without a run.
 
--- Store a message outside any run. If a message with its id is stored already, that one is returned; the caller compares the
--- two.
+-- Store a message without a run. If a message with its id is stored already, return the stored message; the caller must compare
+-- the two. parent_id: NULL for the head. expected: the leaf that the caller has seen, or NULL.
 FUNCTION runyard.store_message(for_tenant text, thread_id text, m runyard.new_message, parent_id uuid, expected uuid)
 RETURNS SETOF runyard.messages;
 
--- Insert messages without a run at the end of a branch, each as the child of the one before. The caller has checked their ids
--- and sizes.
+-- Insert messages without a run at the end of a branch. Each message is the child of the message before it. The caller must have
+-- checked their ids and sizes.
 FUNCTION runyard.put_plain(INOUT t runyard.threads, branch runyard.branches, messages runyard.new_message[]);
 
 -- functions/suspend.sql -------------------------------------------------------------------------------------------------------
--- Suspending a run until its requests are answered.
+-- Suspending a run until its HITL requests are answered.
 
+-- Suspend an attempt's run until one of `requests` is answered. If one is answered already, the run stays running. Store the
+-- attempt's write w.
 FUNCTION runyard.suspend(w runyard.attempt_write, requests runyard.new_request[]) RETURNS runyard.ended;
 
 -- functions/tags.sql ----------------------------------------------------------------------------------------------------------
--- Tags of threads: the side table that lists read, kept by triggers.
+-- Tags of threads: the table thread_tags, which lists read and triggers keep up to date.
 
--- Return the digest of a tag. The tag itself may be longer than an index entry can be. Readers check the tag, too.
+-- Return the digest of a tag. It is indexed because a tag may be too long for an index entry. Readers also compare the tag
+-- itself, because two tags may have one digest.
 FUNCTION runyard.tag_term(name text, value text) RETURNS bytea;
 
+-- Write the changed tags of a thread to thread_tags.
 FUNCTION runyard.note_tags() RETURNS trigger;
 
--- functions/threads.sql -------------------------------------------------------------------------------------------------------
--- Threads: find, lock, make and change one.
+-- functions/take_over.sql -----------------------------------------------------------------------------------------------------
+-- Taking over a run whose worker is dead, or whose task its worker has lost.
 
+-- Check a running run for a takeover. The worker of the run must be dead, or be the claimant itself. outcome: NULL if the claim
+-- may continue; 'busy' if the worker is alive or the run is external; 'ended' if this function ended the run because of its
+-- crashes or a cancel.
+FUNCTION runyard.take_over(
+    INOUT t runyard.threads, INOUT r runyard.runs, claimant runyard.workers, limited boolean, OUT outcome text, OUT effects jsonb
+);
+
+-- functions/threads.sql -------------------------------------------------------------------------------------------------------
+-- Threads: find, lock, make and change a thread.
+
+-- Lock and return the thread, or return a NULL row.
 FUNCTION runyard.live_thread(for_tenant text, thread_id text) RETURNS runyard.threads;
 
+-- Lock and return the thread. Raises thread_not_found.
 FUNCTION runyard.known_thread(for_tenant text, thread_id text) RETURNS runyard.threads;
 
--- Return the thread as it is, without a lock, for reads. Raises thread_not_found.
+-- Return the thread without a lock, for reads. Raises thread_not_found.
 FUNCTION runyard.known_snapshot(for_tenant text, thread_id text) RETURNS runyard.threads;
 
+-- Return a run of the thread. Raises run_not_found.
 FUNCTION runyard.known_run(t runyard.threads, run_id text) RETURNS runyard.runs;
 
--- Return the thread, locked. A thread that does not exist is made, with its first branch.
+-- Lock and return the thread. If it does not exist, make it with its first branch.
 FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL) RETURNS runyard.threads;
 
--- Return the thread of a run, locked. It is made if the run was accepted in a host's transaction before its thread existed.
+-- Lock and return the thread of a run. If the run was accepted in a host's transaction before its thread existed, make the
+-- thread.
 FUNCTION runyard.ensure_for_run(for_tenant text, thread_id text, run_id text) RETURNS runyard.threads;
 
--- Make an empty thread. A thread that a request with the same hash has made is returned as it is.
+-- Make an empty thread. If a request with the same hash made the thread before, return it unchanged, with created = false.
 FUNCTION runyard.create_thread(
     for_tenant text, thread_id text, hash text, of_agent text, with_title text, with_tags jsonb, with_extra jsonb, with_config jsonb,
     OUT thread runyard.threads, OUT created boolean
 );
 
--- Refuse if the thread has changed since the caller read it. NULL expects nothing.
+-- Raise precondition_failed if the thread has changed since the caller read it. seen: the updated_at that the caller read; NULL
+-- for no check.
 FUNCTION runyard.check_unchanged(t runyard.threads, seen timestamptz) RETURNS void;
 
--- Set the fields that are in `patch`, and clear those that are null there. `extra` is merged at its top level. Two changes
--- never leave the same updated_at: callers use it as the version.
+-- Set the fields of `patch`, and clear the fields that are null in it. `extra` is merged: each key replaces the whole value of
+-- that key. Each change gives the thread a new updated_at, because callers use it as a version.
 FUNCTION runyard.update_thread(for_tenant text, thread_id text, patch jsonb, seen timestamptz) RETURNS runyard.threads;
 
--- Record a thread's agent: the first that one of its runs names.
+-- Record the agent of the first run that names one as the agent of its thread.
 FUNCTION runyard.note_agent(t runyard.threads, name text) RETURNS void;
 
 -- functions/tool_cycles.sql ---------------------------------------------------------------------------------------------------
--- Tool cycles: calls that wait for their results, and where a thread may be cut.
+-- Tool cycles: open tool calls, and the check that a cut is not inside a tool cycle.
 
--- Return the tool calls of a view that have no result in it, in order. Reads only the messages that have calls or results.
+-- Return the ids of the tool calls of a view that have no result in it, in order. The function reads only messages with calls or
+-- results.
 FUNCTION runyard.open_calls(levels runyard.level[]) RETURNS text[];
 
--- Whether every call of the run is directly followed by exactly its results. The run's first results may close calls that its
--- context left open.
+-- Return true if every tool call of the run is directly followed by exactly its results. The run's first results may belong to
+-- open tool calls of its context.
 FUNCTION runyard.cycles_closed(r runyard.runs) RETURNS boolean;
 
+-- Return true if an id occurs twice.
 FUNCTION runyard.repeats(ids text[]) RETURNS boolean;
 
--- Refuse a cut inside a tool cycle. Names the nearest messages of the branch at which no call is open.
+-- Refuse a cut inside a tool cycle. The error names the nearest messages of the branch at which no tool call is open. view,
+-- whole, at: as cut_at_message returns them.
 FUNCTION runyard.check_boundary(view runyard.level[], whole runyard.level[], at runyard.messages) RETURNS void;
 
 -- functions/usage.sql ---------------------------------------------------------------------------------------------------------
--- Usage of runs: adding and subtracting it, and totals by tenant, agent and day, counted from the feed.
+-- Usage of runs: adding and subtracting usages, and totals by tenant, agent and day, counted from the feed.
 
--- Return the sum of two usages. A damaged sum is left as it is: an error would stop the leader, who adds for every tenant.
+-- Return the sum of two usages. If one of them is damaged, return `a`, because an error would stop every verb that adds usage to
+-- it.
 FUNCTION runyard.add_usage(a jsonb, b jsonb) RETURNS jsonb;
 
--- Return a number of a usage. A value that is no number, or larger than a usage can be, counts as 0, so that a damaged row
--- stops nothing.
+-- Return a number of a usage. A value that is no number, or is larger than a usage can be, counts as 0. An error would stop the
+-- leader, which counts the runs of every tenant.
 FUNCTION runyard.amount(usage jsonb, name text) RETURNS numeric;
 
+-- Return the usage `a` minus the usage `b`.
 FUNCTION runyard.less_usage(a jsonb, b jsonb) RETURNS jsonb;
 
--- Add up to `most` entries of the tenant in c to its totals: those after (c.transaction, c.position) and before c.goal. Returns
--- their number. c then stands at the last one.
+-- Add up to `most` entries of the tenant c.tenant to its totals. They are the entries after (c.transaction, c.position) and
+-- before c.goal. Move c to the last of them, and return their number.
 FUNCTION runyard.count_entries(INOUT c runyard.usage_counter, most integer, OUT entries integer);
 
--- Return the next tenant after c.tenant that has entries to count, or the tenant at which the search stopped after `most`
--- tenants; NULL if there is none. A tenant without entries costs one look into the index, which finds the first entry of a
--- later tenant.
+-- Return the next tenant after c.tenant that has entries to count, or NULL if there is none. If the search stopped after `most`
+-- tenants, return the tenant at which it stopped. A tenant without entries to count costs one read of the index. looks: the
+-- number of these reads.
 FUNCTION runyard.next_to_count(c runyard.usage_counter, most integer, OUT tenant text, OUT looks integer);
 
--- Bring the totals forward by about `most` entries. The leader calls this. A round counts, tenant by tenant, what was committed
--- when the round before ended. It begins once every transaction that was open then has ended, so no entry can appear before its
--- place. Totals and place are written together. A second leader finds the row locked and does nothing.
+-- Add about `most` entries of the outbox to the totals. The leader calls this function. A round counts, tenant by tenant, the
+-- entries of transactions that began before the previous round ended. A round begins after all of these transactions ended, so
+-- that no entry can appear before the place that was counted. The totals and the place are written in one transaction. A second
+-- leader finds the row locked and does nothing.
 FUNCTION runyard.count_usage(most integer) RETURNS void;
 
--- Return the totals of a tenant's days from `since` to `until`, both included; for the agent '', of all agents. Every row has
--- the time up to which totals are complete. If there are no days, one row has only that.
+-- Return the totals of a tenant's days from `since` to `until`, both included. for_agent: an agent, or '' for all agents
+-- together. counted_until: the time up to which the totals are complete. Without days, the result is one row that has only
+-- counted_until.
 FUNCTION runyard.usage_of(for_tenant text, for_agent text, since date, until date)
 RETURNS TABLE (counted_until timestamptz, day date, runs bigint, requests numeric, input_tokens numeric, output_tokens numeric, cost numeric,
                seconds numeric);
 
 -- functions/visibility.sql ----------------------------------------------------------------------------------------------------
--- Visibility: which messages a branch, a run or a cut sees.
--- A view is an array of levels; a message is visible through its level if its number is not above the high water and it has no run, or
--- belongs to the level's open run, or its run completed not after the cutoff. Numbers grow along every path, so seq orders a view.
+-- Visibility: the messages that a branch, a run or a cut shows.
+-- A view is an array of levels. A message is visible through the level of its branch if its number is at most the high water, and
+-- if one of these is true: it has no run, it belongs to the level's open run, or the completion number of its run is at most the
+-- cutoff. Numbers grow along every path, so that the order by seq is the order of a view.
 
--- Return all messages of a view, level by level. The join stays within one thread whichever way it is planned. A subquery per
--- message would cost three times as much.
+-- Return all messages of a view, level by level. Every plan of the join reads runs of one thread only. A subquery per message
+-- would cost three times as much.
 FUNCTION runyard.visible(levels runyard.level[]) RETURNS SETOF runyard.messages;
 
--- Return at most `most` messages of a level between two numbers, from either end. Reads only these and the invisible ones
--- between them.
+-- Return at most `most` visible messages of a level whose numbers are between `after` and `before`, from the start or, if
+-- newest_first, from the end. The function reads only these messages and the invisible messages between them.
 FUNCTION runyard.visible_part(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
 RETURNS SETOF runyard.messages;
 
+-- Return the levels that a branch inherits.
 FUNCTION runyard.inherited(branch_id bigint) RETURNS runyard.level[];
 
--- Return the view of everything that counts on a branch at this moment.
+-- Return the view of all visible messages of a branch.
 FUNCTION runyard.branch_view(branch_id bigint) RETURNS runyard.level[];
 
--- Return the view of what a run sees of other runs: its branch as of its snapshot.
+-- Return the view of the messages that a run saw at its claim.
 FUNCTION runyard.run_view(r runyard.runs) RETURNS runyard.level[];
 
+-- Return the last message of a view, or a NULL row.
 FUNCTION runyard.last_visible(levels runyard.level[], OUT message_id uuid, OUT seq bigint);
 
--- Return the level through which a thread sees a message of an ancestor; no row if it does not see it. The thread's first
--- branch sees all that any of its branches inherits.
+-- Return a message of an ancestor with the level through which a thread shows it and with its run, or no row if the thread does
+-- not show it. The function reads the levels of the thread's first branch only, because it inherits all messages that any branch
+-- of the thread inherits.
 FUNCTION runyard.seen_through(thread_key bigint, message_id uuid)
 RETURNS TABLE (level runyard.level, message runyard.messages, run runyard.runs);
 
--- Return an inherited run as the thread sees it: completed (with the level through which it is seen), or the open run of a
--- level.
+-- Return an inherited run and the level through which the thread shows it, or no row. open: true for the open run of a level,
+-- false for a completed run.
 FUNCTION runyard.inherited_run(thread_key bigint, run_id text)
 RETURNS TABLE (run runyard.runs, level runyard.level, open boolean);
 
--- Return the last completed run on the head's path, which is the default cut.
+-- Return the id of the last completed run on the head's path. The default cut is after this run.
 FUNCTION runyard.last_completed(t runyard.threads) RETURNS text;
 
--- Return the extra that a cut carries: the latest one that was saved with a run before the cut, else the one that the thread
--- began with.
+-- Return the extra of a cut. It is the latest extra that was saved with a completed run before the cut, or else the extra with
+-- which the thread began.
 FUNCTION runyard.extra_at(view runyard.level[]) RETURNS jsonb;
 
 -- functions/webhooks.sql ------------------------------------------------------------------------------------------------------
--- Webhooks: from the feed to deliveries, and from one try to the next.
+-- Webhooks: make deliveries from the feed, take due deliveries, and settle their tries.
 
--- Turn committed entries into deliveries, then take up to `most` deliveries that are due. Endpoints take turns from `after` on,
--- so that none waits for another. At most `each` deliveries of an endpoint are in flight, those in `busy` (endpoint → number)
--- included. A delivery that is taken is due again after `lease` seconds unless it is settled. `versions`: of the secrets that
--- sign; empty if the webhook is gone.
+-- Make deliveries from committed entries. Then take up to `most` due deliveries, endpoint by endpoint in the order of their
+-- names, from after the endpoint `after`. An endpoint gets at most `each`, less its number in `busy` (endpoint → number of
+-- deliveries that are being sent). A taken delivery that is not settled is due again after `lease` seconds. versions: the
+-- versions of the secret that sign; empty if the webhook was removed.
 FUNCTION runyard.take_webhooks(busy jsonb, after text, most integer, each integer, lease double precision)
 RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id text, versions integer[], url text, endpoint text, type text,
                thread_id text, run_id text, created_at timestamptz, tries integer);
 
--- Turn the feed's entries for a webhook into about `most` deliveries, in the transaction that moves its cursor. Whole
--- transactions that are older than the oldest open one are read, so no entry can appear before the cursor. Without entries
--- nothing is written.
+-- Make the feed's entries for a webhook into about `most` deliveries, and move the webhook's cursor, in one transaction. The
+-- function reads all entries of each transaction, and only transactions that are older than the oldest open transaction. No entry
+-- can therefore appear before the cursor. Without entries, nothing is written.
 FUNCTION runyard.spread_webhook(w runyard.webhooks, most integer) RETURNS void;
 
+-- Return the tenants that have entries in the outbox.
 FUNCTION runyard.feed_tenants() RETURNS text[];
 
--- Record the outcome of a try: delivered; retried after `pause` seconds; failed; or gone, which disables the webhook. If
--- another try has begun since, only `delivered` is recorded.
+-- Record the outcome of a try: `delivered`, `retried` (due again after `pause` seconds), `failed`, or `gone`, which also disables
+-- the webhook. If a later try has begun, only `delivered` is recorded.
 FUNCTION runyard.settle_webhook(delivery_no bigint, of_try integer, outcome text, answered integer, why text, pause double precision)
 RETURNS void;
 
--- Remove a webhook and its pending deliveries. Returns whether there was one.
+-- Remove a webhook and its pending deliveries. Return true if the webhook existed.
 FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolean;
 
--- Send a delivery that failed or was delivered once more. Returns whether that can be done.
+-- Make a delivery that arrived or failed due again. Return false if there is no such delivery, or if its webhook was removed or
+-- disabled.
 FUNCTION runyard.redeliver(for_tenant text, delivery_id text) RETURNS boolean;
 
 -- functions/workers.sql -------------------------------------------------------------------------------------------------------
--- The register of workers, the leader's lease, and the lane heads that the leader offers again.
+-- The register of workers, the leader's lease, and the heads of lanes that the leader offers again.
 
--- Register a worker and its agents. A repetition, after a reply was lost, is the same registration.
+-- Register a worker and its agents. A repetition after a lost reply only renews the heartbeat. Raises worker_dead for the id of a
+-- dead worker.
 FUNCTION runyard.register(
     worker_id text, in_queues text[], with_agents jsonb, version text, on_mismatch text, with_slots integer, at_address text,
     asking text[]
 ) RETURNS void;
 
--- Record a worker's heartbeat. Returns what a worker has to know every second.
+-- Record a worker's heartbeat. Return the state to which the worker must react. draining: true if it must claim nothing more.
+-- paused: the paused queues. oldest_code: the oldest code version that the schema admits.
 FUNCTION runyard.beat(worker_id text, OUT draining boolean, OUT paused text[], OUT oldest_code integer);
 
+-- Take or renew a lease for `ttl` seconds. Return true if the worker holds the lease.
 FUNCTION runyard.lead(lease text, worker_id text, ttl double precision) RETURNS boolean;
 
--- Return lane heads that should have been claimed: queued and due, or running on a dead worker, and unchanged for a while. Goes
--- from lane to lane by the index, so that the runs behind a head cost nothing.
+-- Return up to `most` heads of lanes that did not change for `unchanged` and should have been claimed. Such a head is queued and
+-- due, or running on a dead or missing worker. The function reads one index entry per lane, so that the runs behind a head cost
+-- nothing.
 FUNCTION runyard.heads(unchanged interval, after_key bigint, after_lane text, most integer) RETURNS SETOF runyard.runs;
 
 -- functions/write.sql ---------------------------------------------------------------------------------------------------------
--- The right of an attempt to write: its run, locked, and its fence, compared.
+-- The writes of attempts: lock the run, compare the fence, and store the write.
 
+-- Lock a thread, and return it with one of its runs. A row is NULL if there is none.
 FUNCTION runyard.lock_run(thread_key bigint, run_id text, OUT t runyard.threads, OUT r runyard.runs);
 
--- Return NULL if the attempt may write; else 'stale_fence', 'cancel_requested', or 'repeated' (the attempt has ended the run's
--- turn before).
+-- Return NULL if the attempt may write. Otherwise return 'stale_fence', 'cancel_requested', or 'repeated' if the attempt has
+-- already ended.
 FUNCTION runyard.write_refused(r runyard.runs, with_fence bigint) RETURNS text;
 
+-- Raise stale_fence or cancel_requested if the attempt may not write.
 FUNCTION runyard.refuse_write(r runyard.runs, with_fence bigint) RETURNS void;
 
--- Lock an attempt's run for its last write. over: the turn has ended as `e` says, whatever the caller asks for, because a
--- cancel was requested before, or because the write is stale or repeated. first_event NULL: the caller is not the attempt, and
--- a last event gets a fence of its own.
+-- Lock an attempt's run for its last write. over: true if the caller must return `e` and store nothing. A cancel was then
+-- requested, and this function has cancelled the run; or the write is stale or a repetition. first_event: NULL if the caller is
+-- not the attempt; the event of the cancellation then gets a new fence.
 FUNCTION runyard.lock_attempt(
     thread_key bigint, run_id text, with_fence bigint, first_event integer,
     OUT t runyard.threads, OUT r runyard.runs, OUT e runyard.ended, OUT over boolean
 );
 
--- Store the messages, extra, usage and result of an attempt's last write.
+-- Store the messages of an attempt's last write. Add its extra, usage and result to the row `r`, which the caller must save.
 FUNCTION runyard.keep_write(
     INOUT t runyard.threads, INOUT r runyard.runs, w runyard.attempt_write, message_bytes bigint
 );
 
+-- Record an attempt that ended without completing its run. how: its outcome. why: its error, or NULL.
 FUNCTION runyard.note_attempt(r runyard.runs, how text, why jsonb) RETURNS void;

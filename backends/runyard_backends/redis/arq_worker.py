@@ -110,7 +110,7 @@ class ArqWorker(arq.worker.Worker):
 
     async def finish_failed_job(self, job_id: str, result_data: bytes | None) -> None:
         """Fail no job. The scheduler puts back a job that this version cannot decode, for a worker of another version."""
-        log.warning("job_put_back", job_id=job_id, reason="arq could not decode the job")
+        log.warning("job_not_decoded", job_id=job_id, error="arq could not decode the job")
 
     async def _dispatch(self, job: Job, execution: Execution) -> Ended | None:
         """Execute a claimed run between arq's hooks, and count it as arq does."""
@@ -137,5 +137,6 @@ async def _hook(hook: StartupShutdown | None, ctx: dict[str, Any]) -> None:
     if hook is not None:
         try:
             await hook(ctx)
-        except Exception:
-            log.exception("hook_failed", hook=getattr(hook, "__name__", repr(hook)), job_id=ctx["job_id"])
+        except Exception as error:
+            name = getattr(hook, "__name__", repr(hook))
+            log.exception("arq_hook_failed", hook=name, job_id=ctx["job_id"], error=str(error))

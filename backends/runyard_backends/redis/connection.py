@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -19,30 +18,14 @@ from typing import Any, Final, NamedTuple, cast
 
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
-from runyard.errors import BackendUnavailableError, InvalidInputError, RunyardError
+from runyard.errors import InvalidInputError
 from runyard.support.optional_imports import load
 
+from .driver_errors import translated
 from .key_names import Keys
 from .pubsub import PubSub, Subscribing
-
-# The errors of a server that is reachable but cannot write, because it is a replica (during a failover) or out of memory.
-_UNABLE = (ReadOnlyError, OutOfMemoryError)
-
-
-@contextmanager
-def translated() -> Iterator[None]:
-    """Turn the driver's errors into runyard's."""
-    try:
-        yield
-    except _UNABLE as error:
-        raise BackendUnavailableError(f"Redis cannot take writes: {error}") from error
-    except ResponseError as error:
-        raise RunyardError(f"Redis refused a command: {error}") from error
-    except (RedisError, OSError) as error:  # OSError includes TimeoutError
-        reason = str(error) or "no answer in time"
-        raise BackendUnavailableError(f"Redis is unreachable ({reason}); repeat the call with the same ids") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,12 @@ from .job_codec import packb, unpackb
 from .key_names import events_suffix
 from .pubsub import Published
 
-DAY_SECONDS: Final = 86_400.0
+MAX_STREAM_EVENTS: Final = 5000
+"""Approximate number of events that the stream of a run keeps. A reader of older events gets a ``gap``."""
+STREAM_RETENTION_SECONDS: Final = 86_400.0
+"""Seconds for which the stream of a run is kept after its last event."""
+MAX_UNREAD_EVENTS: Final = 1000
+"""Maximum number of live events that a follower leaves unread."""
 SEALED_BYTES: Final = 2**11
 """Minimum bytes of an entry whose event is held as JSON, which takes less memory than objects while a slow reader holds it."""
 
@@ -60,7 +65,14 @@ class RedisEventLog:
     Every method raises BackendUnavailableError when Redis does not answer, or when a run's key does not hold a stream.
     """
 
-    def __init__(self, server: RedisServer, *, max_events: int = 5000, ttl: float = DAY_SECONDS, backlog: int = 1000) -> None:
+    def __init__(
+        self,
+        server: RedisServer,
+        *,
+        max_events: int = MAX_STREAM_EVENTS,
+        ttl: float = STREAM_RETENTION_SECONDS,
+        backlog: int = MAX_UNREAD_EVENTS,
+    ) -> None:
         self._server = server
         self._keys = server.keys
         self._max_events = max_events

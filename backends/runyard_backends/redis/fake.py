@@ -1,7 +1,8 @@
 """A Redis server inside this process, for tests: fakeredis, which executes the scripts of ``lua/`` in a Lua interpreter.
 
-Each use of ``fakeredis://`` makes a new server. All connections of the process to ``fakeredis://name`` share one server. It
-ends with the last of them. No socket is opened and no thread is started. A command is executed in the event loop that sends it.
+Each use of ``fakeredis://`` makes a new server. All connections of the process to ``fakeredis://name`` share one server,
+which ends with the last connection. No socket is opened and no thread is started. A command is executed in the event loop that
+sends it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ class RedisFacts:
     """Facts about a Redis server. ``server``: name and version. ``role``: as INFO reports it, ``master`` or ``slave``.
     ``maxmemory``: bytes, 0 for no limit. ``eviction``: the policy at that limit. ``appendonly``: True if every write goes to a
     file. ``clock_ahead``: seconds by which the server's clock is ahead of this host's. ``round_trip``: seconds that reading the
-    clock took; the error of ``clock_ahead`` is at most half of them."""
+    clock took; the error of ``clock_ahead`` is at most half of this time."""
 
     server: str
     role: str

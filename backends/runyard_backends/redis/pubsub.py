@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 from runyard.errors import BackendUnavailableError
 
 PING_AFTER_SECONDS = 5.0
-"""Seconds without a reply after which a PING is sent. After as many seconds without a reply to it, the connection is lost."""
+"""Seconds without a reply after which a PING is sent. If the PING has no reply for as long, the connection is lost."""
 
 
 MAX_UNREAD_BYTES = 2**20

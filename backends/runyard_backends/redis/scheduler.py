@@ -25,6 +25,8 @@ from .job_codec import UnknownEnvelopeError, decode, encode, packb, unpackb
 
 JOBS_PER_CALL: Final = 1000
 """Maximum number of jobs per script call. The limit keeps a script from blocking the server for long."""
+LANE_LOCK_SECONDS: Final = 3.0
+"""Seconds that a lane stays locked after its claim or the last renewal of its lock."""
 LANE_POLL_SECONDS: Final = 2.0
 """Seconds after which a waiting worker looks for jobs even if nothing has woken it."""
 ROUSED_MS: Final = 5000
@@ -44,7 +46,7 @@ class RedisScheduler:
     without that loss. Every method raises BackendUnavailableError when Redis does not answer.
     """
 
-    def __init__(self, server: RedisServer, events: RedisEventLog, *, lock: float = 3.0) -> None:
+    def __init__(self, server: RedisServer, events: RedisEventLog, *, lock: float = LANE_LOCK_SECONDS) -> None:
         self._server = server
         self._events = events
         self._keys = server.keys
@@ -55,7 +57,7 @@ class RedisScheduler:
 
     async def submit(self, jobs: Sequence[Job]) -> None:
         """Add the ``queued`` events of ``jobs`` to their streams and offer the jobs to the workers. A job that is offered
-        already keeps the earlier due time. Concurrent calls are sent together."""
+        already keeps the earlier one of its two due times. Concurrent calls are sent together."""
         await asyncio.gather(*map(self._submits, jobs))
 
     async def _submit(self, jobs: Sequence[Job]) -> list[None]:
@@ -121,7 +123,7 @@ class RedisScheduler:
         await self._server.call(*(call for _, call in calls), *self._submissions(submit))
 
     async def unknown(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the jobs of ``jobs`` that are lost: not offered, and their lane not locked for their own run.
+        """Return the lost jobs of ``jobs``. A job is lost if it is not offered and its run does not hold the lane's lock.
 
         The lane of a dead worker's run may stay locked, because a worker that reaches Redis but not Postgres continues to renew
         the lock. Submit the job of such a run without this check.
@@ -160,8 +162,9 @@ class RedisScheduler:
             try:
                 deliveries.append(Delivery(decode(payload), int(token)))
             except UnknownEnvelopeError as error:
-                names = {"job_id": id_.decode(errors="replace"), "queue": queue.decode(errors="replace")}
-                log.warning("job_put_back", **names, reason=str(error), delay_ms=UNKNOWN_ENVELOPE_DELAY_MS)
+                job_id, name = id_.decode(errors="replace"), queue.decode(errors="replace")
+                fields = {"worker_id": worker_id, "job_id": job_id, "queue": name, "delay_ms": UNKNOWN_ENVELOPE_DELAY_MS}
+                log.warning("job_put_back", **fields, error=str(error))
                 await self._put_back(shard, worker_id, id_, payload, int(token), queue)
         return deliveries
 

@@ -369,7 +369,7 @@ class Agent:
         """Execute one attempt of a claimed run and set ``state`` to its outcome."""
         run = external_run(local_thread.thread_id, run_id, given, attempt=1 if fresh else 2)
         local_attempt = await LocalAttempt.begin(local_thread, run, self._listeners, self.channel, fresh=fresh)
-        self.state.messages = local_attempt.journal.messages
+        self.state.messages = local_attempt.attempt_store.messages
         await self._active.execute(run_id, lambda: local_attempt.execute(self))
 
 

@@ -162,17 +162,23 @@ class Recorded(Capability):
         except Exception as error:
             if isinstance(error, UnexpectedModelBehavior) and ctx.retry >= ctx.max_retries and error.__cause__ is not None:
                 raise  # the tool has used up its retries
-            raise _failed(call, error) from error
+            raise self._failed(call, error) from error
         except BaseException as error:
             signals = [*signals_in(error)]
             if signals and all(isinstance(signal, Deferred) for signal in signals):
                 raise CallDeferred({OURS: {"kind": "wait"}}) from None
             if signals or isinstance(error, OF_THE_PROCESS) or _is_cancelled():
                 raise
-            raise _failed(call, error) from error
+            raise self._failed(call, error) from error
         if isinstance(result, ToolReturn) and result.tools:
             self.revealed[call.tool_call_id] = list(result.tools)
         return result
+
+    def _failed(self, call: ModelToolCall, error: BaseException) -> ToolFailed:
+        """Log the exception of a tool. Return the exception that makes pydantic-ai send the error to the model."""
+        ids = self.context.thread_id, self.context.run_id, call.tool_name, call.tool_call_id
+        log.warning("tool_failed thread_id=%s run_id=%s tool_name=%s tool_call_id=%s", *ids, exc_info=error)
+        return ToolFailed(f"{type(error).__name__}: {error}")
 
     async def _execute(self, call: ModelToolCall, tool_def: ToolDefinition, args: dict[str, Any], handler: Any) -> Any:
         policy: OnUnknown = checked((tool_def.metadata or {}).get("on_unknown", "retry"))
@@ -254,11 +260,6 @@ class Humans(Capability):
             timeout=ours.get("timeout"),
             on_timeout=ours.get("on_timeout"),
         )
-
-
-def _failed(call: ModelToolCall, error: BaseException) -> ToolFailed:
-    log.warning("tool_failed tool=%s call_id=%s", call.tool_name, call.tool_call_id, exc_info=error)
-    return ToolFailed(f"{type(error).__name__}: {error}")
 
 
 def _is_cancelled() -> bool:

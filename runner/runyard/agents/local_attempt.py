@@ -50,11 +50,11 @@ class Listeners:
             for listener in [*self._listeners.values()]:
                 try:
                     listener(event)
-                except Exception:  # a failing listener must not fail the run
+                except Exception as error:  # a failing listener must not fail the run
                     import structlog
 
-                    names = {"thread_id": event.thread_id, "run_id": event.run_id}
-                    structlog.get_logger("runyard.agent").exception("listener_failed", **names, event_type=event.type)
+                    names = {"thread_id": event.thread_id, "run_id": event.run_id, "event_type": event.type}
+                    structlog.get_logger("runyard.agent").exception("event_listener_failed", **names, error=str(error))
 
 
 def external_run(thread_id: str, run_id: str, given: Message | None, *, attempt: int = 1, kind: RunKind = "external") -> Run:
@@ -73,8 +73,8 @@ def external_run(thread_id: str, run_id: str, given: Message | None, *, attempt:
     )
 
 
-class LocalJournal:
-    """The journal of an in-process run.
+class LocalAttemptStore:
+    """The attempt store of an in-process run.
 
     ``messages``: the run's context and the run's own messages; the first ``before`` of them are the context.
     """
@@ -129,7 +129,7 @@ class LocalContext(RunContext):
             on_timeout = on_timeout or (DENIED_IN_TIME if request.kind == "approval" else None)
         if not isinstance(channel, InMemoryChannel):
             return await super()._ask(key, request, timeout, on_timeout)
-        where = {"request_id": self._id(key), "thread_id": self.thread_id, "run_id": self.run_id}
+        where = {"request_id": self._request_id(key), "thread_id": self.thread_id, "run_id": self.run_id}
         asked = request.model_copy(update={**where, "timeout": timeout, "on_deadline": on_timeout})
         self._stream.emit(*requested_event(asked))
         answer = await channel.ask(asked)
@@ -144,7 +144,7 @@ class LocalAttempt:
     local_thread: LocalThread
     run: Run
     data: CheckpointData
-    journal: LocalJournal
+    attempt_store: LocalAttemptStore
     stream: EventEmitter
     channel: Channel | None
     fresh: bool = True
@@ -156,9 +156,9 @@ class LocalAttempt:
     ) -> LocalAttempt:
         data = await local_thread.load()
         messages = await local_thread.counts(data, run.run_id)
-        journal = LocalJournal(local_thread, run.run_id, data, messages)
+        attempt_store = LocalAttemptStore(local_thread, run.run_id, data, messages)
         stream = EventEmitter(listeners, AttemptToken(local_thread.thread_key, run.run_id, run.fence or 1), run.thread_id)
-        return cls(local_thread, run, data, journal, stream, channel, fresh)
+        return cls(local_thread, run, data, attempt_store, stream, channel, fresh)
 
     async def execute(self, work: Work) -> list[HitlRequest]:
         """Execute ``work`` until the run completes or waits for a human. Return the requests that the run waits for.
@@ -190,19 +190,19 @@ class LocalAttempt:
     async def _announce(self) -> None:
         if self.fresh:
             self.stream.emit("run.started", {"attempt": 1})
-            for kind, data in completed_events(self.journal.messages[self.journal.before :]):
+            for kind, data in completed_events(self.attempt_store.messages[self.attempt_store.before :]):
                 self.stream.emit(kind, data)
             return
-        answered = [r for r in (await self.journal.ledger()).requests.values() if r.answered_at is not None]
-        last = self.journal.messages[-1].id if len(self.journal.messages) > self.journal.before else None
+        answered = [r for r in (await self.attempt_store.ledger()).requests.values() if r.answered_at is not None]
+        last = self.attempt_store.messages[-1].id if len(self.attempt_store.messages) > self.attempt_store.before else None
         self.stream.emit("run.resumed" if answered else "run.rewound", {"attempt": self.run.attempt, "message_id": last})
         for request in answered:
             self.stream.emit("hitl.answered", {"request_id": request.request_id, "answer": request.answer})
 
     async def _attempt(self, work: Work) -> BaseException | None:
         extra = {key: value for key, value in self.data.extra.items() if key != RESERVED}
-        ledger = await self.journal.ledger()
-        context = LocalContext(self.run, self.journal, self.stream, extra=extra, ledger=ledger, channel=self.channel)
+        ledger = await self.attempt_store.ledger()
+        context = LocalContext(self.run, self.attempt_store, self.stream, extra=extra, ledger=ledger, channel=self.channel)
         task = asyncio.create_task(_within(context, work), name=f"agent of run {self.run.run_id}")
         try:
             await asyncio.wait((task,))
@@ -221,7 +221,7 @@ class LocalAttempt:
         return error
 
     async def _append(self, messages: Sequence[Message]) -> None:
-        stored = await self.journal.append(messages, first_event=0)
+        stored = await self.attempt_store.append(messages, first_event=0)
         for kind, data in completed_events(stored):
             self.stream.emit(kind, data)
 
@@ -244,8 +244,8 @@ class LocalAttempt:
         return waiting
 
     async def _complete(self) -> None:
-        own = [*self.journal.messages[self.journal.before :], *self.left.messages]
-        whole = cycles_closed(self.journal.messages[: self.journal.before], own)
+        own = [*self.attempt_store.messages[self.attempt_store.before :], *self.left.messages]
+        whole = cycles_closed(self.attempt_store.messages[: self.attempt_store.before], own)
         await self._append(self.left.messages)
         if not whole:
             raise IncompleteToolCycleError(

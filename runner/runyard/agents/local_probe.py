@@ -9,9 +9,9 @@ from ..domain.messages import Message
 from ..domain.runs import ForkOnceResult
 from ..errors import AgentCancelledError, HitlNotAllowedError
 from ..events.writer import EventEmitter
+from ..execution.attempt_store import ProbeAttemptStore
 from ..execution.context import RunContext
 from ..execution.control_signals import unwrap
-from ..execution.journal import ProbeJournal
 from ..execution.steps import current_context
 from ..ports.refs import AttemptToken
 from .local_attempt import Listeners, external_run
@@ -38,8 +38,10 @@ async def probe(
     extra = {key: value for key, value in data.extra.items() if key != RESERVED} if data is not None else {}
     assert message.run_id is not None
     run = external_run(src_thread_id, message.run_id, message, kind="fork_once")
-    journal = ProbeJournal(snapshot, run)
-    context = RunContext(run, journal, EventEmitter(Listeners(), AttemptToken(0, run.run_id, 0), src_thread_id), extra=extra)
+    attempt_store = ProbeAttemptStore(snapshot, run)
+    context = RunContext(
+        run, attempt_store, EventEmitter(Listeners(), AttemptToken(0, run.run_id, 0), src_thread_id), extra=extra
+    )
 
     async def work() -> None:
         current_context.set(context)
@@ -55,4 +57,4 @@ async def probe(
     left = await context.remainder()
     cancelled = AgentCancelledError("the agent cancelled its own task", run_id=run.run_id)
     error = cancelled if task.cancelled() else task.exception()
-    return probe_outcome([*journal.written, *left.messages], unwrap(error) if error else None)
+    return probe_outcome([*attempt_store.written, *left.messages], unwrap(error) if error else None)

@@ -13,9 +13,9 @@ from ..domain.runs import PRIORITIES, Priority, RunOptions
 from ..domain.validation import first_problem
 from ..domain.webhooks import check_url
 from ..errors import InvalidInputError
-from ..events.effects import apply
 from ..ports.scheduling import Effects
 from ..ports.stores import Backend
+from .apply_effects import apply_effects
 
 MAX_PAGE_SIZE: Final = 1000
 """Maximum ``limit`` of the calls that have a maximum."""
@@ -28,7 +28,7 @@ class Calls:
     app_version: str | None
 
     async def _apply(self, effects: Effects) -> None:
-        await apply(effects, self.backend)
+        await apply_effects(effects, self.backend)
 
 
 def as_message(message: str | Message | None) -> Message | None:

@@ -1,7 +1,7 @@
 """The client, which enqueues runs, answers requests, forks and reads threads. One client has one connection pool.
 
 Every call commits in the store first. The effects of the commit on Redis follow and do not change the outcome
-(:mod:`runyard.events.effects`). The other modules of :mod:`runyard.client` define the calls.
+(:mod:`runyard.client.apply_effects`). The other modules of :mod:`runyard.client` define the calls.
 """
 
 from __future__ import annotations

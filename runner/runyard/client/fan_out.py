@@ -8,7 +8,6 @@ from typing import Final, get_args
 
 from pydantic import TypeAdapter
 
-from ..domain.derived_ids import derived_id
 from ..domain.messages import Message, check_message
 from ..domain.quoting import brief
 from ..domain.runs import ForkManyResult, StopAt
@@ -23,11 +22,6 @@ MAX_CANDIDATES: Final = 100
 """Maximum number of messages in one fan-out."""
 MAX_PARALLEL: Final = 8
 """Default number of candidates that run at once."""
-
-
-def candidate_id(src: str, run_id: str, n: int) -> str:
-    """Return the id of the ``n``-th candidate of the job ``run_id``: the id of its thread, or the run id of its probe."""
-    return derived_id("candidate", src, run_id, n)
 
 
 class FanOutCalls(RunCalls):
@@ -92,7 +86,7 @@ class FanOutCalls(RunCalls):
     ) -> RunHandle:
         """Enqueue the job of :meth:`fork_many` without waiting for it.
 
-        A call of :meth:`fork_many` with the same ``run_id`` returns the job's result. A cancel of the job stops its probes, but
+        A call of :meth:`fork_many` with the same arguments returns the job's result. A cancel of the job stops its probes, but
         not the runs on its threads. ``webhook``: a URL that receives the job's end.
 
         Raises ThreadNotFoundError, RunNotCompletedError, RunConflictError, TooManyCandidatesError, InvalidInputError.

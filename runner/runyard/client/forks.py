@@ -7,7 +7,7 @@ from functools import cache
 
 from pydantic import TypeAdapter
 
-from ..domain.derived_ids import derived_id
+from ..domain.derived_ids import first_prompt_id, forked_thread_id
 from ..domain.json_bounds import JsonObject
 from ..domain.messages import Message
 from ..domain.runs import ForkOnceResult
@@ -19,11 +19,6 @@ from ..ports.results import Forked
 from .arguments import as_message, check_webhook_url, options
 from .run_handle import RunHandle
 from .runs import RunCalls, accept_request
-
-
-def first_prompt_id(new: str) -> str:
-    """Return the run id of the first prompt of the fork ``new``, for a call without ``run_id``."""
-    return derived_id("first prompt", new)
 
 
 class ForkCalls(RunCalls):
@@ -88,17 +83,17 @@ class ForkCalls(RunCalls):
         reset_usage: bool = True,
         webhook: str | None = None,
     ) -> RunHandle:
-        """Fork as a job that waits for the run of the cut to complete (F5). Its arguments are those of :meth:`fork`.
+        """Fork as a job that waits for the run of the cut to complete (F5). The completion starts the job, without polling.
 
-        ``run_id``: the job's id. Without ``new``, the id of the new thread is derived from it. The ``value`` of the job's
-        result is ``{"thread_id": new}``. ``webhook``: a URL that receives the job's end. The completion of the run starts the
-        job, without polling.
+        ``run_id``: the job's id. Without ``new``, the id of the new thread is derived from ``run_id``. ``webhook``: a URL that
+        receives the job's end. The other arguments are those of :meth:`fork`. The ``value`` of the job's result is
+        ``{"thread_id": new}``.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, RunConflictError.
         """
         cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
         if new is None and run_id is not None:
-            new = derived_id("fork", src, run_id)
+            new = forked_thread_id(src, run_id)
         request = fork_request(src, new, cut, metadata, title, tags, agent, reset_usage)
         return await self._accept_fork(request, run_id, webhook)
 

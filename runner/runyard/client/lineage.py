@@ -80,7 +80,7 @@ class Side:
     """One thread's messages, read from the newest back.
 
     ``seen``: the messages that the other side does not show. ``most``: the maximum number of these messages. ``left``: the
-    number of bytes that may be added to them. ``at``: the current message, or None at the end.
+    rest of the byte budget of ``seen``. ``at``: the current message; None before the first step and at the end.
     """
 
     path: AsyncIterator[Message]

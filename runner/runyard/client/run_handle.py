@@ -115,7 +115,8 @@ class RunHandle:
         """Wait until the run has ended or is suspended. Return its result, which may be a failure (``raise_for_status``).
 
         ``timeout``: seconds to wait. 0 checks once, None waits without limit. ``most``: the approximate maximum number of bytes
-        of the messages, and of the requests. None returns all. After the answer to a suspended run, call this method again.
+        of the messages, and again of the requests. None returns all. If the run is suspended, answer its requests and call this
+        method again.
 
         Raises TimeoutError (the run continues), RunNotFoundError, and ResultExpiredError for a fork job whose result has
         been deleted.

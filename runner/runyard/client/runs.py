@@ -16,12 +16,12 @@ from ..domain.runs import AttemptInfo, MultitaskStrategy, Priority, RetryPolicy,
 from ..domain.states import RunStatus
 from ..domain.validation import check_aware, check_id, new_id
 from ..errors import HitlRequestNotFoundError, InvalidInputError, MessageNotFoundError, RunNotFoundError
-from ..events.effects import apply
 from ..events.run_outcome import path_to_root
 from ..ports.commands import AcceptRequest
 from ..ports.queries import PageRequest, RunFilter
 from ..ports.results import Page
 from ..support.tracing import current
+from .apply_effects import apply_effects
 from .arguments import as_message, check_delay, check_priority, check_webhook_url, options
 from .run_handle import RunHandle, RunResult
 from .threads import ThreadCalls
@@ -141,7 +141,7 @@ class RunCalls(ThreadCalls):
         for whom the responder answers, such as a user of the backend. It is stored with the answer and not verified.
 
         Raises ThreadNotFoundError, HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError, HitlInvalidAnswerError,
-        HitlAlreadyAnsweredError, InvalidInputError for an answer that holds too much (:mod:`runyard.domain.json_bounds`).
+        HitlAlreadyAnsweredError, InvalidInputError for an answer beyond the bounds of :mod:`runyard.domain.json_bounds`.
         """
         if thread_id is None and request_id is None:
             raise InvalidInputError("give the thread_id or the request_id of the request to answer", field="thread_id")
@@ -297,8 +297,8 @@ class RunCalls(ThreadCalls):
     async def result_of(self, run: Run, most: int | None = None) -> RunResult:
         """Return the result of a run that stopped: its messages in order, and its pending requests.
 
-        ``most``: the approximate maximum number of bytes of the messages, and of the requests. A result that would have more
-        contains the last messages and the oldest requests. Its ``omitted`` names the incomplete lists.
+        ``most``: the approximate maximum number of bytes of the messages, and again of the requests. A result that would have
+        more contains the last messages and the oldest requests. Its ``omitted`` names the incomplete lists.
 
         Raises ResultExpiredError if the run was deleted, or if it is a fork job whose result has been deleted.
         """
@@ -327,6 +327,6 @@ async def accept_request(client: RunCalls, request: AcceptRequest, connection: A
         from ..support import metrics  # imports prometheus-client, which takes half of a light client's import time
 
         metrics.RUNS_ACCEPTED.labels(kind=request.kind).inc()
-    await apply(accepted.effects, client.backend)
+    await apply_effects(accepted.effects, client.backend)
     run = accepted.run
     return RunHandle(client, run.thread_id, run.run_id, created=accepted.created, accepted=run)

@@ -17,8 +17,8 @@ class UsageCalls(Calls):
     async def usage(self, since: date | None = None, until: date | None = None, *, agent: str | None = None) -> UsageReport:
         """Return the usage of the tenant's runs that ended from the day ``since`` to the day ``until``, in total and by day.
 
-        Both days are included, in UTC. ``until`` is by default today. ``since`` is by default the first of 30 days up to
-        ``until``. A report has at most 366 days.
+        Both days are included, in UTC. ``until`` is by default today. ``since`` is by default 29 days before ``until``, so
+        that the report covers 30 days. A report has at most 366 days.
 
         ``agent``: count the runs of this agent only. Runs that name no agent count for the agent ``default``. A run counts on
         the day of its end, with any outcome, and stays counted after its deletion. Usage after a redrive counts on the day of

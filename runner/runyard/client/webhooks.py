@@ -62,7 +62,7 @@ class WebhookCalls(Calls):
     async def webhook_secret(self, webhook_id: str | None = None) -> WebhookSecret | None:
         """Return the secret with which the receiver of a subscription verifies deliveries.
 
-        ``webhook_id`` None stands for the receivers of the tenant's runs (``webhook=`` of an enqueue). This process, or over
+        ``webhook_id`` None stands for the URLs that the tenant's runs name (``webhook=`` of an enqueue). This process, or over
         HTTP the server, derives the secret from its setting RUNYARD_WEBHOOK_SECRET. Returns None if there is no such
         subscription. Raises CapabilityMissingError without this setting.
         """
@@ -71,12 +71,13 @@ class WebhookCalls(Calls):
     async def rotate_webhook_secret(
         self, webhook_id: str | None = None, *, overlap: float = DEFAULT_OVERLAP_SECONDS, rotation_id: str | None = None
     ) -> WebhookSecret | None:
-        """Replace the secret that signs from now on, also for retries of earlier deliveries. Return the new secret.
+        """Replace the secret that signs deliveries, also their later tries. Return the new secret.
 
-        ``overlap``: seconds for which the old secret signs, too, while receivers change over. Use 0 after a leak.
-        ``rotation_id``: the client's id of the rotation. A repetition of the last rotation with its id changes nothing and
-        returns the same secret. Returns None if there is no such subscription. Raises InvalidInputError. Without
-        RUNYARD_WEBHOOK_SECRET it changes nothing and raises CapabilityMissingError.
+        ``webhook_id``: as in :meth:`webhook_secret`. ``overlap``: seconds for which the old secret signs, too, while receivers
+        change over. Use 0 after a leak. ``rotation_id``: the client's id of the rotation. A repetition of the last
+        rotation with its id changes nothing and returns the same secret. Returns None if there is no such subscription. Raises
+        InvalidInputError. Without the setting RUNYARD_WEBHOOK_SECRET, the call changes nothing and raises
+        CapabilityMissingError.
         """
         if not 0 <= overlap <= MAX_OVERLAP_SECONDS:
             raise InvalidInputError(f"overlap is seconds, up to {MAX_OVERLAP_SECONDS:.0f}; got {overlap}", field="overlap")
@@ -121,9 +122,9 @@ class WebhookCalls(Calls):
         return await self.backend.webhooks.deliveries(status=status, page=page)
 
     async def redeliver_webhook(self, delivery_id: str) -> bool:
-        """Send a failed or delivered delivery again, with the same id and with all tries.
+        """Send a failed or delivered delivery again, with the same id and the full number of tries.
 
-        Return False if there is no such delivery, or if its webhook is removed.
+        Return False if there is no such delivery, if it is pending, or if its webhook is removed or disabled.
         """
         return await self.backend.webhooks.redeliver(delivery_id)
 

@@ -1,7 +1,7 @@
 """API keys: the tenant and the scopes of a user of the HTTP API (A1).
 
-A key's text is ``ry_<key id>_<secret>``. The store keeps the id and a digest of the secret. The secret is 32 random bytes:
-guessing cannot find the secret of a digest.
+A key's text is ``ry_<key id>_<secret>``. The store keeps the id and a digest of the secret. The secret is 32 random bytes,
+so that nobody who has the digest can guess the secret.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Questions and approvals: their ids and keys, the schema of an approval's answers, and the decision in an answer."""
+"""Approvals: their keys, the schema of their answers, and the decision in an answer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from .derived_ids import derived_id, digest
+from .derived_ids import digest
 from .json_bounds import JsonObject, JsonValue
 from .messages import ToolCallPart
 
@@ -40,11 +40,6 @@ class Approval:
 
     def __bool__(self) -> bool:
         return self.approved
-
-
-def request_id(thread_key: int, run_id: str, key: str) -> str:
-    """Return the id of the request ``key`` of a run. It is the same in every attempt and different in every thread (H5, I6)."""
-    return derived_id("request", thread_key, run_id, key)
 
 
 def approval_key(call: ToolCallPart) -> str:

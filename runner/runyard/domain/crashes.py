@@ -5,4 +5,4 @@ from __future__ import annotations
 from typing import Final
 
 MAX_CRASHES: Final = 3
-"""Number of crashes without progress after which a run is dead. The last attempt before that has a process of its own."""
+"""Number of crashes without progress after which a run is dead. The attempt before the last crash has its own process."""

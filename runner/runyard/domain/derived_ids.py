@@ -1,4 +1,8 @@
-"""Ids and digests that are derived from content. A repetition with the same content has the same ones."""
+"""Ids and digests that are derived from content. A repetition with the same content has the same ones.
+
+Later versions of the code keep these values. With other values a continued run would ask its questions again, and would send
+other idempotency keys.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,32 @@ _NAMESPACE: Final = uuid.UUID("5f1c8f0e-6d0b-5c39-9a53-0c5d5d1f7a10")
 def derived_id(kind: str, *parts: str | int) -> str:
     """Return the UUID of ``parts``, as text. The same parts have another id for another ``kind`` of object."""
     return str(uuid.uuid5(_NAMESPACE, json.dumps([kind, *parts])))
+
+
+def request_id(thread_key: int, run_id: str, key: str) -> str:
+    """Return the id of the request ``key`` of a run. It is the same in every attempt and different in every thread (H5, I6)."""
+    return derived_id("request", thread_key, run_id, key)
+
+
+def step_idempotency_key(thread_key: int, run_id: str, step: str) -> str:
+    """Return the idempotency key of the step with the key ``step``. It is the same in every attempt of the run."""
+    # Steps and requests have one kind. The prefix keeps them apart.
+    return derived_id("request", thread_key, run_id, f"step:{step}")
+
+
+def candidate_id(src: str, run_id: str, n: int) -> str:
+    """Return the id of the ``n``-th candidate of the job ``run_id``: the id of its thread, or the run id of its probe."""
+    return derived_id("candidate", src, run_id, n)
+
+
+def forked_thread_id(src: str, run_id: str) -> str:
+    """Return the id of the thread that the fork job ``run_id`` of the thread ``src`` makes, for a call without ``new``."""
+    return derived_id("fork", src, run_id)
+
+
+def first_prompt_id(new: str) -> str:
+    """Return the run id of the first prompt of the fork ``new``, for a call without ``run_id``."""
+    return derived_id("first prompt", new)
 
 
 def digest(value: Any) -> str:

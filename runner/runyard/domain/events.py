@@ -127,7 +127,7 @@ FEED_TYPES: Final[tuple[FeedType, ...]] = get_args(FeedType)
 
 
 class FeedEntry(StrictModel):
-    """One committed change (E5). ``cursor`` continues the feed after this entry. ``run_id`` is set for a run's ``type``."""
+    """One committed change (E5). ``cursor`` continues the feed after this entry. ``run_id`` is set for the types ``run.…``."""
 
     cursor: str
     type: FeedType

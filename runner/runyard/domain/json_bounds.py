@@ -46,7 +46,7 @@ MAX_BYTES: Final[Mapping[str, int]] = {
     "details": 2**18,
     "result": MESSAGE_BYTES,
 }
-"""Maximum number of bytes of text in one value, names of fields included, by the name of the argument or field."""
+"""Name of an argument or field → maximum number of bytes of text in its value, including the names of fields in it."""
 
 OBJECTS: Final = frozenset({"tags", "metadata", "answer_schema", "extra", "config", "payload", "on_deadline", "details"})
 TEXTS: Final = frozenset({"title", "reason"})

@@ -30,7 +30,7 @@ def one_line(text: str) -> str:
 
 
 def legible_json(text: str) -> str:
-    """Return JSON ``text`` with an escape in place of each of these characters that JSON allows unescaped."""
+    """Return JSON ``text`` with an escape for each character that JSON allows unescaped and a terminal must not get."""
     return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

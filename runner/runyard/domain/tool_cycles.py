@@ -1,4 +1,4 @@
-"""Messages that close the open tool calls of a run (R10, F6, H8). Providers accept a conversation without such calls (I7)."""
+"""Messages that close the open tool calls of a run (R10, F6, H8). Providers refuse a conversation with open calls (I7)."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Posting:
     """A delivery that the dispatcher took. The store offers the delivery again if its lease ends before it is settled.
 
     ``tries``: the number of tries, this one included. ``versions``: the version numbers of the secrets that sign the delivery,
-    the current one first, or empty if its webhook was removed. ``webhook_id``: None if the URL is the run's ``webhook``.
+    the current one first, or empty if the webhook was removed. ``webhook_id``: None if the URL is the run's ``webhook``.
     ``endpoint``: scheme, host and port of the URL.
     """
 
@@ -162,7 +162,7 @@ def check_url(url: str, name: str) -> str:
     """Return ``url`` if it is valid for a webhook. Raise InvalidInputError otherwise.
 
     A valid URL has http or https, a host, no credentials, no fragment, and at most 2048 ASCII characters. The worker that sends
-    to the URL checks whether its address is allowed.
+    to the URL checks whether the address of the host is allowed.
     """
     try:
         parts = urlsplit(url)

@@ -30,7 +30,7 @@ class HitlRequestNotFoundError(HitlError):
 
 
 class HitlStaleAnswerError(HitlError):
-    """The request is not pending. ``details`` have its id and the ids of the pending requests."""
+    """The request is not pending. ``details["pending"]`` names the pending requests."""
 
     code = "hitl_stale_answer"
 
@@ -56,7 +56,7 @@ class HitlNotAllowedError(HitlError, RuntimeError):
 
 
 class HitlBindingError(HitlError, ValueError):
-    """The prompt does not have the run id to which its checkpointed channel is bound (H2). ``details`` have both ids."""
+    """The checkpointed channel of a prompt is bound to another run id than the prompt's (H2). ``details`` have both ids."""
 
     code = "hitl_binding"
     http_status = 400

@@ -59,7 +59,7 @@ class RunInUseError(RunError):
 
 
 class NothingToRunError(RunError):
-    """The leaf has no message that needs an answer."""
+    """The leaf is not a message that needs an answer."""
 
     code = "nothing_to_run"
 

@@ -167,8 +167,8 @@ class EventEmitter:
             try:
                 if slot.key is not None:
                     event.data[slot.key[1]] = "".join(slot.text)
-            except Exception:
-                _dropped(1, self.ref)
+            except Exception as error:
+                _dropped(1, self.ref, error)
             else:
                 ready.append(event)
         return ready
@@ -274,14 +274,15 @@ class EventWriter:
             for half in halves:
                 await self._write(half)
             if not halves:
-                _dropped(sum(len(events) for _, events in batch), batch[0][0])
+                _dropped(sum(len(events) for _, events in batch), batch[0][0], error)
 
 
-def _dropped(events: int, first: RunRef) -> None:
-    """Log the current exception. ``events``: the number of dropped events. ``first``: the run of the first one."""
+def _dropped(events: int, first: RunRef, error: Exception) -> None:
+    """Log ``error``, the current exception. ``events``: the number of dropped events. ``first``: the run of the first event."""
     import structlog  # not at the top: agents import this module, and few ever log here
 
-    structlog.get_logger("runyard.events").exception("events_dropped", events=events, first_run_id=first.run_id)
+    names = {"first_thread_key": first.thread_key, "first_run_id": first.run_id}
+    structlog.get_logger("runyard.events").exception("events_dropped", events=events, **names, error=str(error))
 
 
 def _halves(batch: Batch) -> list[Batch]:

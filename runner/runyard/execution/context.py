@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from pydantic_core import to_jsonable_python
 
-from ..domain.approvals import APPROVAL_SCHEMA, Approval, approval_key, read_approval, request_id
-from ..domain.derived_ids import digest
+from ..domain.approvals import APPROVAL_SCHEMA, Approval, approval_key, read_approval
+from ..domain.derived_ids import digest, request_id
 from ..domain.json_bounds import JsonObject, JsonValue, check_value
 from ..domain.messages import Message, ToolCallPart, Usage
 from ..domain.quoting import brief
 from ..domain.requests import HitlRequest, check_requests
 from ..domain.runs import Run
-from ..errors import HitlNotAllowedError, InvalidInputError, RunyardError, StepUnknownError
+from ..errors import HitlNotAllowedError, InvalidInputError, RunyardError
 from ..events.writer import EventEmitter
 from ..ports.results import Ledger, Step
 from ..support.optional_imports import load
+from .attempt_store import AttemptStore
 from .control_signals import AttemptLost, ControlSignal, Deferred, Suspend
-from .journal import Journal
-from .steps import ANSWER_SCHEMA, CurrentStep, OnUnknown, Scope, checked, executing, name_of, takes, tool_scope, tool_step
+from .steps import OnUnknown, Steps, name_of, tool_step
 from .transcript import Transcript, whole
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class RunContext(Transcript):
     def __init__(
         self,
         run: Run,
-        journal: Journal,
+        attempt_store: AttemptStore,
         stream: EventEmitter,
         *,
         extra: JsonObject | None = None,
@@ -82,7 +81,7 @@ class RunContext(Transcript):
         deadline: datetime | None = None,
         on_lost: Callable[[RunyardError], None] | None = None,
     ) -> None:
-        super().__init__(run, journal, stream, on_lost)
+        super().__init__(run, attempt_store, stream, on_lost)
         self.thread_id = run.thread_id
         self.attempt = run.attempt
         self.input = run.input
@@ -92,7 +91,14 @@ class RunContext(Transcript):
         self._given_extra = copy.deepcopy(self._extra)
         self._ledger = ledger or Ledger()
         self._requests: dict[str, HitlRequest] = {}
-        self._scope = Scope(self)
+        self._steps = Steps(
+            run,
+            stream.ref.thread_key,
+            self._ledger.steps,
+            start=self._start_step,
+            finish=self._finish_step,
+            ask=lambda key, request: self._ask(key, request, None, None),
+        )
         self._cancelled = False
 
     @property
@@ -141,85 +147,22 @@ class RunContext(Transcript):
         :mod:`runyard.domain.json_bounds` allows.
         """
         self._check()
-        checked(on_unknown)
-        if key is None:
-            key = self._default_key(name_of(fn))
-        known = self._ledger.steps.get(key)
-        if known is not None and not known.done:
-            known = await self._doubt(known, on_unknown)
-        if known is None:
-            await self._flush()
-            known = await self._write(self._journal.start_step(key))
-        if known is not None and known.done:
-            return known.result
-        value = await self._execute(fn, args, key)
-        await self._finish(key, value)
-        return value
+        return await self._steps.replay_or_call(fn, args, key, on_unknown)
 
-    async def _doubt(self, step: Step, on_unknown: OnUnknown) -> Step | None:
-        """Decide about a step without a known end. Return None to call the function again, else the step as done."""
-        answer: JsonValue = {"action": on_unknown}
-        if on_unknown == "ask":
-            question = f"Step {step.key!r} was started and never finished: was it done?"
-            payload: JsonObject = {"question": question, "step": step.key, "idempotency_key": self._id(f"step:{step.key}")}
-            request = HitlRequest(kind="step", payload=payload, answer_schema=ANSWER_SCHEMA)
-            # The key contains the fence of the unfinished start: if the repeated call is lost too, its question is another one.
-            answer = await self._ask(f"doubt:{step.fence}:{step.key}", request, None, None)
-        match answer:
-            case {"action": "retry"}:
-                return None
-            case {"action": "done", "result": result}:
-                await self._finish(step.key, result)
-                return replace(step, done=True, result=result)
-        raise StepUnknownError(
-            f"step {step.key!r} was started by an earlier attempt, and its outcome is unknown; find out whether it took effect",
-            step=step.key,
-        )
+    async def _start_step(self, key: str) -> Step | None:
+        await self._flush()
+        return await self._write(self._attempt_store.start_step(key))
 
-    async def _execute(self, fn: Callable[..., Any], args: Sequence[Any], key: str) -> JsonValue:
-        step = self._current_step(key)
-        named = {"idempotency_key": step.idempotency_key} if takes(fn, "idempotency_key") else {}
-        token = executing.set(step)
-        try:
-            result = fn(*args, **named)
-            result = await result if inspect.isawaitable(result) else result
-        finally:
-            executing.reset(token)
-        try:
-            value: JsonValue = to_jsonable_python(result)
-        except ValueError as error:
-            raise InvalidInputError(f"the result of step {key!r} is no JSON value: {error}", step=key) from None
-        return value
+    async def _finish_step(self, key: str, value: JsonValue) -> None:
+        await whole(self._write(self._attempt_store.finish_step(key, value)))
 
-    async def _finish(self, key: str, value: JsonValue) -> None:
-        await whole(self._write(self._journal.finish_step(key, value)))
-
-    def _current_step(self, key: str) -> CurrentStep:
-        return CurrentStep(self.thread_id, self.run_id, key, self.attempt, self._id(f"step:{key}"))
-
-    @contextmanager
-    def in_tool(self, call_id: str) -> Iterator[None]:
+    def in_tool(self, call_id: str) -> AbstractContextManager[None]:
         """Execute the tool call ``call_id`` in the current task, as a step with its own idempotency key.
 
         A question inside the call raises :class:`~runyard.execution.control_signals.Deferred` instead of ending the attempt at
         once.
         """
-        step = executing.set(self._current_step(tool_step(call_id)))
-        scope = tool_scope.set(Scope(self, f"{call_id}/"))
-        try:
-            yield
-        finally:
-            tool_scope.reset(scope)
-            executing.reset(step)
-
-    def _default_key(self, name: str) -> str:
-        scope = self._names()
-        scope.calls[name] += 1
-        return f"{scope.prefix}{name}#{scope.calls[name] - 1}"
-
-    def _names(self) -> Scope:
-        scope = tool_scope.get()
-        return scope if scope is not None and scope.owner is self else self._scope
+        return self._steps.in_tool(call_id)
 
     async def model(
         self,
@@ -279,7 +222,7 @@ class RunContext(Transcript):
         from ..agents.plain_calls import tool as use
 
         if key is None:
-            key = tool_step(call.id) if call is not None else self._default_key(name_of(fn))
+            key = tool_step(call.id) if call is not None else self._steps.default_key(name_of(fn))
         described = ToolCallPart(id=key, name=name_of(fn), arguments=to_jsonable_python(arguments)) if call is None else call
         return await use(self, fn, described, key, on_unknown)
 
@@ -306,7 +249,7 @@ class RunContext(Transcript):
         check_value(payload, "payload")
         check_value(schema, "answer_schema")
         if key is None:
-            scope = self._names()
+            scope = self._steps.scope
             key = f"{scope.prefix}{scope.asked}:{digest([payload, schema])}"
             scope.asked += 1
         return await self._ask(f"ask:{key}", HitlRequest(payload=payload, answer_schema=schema), timeout, on_timeout)
@@ -344,11 +287,12 @@ class RunContext(Transcript):
             return Remainder(self._held, extra, self.usage_meter.uncounted, list(self._requests.values()), signal, self.result)
 
     async def _ask(self, key: str, request: HitlRequest, timeout: float | None, on_timeout: JsonObject | None) -> JsonValue:
-        if not self._journal.durable:
+        if not self._attempt_store.durable:
             raise HitlNotAllowedError("a probe cannot ask a human; use an agent that does not ask", thread_id=self.thread_id)
         if isinstance(self._signal, AttemptLost):
             raise self._signal
-        request = request.model_copy(update={"request_id": self._id(key), "thread_id": self.thread_id, "run_id": self.run_id})
+        where = {"request_id": self._request_id(key), "thread_id": self.thread_id, "run_id": self.run_id}
+        request = request.model_copy(update=where)
         known = self._ledger.requests.get(request.request_id)
         if known is not None and known.answered_at is not None:
             return known.answer
@@ -360,7 +304,7 @@ class RunContext(Transcript):
             request = request.model_copy(update={"timeout": timeout, "on_deadline": on_timeout or FAIL})
         check_requests(request)
         self._requests[request.request_id] = known or request
-        if self._names() is not self._scope:
+        if self._steps.inside_tool:
             await asyncio.sleep(0)
             raise Deferred("a tool asked")
         return await self.suspend()
@@ -371,5 +315,5 @@ class RunContext(Transcript):
         await asyncio.sleep(0)  # sibling tasks ask now; the first signal to unwind cancels them
         raise self._signal
 
-    def _id(self, key: str) -> str:
+    def _request_id(self, key: str) -> str:
         return request_id(self._stream.ref.thread_key, self.run_id, key)

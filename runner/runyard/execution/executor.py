@@ -42,13 +42,13 @@ from ..support.logging import plain_tracebacks
 from ..support.store_retries import patiently
 from . import fork_runs
 from .attempt_ends import describe
+from .attempt_store import AttemptStore, FencedAttemptStore, ProbeAttemptStore
 from .context import Remainder, RunContext
 from .control_signals import AttemptLost, Suspend, signals_in, unwrap
 from .end_writer import EndWriter
 from .fan_out import FanOutJob, ProbeAnswer
 from .fan_out_threads import Later
-from .journal import Journal, ProbeJournal, StoreJournal
-from .retries import MAX_DELAY_SECONDS, UNSERVED_RETRY_SECONDS, backoff, effective_options, retryable
+from .retries import MAX_DELAY_SECONDS, UNSERVED_RETRY_SECONDS, effective_options, retry_delay
 from .steps import current_context
 from .transcript import completed_events, discard_outcome
 
@@ -123,6 +123,7 @@ class Execution:
     async def run(self) -> Ended | None:
         """Execute the attempt. Return its end, or None if none was written, for example because another attempt has the run."""
         fields = {"thread_id": self.record.thread_id, "run_id": self.record.run_id}
+        # Every log line of the attempt has these fields, also a line that the agent logs.
         with structlog.contextvars.bound_contextvars(**fields, attempt=self.record.attempt, fence=self.attempt.fence):
             try:
                 ended = await self._bounded()
@@ -130,7 +131,7 @@ class Execution:
                 metrics.STALE_WRITES.inc()
                 ended = None
             except RunyardError as error:
-                log.error("attempt_abandoned", error=str(error), code=error.code)
+                log.error("attempt_abandoned", error=str(error), error_code=error.code)
                 ended = None
             finally:
                 self._stream.close()
@@ -147,8 +148,11 @@ class Execution:
         except Exception as error:
             return await self._failed(error, Remainder.nothing())
 
-    def _lost(self, error: RunyardError) -> None:
-        """Stop the agent after a refused write: its later work cannot be stored."""
+    def _stop_after_refusal(self, error: RunyardError) -> None:
+        """Stop the agent after a refused write, because its later work cannot be stored.
+
+        The store refuses a write if the run is to be cancelled, or if this attempt has lost its claim on the run.
+        """
         self.stop(Stop.CANCEL if isinstance(error, CancelRequestedError) else Stop.ABANDON)
 
     async def _run(self) -> Ended | None:
@@ -207,9 +211,9 @@ class Execution:
     async def _prompt(self, ledger: Ledger) -> Ended | None:
         backend = self._tools.backend
         threads = backend.for_tenant(self._claim.tenant).threads
-        journal = StoreJournal(backend.runs, threads, self.attempt, self.record.thread_id)
+        attempt_store = FencedAttemptStore(backend.runs, threads, self.attempt, self.record.thread_id)
         while True:
-            result = await self._call(journal, self._claim.extra, ledger)
+            result = await self._call(attempt_store, self._claim.extra, ledger)
             ended = await self._end(result)
             if ended is None or ended.status is not RunStatus.RUNNING:
                 return ended
@@ -220,7 +224,7 @@ class Execution:
 
     async def _call(
         self,
-        journal: Journal,
+        attempt_store: AttemptStore,
         extra: JsonObject,
         ledger: Ledger,
         *,
@@ -233,7 +237,9 @@ class Execution:
         assert spec is not None
         timeout = None if self._options.timeout is None else min(self._options.timeout, MAX_DELAY_SECONDS)
         deadline = datetime.now(UTC) + timedelta(seconds=timeout) if timeout is not None else None
-        context = RunContext(run, journal, self._stream, extra=extra, ledger=ledger, deadline=deadline, on_lost=self._lost)
+        context = RunContext(
+            run, attempt_store, self._stream, extra=extra, ledger=ledger, deadline=deadline, on_lost=self._stop_after_refusal
+        )
         within = copy_context()
         within.run(current_context.set, context)
         task = asyncio.create_task(_drive(spec, context), name=f"agent of run {run.run_id}", context=within)
@@ -248,7 +254,7 @@ class Execution:
         if timed_out:
             return _Result(left, RunTimeoutError(f"the attempt took longer than {timeout} s", timeout=timeout))
         if not task.done():
-            log.error("cancellation_ignored", cleanup_seconds=CLEANUP_SECONDS)
+            log.error("agent_ignored_cancel", agent=run.agent, waited_seconds=CLEANUP_SECONDS)
         # The error or the return of a stopped agent is not the outcome of its run.
         return _Result(left, asyncio.CancelledError() if cut or task.cancelled() else task.exception())
 
@@ -273,16 +279,17 @@ class Execution:
         return await self._failed(unwrap(result.error), result.left)
 
     async def _failed(self, error: BaseException, left: Remainder) -> Ended | None:
+        """Fail or release the run after ``error``. A store that did not answer does not count as an error of the run."""
         if isinstance(error, asyncio.CancelledError):
             error = AgentCancelledError("the agent cancelled its own task")
         if isinstance(error, BackendUnavailableError):
-            log.warning("store_unavailable", error=str(error))
+            log.warning("backend_call_failed", error=str(error))
             return await self._end_writer.release(left)
-        log.warning("attempt_failed", exc_info=error)
-        policy = self._options.retry.of(error) if retryable(error) else None
-        if policy is None or self.record.error_count + 1 >= self._options.max_attempts:
+        log.warning("attempt_failed", error=str(error), exc_info=error)
+        delay = retry_delay(self._options, self.record.error_count, error)
+        if delay is None:
             return await self._end_writer.fail(error, left)
-        return await self._end_writer.release(left, backoff(policy, self.record.error_count, error), describe(error))
+        return await self._end_writer.release(left, delay, describe(error))
 
     async def _job(self, work: Callable[[], Awaitable[object]]) -> Ended | None:
         """Execute a run of another kind than prompt, which has a result instead of messages."""
@@ -312,13 +319,13 @@ class Execution:
         self, spec: AgentSpec, run: Run, messages: Sequence[Message], extra: JsonObject, stopped: asyncio.Future[None]
     ) -> ProbeAnswer:
         """Run an agent on a snapshot, without writing to any thread."""
-        journal = ProbeJournal(messages, run)
-        result = await self._call(journal, extra, Ledger(), run=run, spec=spec, stopped=stopped)
+        attempt_store = ProbeAttemptStore(messages, run)
+        result = await self._call(attempt_store, extra, Ledger(), run=run, spec=spec, stopped=stopped)
         error = unwrap(result.error) if result.error else None
         if (used := result.left.usage) is not None:
             before = self._of_probes.usage
             self._of_probes = replace(self._of_probes, usage=used if before is None else before + used)
-        return ProbeAnswer([*journal.written, *result.left.messages], error, result.left.result)
+        return ProbeAnswer([*attempt_store.written, *result.left.messages], error, result.left.result)
 
     async def _fan_out(self, ledger: Ledger) -> object:
         assert self._spec is not None

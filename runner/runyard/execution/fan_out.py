@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter
 
-from ..client.fan_out import candidate_id
+from ..domain.derived_ids import candidate_id
 from ..domain.json_bounds import JsonObject, JsonValue
 from ..domain.messages import Message
 from ..domain.runs import Candidate, ForkManyResult, ForkOnceResult, Run

@@ -13,9 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ..client.client import Client
-from ..client.fan_out import candidate_id
-from ..client.forks import first_prompt_id
 from ..client.runs import accept_request
+from ..domain.derived_ids import candidate_id, first_prompt_id
 from ..domain.messages import StopReason
 from ..domain.runs import Candidate, Run
 from ..domain.states import RunStatus

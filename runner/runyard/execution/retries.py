@@ -1,4 +1,7 @@
-"""Retries of runs: the options that apply, the errors that are retried, and the delay before the next attempt."""
+"""Retries of runs: the options that apply, the errors that are retried, and the delay before the next attempt.
+
+:func:`retry_delay` decides whether and when a failed attempt is followed by another one.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,17 @@ def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions
         "retry": spec.retry if spec.retry is not None and options.retry == default.retry else options.retry,
     }
     return options.model_copy(update=fields)
+
+
+def retry_delay(options: RunOptions, errors_before: int, error: BaseException) -> float | None:
+    """Return the seconds until the next attempt of a run after ``error``, or None if the run fails (R11).
+
+    ``options``: as :func:`effective_options` returns them. ``errors_before``: number of earlier errors of the run.
+    """
+    policy = options.retry.of(error) if retryable(error) else None
+    if policy is None or errors_before + 1 >= options.max_attempts:
+        return None
+    return backoff(policy, errors_before, error)
 
 
 def retryable(error: BaseException) -> bool:

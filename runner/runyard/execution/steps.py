@@ -1,18 +1,28 @@
-"""Steps: an attempt records the result of a function with a side effect. A later attempt does not repeat the effect."""
+"""Steps: an attempt records the result of a function with a side effect. A later attempt does not repeat the effect.
+
+:class:`Steps` decides whether a step is replayed or executed, makes the default keys, and handles steps in doubt.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, TypeVar, get_args, overload
 
-from ..domain.json_bounds import JsonObject
+from pydantic_core import to_jsonable_python
+
+from ..domain.derived_ids import step_idempotency_key
+from ..domain.json_bounds import JsonObject, JsonValue
 from ..domain.quoting import brief
-from ..errors import InvalidInputError
+from ..domain.requests import HitlRequest
+from ..domain.runs import Run
+from ..errors import InvalidInputError, StepUnknownError
+from ..ports.results import Step
 
 if TYPE_CHECKING:
     from .context import RunContext
@@ -65,18 +75,136 @@ executing: ContextVar[CurrentStep | None] = ContextVar("runyard_step", default=N
 
 @dataclass(slots=True)
 class Scope:
-    """The counters for default names of steps and questions, in a run or in one tool call of ``owner``'s run.
+    """The counters for default names of steps and questions, in an attempt or in one of its tool calls.
 
     Parallel tool calls have counters of their own, so that a name is the same in every attempt.
     """
 
-    owner: RunContext
+    owner: Steps
     prefix: str = ""
     calls: Counter[str] = field(default_factory=Counter)
     asked: int = 0
 
 
 tool_scope: ContextVar[Scope | None] = ContextVar("runyard_tool", default=None)
+
+
+class Steps:
+    """The steps of one attempt of ``run`` (R20).
+
+    A step with a recorded result is replayed: the result is returned without a call. A step that no attempt has started is
+    executed and recorded. A step in doubt was started by an earlier attempt and has no recorded result. Its ``on_unknown``
+    decides.
+
+    ``known``: the steps of earlier attempts, by key. ``start``: records that a step starts, and returns an earlier record of
+    the step or None. ``finish``: records the result of a step. ``ask``: returns the human's answer to a request with a key.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        thread_key: int,
+        known: Mapping[str, Step],
+        *,
+        start: Callable[[str], Awaitable[Step | None]],
+        finish: Callable[[str, JsonValue], Awaitable[None]],
+        ask: Callable[[str, HitlRequest], Awaitable[JsonValue]],
+    ) -> None:
+        self._run = run
+        self._thread_key = thread_key
+        self._known = known
+        self._start = start
+        self._finish = finish
+        self._ask = ask
+        self._scope = Scope(self)
+
+    async def replay_or_call(self, fn: Callable[..., Any], args: Sequence[Any], key: str | None, on_unknown: OnUnknown) -> Any:
+        """Return the recorded result of the step ``key``, or call ``fn(*args)`` and record its result.
+
+        The arguments and the errors are those of :meth:`RunContext.step`.
+        """
+        checked(on_unknown)
+        if key is None:
+            key = self.default_key(name_of(fn))
+        known = self._known.get(key)
+        if known is not None and not known.done:
+            known = await self._doubt(known, on_unknown)
+        if known is None:
+            known = await self._start(key)
+        if known is not None and known.done:
+            return known.result
+        value = await self._execute(fn, args, key)
+        await self._finish(key, value)
+        return value
+
+    async def _doubt(self, step: Step, on_unknown: OnUnknown) -> Step | None:
+        """Decide about a step without a known end. Return None to call the function again, else the step as done."""
+        answer: JsonValue = {"action": on_unknown}
+        if on_unknown == "ask":
+            question = f"Step {step.key!r} was started and never finished: was it done?"
+            payload: JsonObject = {"question": question, "step": step.key, "idempotency_key": self._idempotency_key(step.key)}
+            request = HitlRequest(kind="step", payload=payload, answer_schema=ANSWER_SCHEMA)
+            # The key contains the fence of the unfinished start: if the repeated call is lost too, its question is another one.
+            answer = await self._ask(f"doubt:{step.fence}:{step.key}", request)
+        match answer:
+            case {"action": "retry"}:
+                return None
+            case {"action": "done", "result": result}:
+                await self._finish(step.key, result)
+                return replace(step, done=True, result=result)
+        raise StepUnknownError(
+            f"step {step.key!r} was started by an earlier attempt, and its outcome is unknown; find out whether it took effect",
+            step=step.key,
+        )
+
+    async def _execute(self, fn: Callable[..., Any], args: Sequence[Any], key: str) -> JsonValue:
+        step = self._current_step(key)
+        named = {"idempotency_key": step.idempotency_key} if takes(fn, "idempotency_key") else {}
+        token = executing.set(step)
+        try:
+            result = fn(*args, **named)
+            result = await result if inspect.isawaitable(result) else result
+        finally:
+            executing.reset(token)
+        try:
+            value: JsonValue = to_jsonable_python(result)
+        except ValueError as error:
+            raise InvalidInputError(f"the result of step {key!r} is no JSON value: {error}", step=key) from None
+        return value
+
+    def _current_step(self, key: str) -> CurrentStep:
+        return CurrentStep(self._run.thread_id, self._run.run_id, key, self._run.attempt, self._idempotency_key(key))
+
+    def _idempotency_key(self, key: str) -> str:
+        return step_idempotency_key(self._thread_key, self._run.run_id, key)
+
+    @contextmanager
+    def in_tool(self, call_id: str) -> Iterator[None]:
+        """Execute the tool call ``call_id`` in the current task, as a step with its own idempotency key."""
+        step = executing.set(self._current_step(tool_step(call_id)))
+        scope = tool_scope.set(Scope(self, f"{call_id}/"))
+        try:
+            yield
+        finally:
+            tool_scope.reset(scope)
+            executing.reset(step)
+
+    @property
+    def inside_tool(self) -> bool:
+        """Whether the calling code belongs to a tool call of this attempt."""
+        return self.scope is not self._scope
+
+    @property
+    def scope(self) -> Scope:
+        """The counters for default names in the calling code: those of its tool call, or those of the attempt."""
+        scope = tool_scope.get()
+        return scope if scope is not None and scope.owner is self else self._scope
+
+    def default_key(self, name: str) -> str:
+        """Return the key of the next step that has the function name ``name`` and no key of its own."""
+        scope = self.scope
+        scope.calls[name] += 1
+        return f"{scope.prefix}{name}#{scope.calls[name] - 1}"
 
 
 def current_step() -> CurrentStep:

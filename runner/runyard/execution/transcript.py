@@ -16,8 +16,8 @@ from ..domain.runs import Run
 from ..domain.validation import new_id
 from ..errors import CancelRequestedError, InvalidInputError, RunyardError, StaleFenceError
 from ..events.writer import EventEmitter
+from .attempt_store import AttemptStore
 from .control_signals import AttemptLost, ControlSignal
-from .journal import Journal
 from .usage import UsageMeter
 
 T = TypeVar("T")
@@ -31,11 +31,11 @@ class Transcript:
     """The messages of one attempt of a run; the base class of :class:`~runyard.RunContext`."""
 
     def __init__(
-        self, run: Run, journal: Journal, stream: EventEmitter, on_lost: Callable[[RunyardError], None] | None = None
+        self, run: Run, attempt_store: AttemptStore, stream: EventEmitter, on_lost: Callable[[RunyardError], None] | None = None
     ) -> None:
         self.run_id = run.run_id
         self.usage_meter = UsageMeter(run.usage)
-        self._journal = journal
+        self._attempt_store = attempt_store
         self._stream = stream
         self._on_lost = on_lost
         self._lock = asyncio.Lock()
@@ -48,7 +48,7 @@ class Transcript:
         """Return the messages for the model, in order: the context as of the run's claim, then the run's own messages."""
         async with self._lock:
             if self._committed is None:
-                self._committed = await self._write(self._journal.context())
+                self._committed = await self._write(self._attempt_store.context())
                 for message in self._committed:
                     if message.run_id == self.run_id:
                         self.usage_meter.found(message.usage, message.id)
@@ -135,7 +135,7 @@ class Transcript:
 
     async def thread_usage(self) -> Usage:
         """Return the usage of the thread's other runs: the completed ones, and the cancelled ones whose messages were kept."""
-        return await self._write(self._journal.thread_usage())
+        return await self._write(self._attempt_store.thread_usage())
 
     def add_usage(self, usage: Usage) -> None:
         """Count usage that no appended message carries.
@@ -164,7 +164,7 @@ class Transcript:
     async def _append(self, messages: list[Message]) -> None:
         reservation = self._stream.reserve(len(messages))
         try:
-            stored = await self._write(self._journal.append(messages, first_event=reservation.first))
+            stored = await self._write(self._attempt_store.append(messages, first_event=reservation.first))
         except BaseException:
             reservation.drop()
             raise

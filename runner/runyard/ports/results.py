@@ -33,7 +33,7 @@ class Accepted:
 
 @dataclass(slots=True)
 class Admitted:
-    """The result of an admission. ``next_due``: seconds until the next run is due, or None if no run waits for its due time."""
+    """The result of ``admit``. ``next_due``: seconds until the next due time, deadline or expiry, or None if there is none."""
 
     effects: Effects
     next_due: float | None
@@ -59,6 +59,9 @@ class Claim:
     - ``waiting``: a fork job waits for the run of its cut, or for some of the runs that it started.
     - ``other_version``: this worker leaves the run to the version of the app that began the run. Submit the job later.
     - ``unserved``: this worker does not have the run's agent. Submit the job later.
+
+    - ``behind``: the run is not the head of its lane.
+    - ``ended``, ``suspended``: the status of the run. ``unknown``: the run does not exist.
 
     After ``ended``, ``behind``, ``suspended`` and ``unknown`` the job need not be submitted again.
 

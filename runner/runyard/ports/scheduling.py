@@ -118,7 +118,7 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A job that a worker took. ``token``: the number of the worker's lock on the lane, which a release or its expiry ends."""
+    """A job that a worker took. ``token``: the number of the worker's lock on the lane. Release or expiry ends the lock."""
 
     job: Job
     token: int
@@ -128,8 +128,9 @@ class Scheduler(Protocol):
     """The jobs that may start, and the locks of their lanes. Losing all jobs and locks costs latency, never a run.
 
     ``submit``, and ``release`` with the argument ``submit``, write a job's ``queued`` event before a worker can claim the job.
-    ``claim`` waits up to ``wait`` seconds for a job. Cancelling the call ``claim`` may lose its jobs for a while. ``rouse``
-    ends the wait of a worker's current or next ``claim`` and loses no job.
+    ``claim`` waits up to ``wait`` seconds for a job. If a call of ``claim`` is cancelled, no worker holds the jobs that the
+    call took; they are submitted again after their locks expire. ``rouse`` ends the wait of a worker's current or next
+    ``claim`` and loses no job.
     """
 
     async def submit(self, jobs: Sequence[Job]) -> None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ..domain.api_keys import ApiKey
 from ..domain.events import Event, FeedEntry
@@ -24,6 +24,11 @@ from .results import Aborted, Accepted, Admitted, Changed, Claim, Created, Ended
 from .scheduling import EVENTS_PER_READ, Effects, EventLog, Scheduler
 from .streams import Streams
 from .workers import HeartbeatReply, LaneHead, QueueInfo, Retention, WorkerInfo
+
+DEFAULT_MIN_POOL_CONNECTIONS: Final = 1
+"""Connections to Postgres that a process keeps open without work."""
+DEFAULT_MAX_POOL_CONNECTIONS: Final = 10
+"""Most connections to Postgres of a process."""
 
 
 class Checkpointer(Protocol):
@@ -101,12 +106,16 @@ class RunStore(Protocol):
 
     A store is bound to one tenant. The verbs of an attempt use the tenant of the run.
 
+    ``admit``: admit the runs that are due, apply the deadlines of HITL requests, and fail the runs that were not started by
+    their ``expires_at``, each on at most ``limit`` threads of all tenants. The reconciler calls it in each pass.
+
     ``delete_run``: delete the content of a run that ended and is in no context, except messages that forks and branches show.
     The run's row stays, with ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError.
     ``isolate``: mark an attempt as running in a process of its own. ``bury``: record the death of that process. ``how``: the
     cause of the death, as text. ``release`` with ``until_fewer``: submit the fan-out again when fewer than this number of its
-    runs have not ended. ``run_events``: return the events after the event ``after`` that the stored rows prove, at most
-    ``limit`` events with about EVENT_BYTES_PER_READ bytes in total, and an empty list at the end.
+    runs have not ended. ``run_events``: return the proven events of a run, which the store makes from its rows. Only events
+    after the event id ``after`` are returned, at most ``limit`` with about EVENT_BYTES_PER_READ bytes in total, and an empty
+    list at the end.
     """
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted: ...
@@ -201,14 +210,15 @@ class WebhookStore(Protocol):
     A store shows the subscriptions of its tenant, and the subscriptions to all tenants. The dispatcher's verbs ``take``,
     ``settle`` and ``oldest`` cover every tenant.
 
-    ``add``: subscribe to later commits. ``remove`` and ``redeliver``: return whether the object exists. ``take``: turn
-    committed changes into deliveries. Return up to ``limit`` due deliveries, endpoint by endpoint, beginning after the endpoint
-    ``after``. An endpoint gets at most ``each`` deliveries minus its number in ``busy``. The store offers a delivery again if
-    it is not settled within ``lease`` seconds. ``settle``: store the outcome of a try. If a later try has begun, only the
-    outcome ``delivered`` is stored. ``oldest``: return the age in seconds of the oldest delivery that has not arrived. ``key``:
-    return the version of the secret that signs for a subscription, or with None for the ``webhook`` URLs of the tenant's runs.
-    ``rotate``: sign with the next version, and for ``overlap`` seconds with the previous version, too. A repetition with the
-    ``rotation_id`` of the last rotation changes nothing. ``key`` and ``rotate`` return None if there is no such subscription.
+    ``add``: subscribe to later commits. ``remove``: return whether the subscription existed. ``redeliver``: return whether the
+    delivery will be sent again. ``take``: turn committed changes into deliveries. Return up to ``limit`` due deliveries,
+    endpoint by endpoint, beginning after the endpoint ``after``. An endpoint gets at most ``each`` deliveries minus its number
+    in ``busy``. The store offers a delivery again if it is not settled within ``lease`` seconds. ``settle``: store the outcome
+    of a try. If a later try has begun, only the outcome ``delivered`` is stored. ``oldest``: return the age in seconds of the
+    oldest delivery that has not arrived. ``key``: return the version of the secret that signs for a subscription, or with None
+    for the ``webhook`` URLs of the tenant's runs. ``rotate``: sign with the next version, and for ``overlap`` seconds with the
+    previous version, too. A repetition with the ``rotation_id`` of the last rotation changes nothing. ``key`` and ``rotate``
+    return None if there is no such subscription.
     """
 
     async def add(self, webhook: Webhook) -> None: ...
@@ -291,8 +301,9 @@ class KeyStore(Protocol):
 class Backend(Protocol):
     """The connected stores, scheduler and event log for a client or a worker. Stores are bound to ``tenant``.
 
-    Every backend has every attribute. A call to a part that the backend lacks raises CapabilityMissingError over HTTP, and
-    BackendUnavailableError without Redis. Without Redis, a call does nothing if its loss costs only latency.
+    Every backend has every attribute. Over HTTP, a call to a part that the backend lacks raises CapabilityMissingError.
+    Without Redis, ``rouse`` and ``hint_cancel`` of the scheduler and the appends of the event log do nothing. All other calls
+    of the scheduler and the event log raise BackendUnavailableError.
 
     ``for_tenant``: return the same connections, bound to another tenant. ``check``: raise BackendUnavailableError, or
     SchemaError if this code cannot run on the store's schema. ``notifications``: yield the effects of calls that do not return

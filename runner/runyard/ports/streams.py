@@ -41,8 +41,8 @@ class Streams(Protocol):
     ``thread_cursor``: return the cursor at which ``follow_thread`` without a cursor begins. Raises ThreadNotFoundError.
 
     ``outcome``: return the messages and the requests of a run that stopped. ``max_bytes``: the approximate maximum number of
-    bytes of the messages, and of the requests. None returns all. Raises ResultExpiredError for a fork job whose result has
-    been deleted, and for a run that was deleted.
+    bytes of the messages, and again of the requests. None returns all. Raises ResultExpiredError for a fork job whose result
+    has been deleted, and for a run that was deleted.
     """
 
     def follow_run(

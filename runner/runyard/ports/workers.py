@@ -35,9 +35,10 @@ class LaneHead:
 class WorkerInfo:
     """One worker process.
 
-    ``agents``: a map from agent name to queue. ``asking``: the names of the agents that may ask humans. Only a worker that
-    registers sets them. ``on_version_mismatch``: the setting of the worker's :class:`runyard.App`. ``address``: ``host:port``
-    of the worker's health server, or None. ``silent_for``: seconds since the last heartbeat, by the store's clock.
+    ``agents``: a map from agent name to queue. ``asking``: the names of the agents that may ask humans, for the
+    registration. A store that lists workers may leave ``asking`` empty. ``on_version_mismatch``: the setting of the worker's
+    :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds since the
+    last heartbeat, by the store's clock.
     """
 
     worker_id: str

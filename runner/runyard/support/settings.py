@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ..domain.webhooks import WebhookPolicy
 from ..ports.results import PAGE_BYTES
+from ..ports.stores import DEFAULT_MAX_POOL_CONNECTIONS, DEFAULT_MIN_POOL_CONNECTIONS
 from ..ports.workers import DEFAULT_GRACE_SECONDS, DEFAULT_SLOTS, DEFAULT_WATCHDOG_SECONDS, Retention
 
 RETENTION: Final = Retention()
@@ -75,8 +76,8 @@ class Settings(FetchSettings):
     watchdog: float = Field(DEFAULT_WATCHDOG_SECONDS, gt=0)
     feed_retention: float = Field(RETENTION.feed.total_seconds(), gt=0)
     result_retention: float = Field(RETENTION.results.total_seconds(), gt=0)
-    min_pool_size: int = Field(1, ge=0)
-    max_pool_size: int = Field(10, ge=1)
+    min_pool_size: int = Field(DEFAULT_MIN_POOL_CONNECTIONS, ge=0)
+    max_pool_size: int = Field(DEFAULT_MAX_POOL_CONNECTIONS, ge=1)
     page_bytes: int = Field(PAGE_BYTES, ge=1)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console", "auto"] = "auto"

@@ -1,4 +1,8 @@
-"""Retries of calls to a store that does not answer, within a time limit."""
+"""Retries of calls to a store that does not answer, within a time limit.
+
+Only a call that raised BackendUnavailableError is repeated. The modules ``driver_errors`` of the backends decide which errors
+of a driver become BackendUnavailableError.
+"""
 
 from __future__ import annotations
 

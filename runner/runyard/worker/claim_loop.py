@@ -134,8 +134,9 @@ class ClaimLoop:
                     await asyncio.sleep(0)
             except Exception as error:
                 failures, emptied = failures + 1, None
+                names = {"worker_id": self.worker_id, "consecutive_failures": failures}
                 expected = isinstance(error, BackendUnavailableError)
-                log.warning("claim_failed", worker_id=self.worker_id, error=str(error), tries=failures, exc_info=not expected)
+                log.warning("claim_round_failed", **names, error=str(error), exc_info=not expected)
                 await self._until_changed(asyncio.sleep(jittered(min(0.1 * 2**failures, 2.0))))
         await asyncio.gather(*self._rousing)
 
@@ -159,7 +160,7 @@ class ClaimLoop:
         try:
             await self._scheduler.rouse(worker_id)
         except RunyardError as error:
-            log.warning("wakeup_failed", worker_id=worker_id, error=str(error))
+            log.warning("claim_loop_wakeup_failed", worker_id=worker_id, error=str(error))
 
     def _open_queues(self) -> list[str]:
         return [queue for queue in self._queues if queue not in self._paused]
@@ -192,7 +193,7 @@ class ClaimLoop:
                 self._settle(delivery, claim)
             else:
                 names = {"worker_id": worker_id, "thread_key": ref.thread_key, "run_id": ref.run_id}
-                log.error("run_not_claimed", **names, exc_info=claim)
+                log.error("run_claim_failed", **names, error=str(claim), exc_info=claim)
                 self._give_back(ref, Effects(), OTHER_VERSION_RETRY_SECONDS)
 
     async def _win(self, worker_id: str, refs: Sequence[RunRef]) -> Sequence[Claim | Exception]:
@@ -234,12 +235,12 @@ class ClaimLoop:
 
     async def _execute(self, job: Job, execution: Execution) -> None:
         ended: Ended | None = None
-        names = {"thread_id": execution.record.thread_id, "run_id": job.run_id}
+        names = {"thread_id": execution.record.thread_id, "run_id": job.run_id, "fence": execution.attempt.fence}
         try:
             ended = await self._dispatch(job, execution)
-        except Exception:
-            # The run stays `running` in the store without a task here. Worker._inspect releases it.
-            log.exception("execution_failed", worker_id=self.worker_id, **names)
+        except Exception as error:
+            # The run stays `running` in the store and has no task here. Worker._inspect releases the run.
+            log.exception("execution_failed", worker_id=self.worker_id, **names, error=str(error))
         finally:
             slot = self._slots.leave(job.ref)
             self._effects_sender.give_back(slot.worker_id, slot.delivery, ended.effects if ended else None)

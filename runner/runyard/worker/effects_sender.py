@@ -72,13 +72,23 @@ class EffectsSender:
             for n, (worker_id, deliveries) in enumerate(returned.items()):
                 await self._scheduler.release(worker_id, deliveries, submit=jobs if n == len(returned) - 1 else ())
         except RunyardError as error:
-            # The locks expire, and the reconciler submits the jobs.
-            log.warning("effects_not_sent", jobs=len(jobs), deliveries=sum(map(len, returned.values())), error=str(error))
+            # The locks expire, and the reconciler submits the jobs. Some of the counted ones may have reached Redis.
+            held = [delivery.job for deliveries in returned.values() for delivery in deliveries]
+            first = [*jobs, *held][0]
+            log.warning(
+                "scheduler_call_failed",
+                jobs_to_submit=len(jobs),
+                deliveries_to_release=len(held),
+                first_thread_key=first.thread_key,
+                first_run_id=first.run_id,
+                error=str(error),
+            )
         return [None] * len(releases)
 
     async def _hint(self, refs: Sequence[RunRef]) -> list[None]:
         try:
             await self._scheduler.hint_cancel(refs)
         except RunyardError as error:
-            log.warning("cancel_hints_not_sent", runs=len(refs), first_run_id=refs[0].run_id, error=str(error))
+            first = {"first_thread_key": refs[0].thread_key, "first_run_id": refs[0].run_id}
+            log.warning("cancel_hints_not_sent", hints=len(refs), **first, error=str(error))
         return [None] * len(refs)

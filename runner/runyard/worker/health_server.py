@@ -192,8 +192,9 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Log the error unless the client closed the connection."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            log.exception("request_failed", client=client_address)
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            log.exception("health_request_failed", client_address=client_address, error=str(error))
 
 
 class _Server6(_Server):

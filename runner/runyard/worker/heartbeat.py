@@ -2,6 +2,10 @@
 
 Both run in a thread of their own, so that the worker keeps its runs while user code blocks the main loop. The reply to a
 heartbeat carries the operators' request to drain, and the paused queues.
+
+The loss of the worker's registration, when the worker was declared dead, ends in ``Worker._abandon_runs`` (worker/worker.py),
+which stops all its runs. The loss of one run's claim, when the store refuses a write, ends in ``Execution._stop_after_refusal``
+(execution/executor.py), which stops that run's agent. The loss of a lane's lock stops nothing: it is only counted.
 """
 
 from __future__ import annotations
@@ -137,8 +141,8 @@ async def _every(heartbeat_state: HeartbeatState, act: Callable[[str], Awaitable
                 await act(worker_id)
             except BackendUnavailableError as error:
                 log.warning(failed, worker_id=worker_id, error=str(error))
-            except Exception:
-                log.exception(failed, worker_id=worker_id)
+            except Exception as error:
+                log.exception(failed, worker_id=worker_id, error=str(error))
         due = max(due + HEARTBEAT_SECONDS, loop.time() + HEARTBEAT_SECONDS / 10)
         await asyncio.sleep(due - loop.time())
 
@@ -195,8 +199,8 @@ class HeartbeatThread:
             asyncio.run(self._run())
         except asyncio.CancelledError:
             pass
-        except BaseException:
-            log.exception("heartbeat_thread_failed", worker_id=self._state.worker_id)  # the leader will declare the worker dead
+        except BaseException as error:  # the leader will declare the worker dead
+            log.exception("heartbeat_thread_failed", worker_id=self._state.worker_id, error=str(error))
         finally:
             with suppress(RuntimeError):  # the owner did not wait, and its loop is closed
                 self._owner.call_soon_threadsafe(self._ended.set)

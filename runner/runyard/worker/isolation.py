@@ -141,7 +141,7 @@ class Child:
                 return pickle.loads(await self._reader.readexactly(size))
         except TimeoutError:
             await self.end()
-            raise ChildDied(f"its process sent no sign of life for {timeout:g} s") from None
+            raise ChildDied(f"the run's process sent no sign of life for {timeout:g} s") from None
         except (asyncio.IncompleteReadError, ConnectionError):
             await self._exit
             raise ChildDied(_how(self._process.returncode)) from None
@@ -234,7 +234,7 @@ class IsolatedExecution(Execution):
         try:
             child = await self._isolation.child()
         except ChildDied as error:
-            log.error("child_not_started", run_id=self.attempt.run_id, error=str(error))
+            log.error("run_process_not_started", **self._names(), error=str(error))
             return await self._end_writer.release(delay=UNSERVED_RETRY_SECONDS)
         if self._why is not None:
             return await self._give_up()
@@ -255,7 +255,7 @@ class IsolatedExecution(Execution):
         return None if self._why is Stop.ABANDON else await self._end_writer.release()
 
     async def _died(self, how: str) -> Ended | None:
-        log.error("child_died", run_id=self.attempt.run_id, error=how)
+        log.error("run_process_died", **self._names(), error=how)
         runs = self._tools.backend.runs
         if self._why is Stop.ABANDON:
             return None
@@ -263,8 +263,12 @@ class IsolatedExecution(Execution):
             return await patiently(lambda: runs.release(self.attempt, first_event=None))
         return await patiently(lambda: runs.bury(self.attempt, how))
 
+    def _names(self) -> dict[str, object]:
+        """Return the fields that identify the attempt in the log."""
+        return {"thread_id": self.record.thread_id, "run_id": self.attempt.run_id, "fence": self.attempt.fence}
+
 
 def _how(code: int | None) -> str:
     if code is not None and code < 0:
-        return f"its process was ended by {signal.Signals(-code).name}"
-    return f"its process exited with code {code}"
+        return f"the run's process was ended by {signal.Signals(-code).name}"
+    return f"the run's process exited with code {code}"

@@ -36,14 +36,14 @@ class LostTaskDetector:
         return execution is not None and execution.attempt.fence == attempt.fence
 
     async def _release(self, attempt: AttemptToken, worker_id: str) -> None:
-        run = {"thread_key": attempt.thread_key, "run_id": attempt.run_id, "fence": attempt.fence}
-        log.error("task_lost", worker_id=worker_id, **run)
+        names = {"thread_key": attempt.thread_key, "run_id": attempt.run_id, "fence": attempt.fence}
+        log.error("run_task_lost", worker_id=worker_id, **names)
         metrics.LOST_TASKS.inc()
         try:
             ended = await self._backend.runs.release(attempt, first_event=None)
         except BackendUnavailableError:
             raise
         except RunyardError as error:
-            log.info("attempt_superseded", **run, error=str(error))
+            log.info("lost_attempt_not_released", worker_id=worker_id, **names, error=str(error))
         else:
             self._effects_sender.carry_out(ended.effects)

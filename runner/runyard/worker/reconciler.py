@@ -1,7 +1,8 @@
 """The reconciler. Every worker watches the heartbeats of all workers. One worker, the leader, acts.
 
 The leader marks dead workers, ends their cancelled runs, submits runs that Redis lost, admits due runs, counts usage, and
-prunes data whose retention has passed.
+prunes data whose retention has passed. It also applies the deadlines of HITL requests and fails the runs that were not started
+by their ``expires_at``: the verb ``runs.admit`` does this with the admission of due runs.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ class Reconciler:
         for worker_id, heartbeat_at in dead:
             if await self._backend.workers.mark_dead(worker_id, heartbeat_at):
                 metrics.WORKERS_DEAD.inc()
-                log.warning("worker_dead", worker_id=worker_id, heartbeat_at=heartbeat_at.isoformat())
+                moment = heartbeat_at.isoformat()
+                log.warning(
+                    "worker_declared_dead", worker_id=self._worker_id(), dead_worker_id=worker_id, last_heartbeat_at=moment
+                )
         try:
             await self._rescue()
         except BackendUnavailableError as error:  # Redis may be down; the work below needs Postgres only
@@ -139,7 +143,8 @@ class Reconciler:
                 if isinstance(claimed, Claim):
                     self._carry_out(claimed.effects)
                 else:
-                    log.error("cancelled_run_not_ended", thread_key=ref.thread_key, run_id=ref.run_id, exc_info=claimed)
+                    names = {"worker_id": self._worker_id(), "thread_key": ref.thread_key, "run_id": ref.run_id}
+                    log.error("cancelled_run_not_ended", **names, error=str(claimed), exc_info=claimed)
 
     async def _submit_lost(self, heads: list[LaneHead], limit: int) -> int:
         unknown = await self._backend.scheduler.unknown([head.job for head in heads])
@@ -148,5 +153,6 @@ class Reconciler:
             await self._backend.scheduler.submit(lost)
             self.rescued += len(lost)
             metrics.RESCUES.inc(len(lost))
-            log.warning("lost_runs_submitted", runs=len(lost), first_run_id=lost[0].run_id)
+            first = {"first_thread_key": lost[0].thread_key, "first_run_id": lost[0].run_id}
+            log.warning("lost_runs_submitted", worker_id=self._worker_id(), runs=len(lost), **first)
         return len(lost)

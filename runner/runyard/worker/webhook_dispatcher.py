@@ -135,7 +135,8 @@ class WebhookDispatcher:
             log.warning("webhook_delivery_not_settled", **_names(posting), error=str(error))
         else:
             if outcome.kind in ("failed", "gone"):
-                log.warning("webhook_delivery_failed", **_names(posting), tries=posting.tries, error=outcome.error)
+                result = {"tries": posting.tries, "http_status": outcome.http_status, "error": outcome.error}
+                log.warning("webhook_delivery_failed", **_names(posting), **result)
 
     async def _outcome(self, posting: Posting) -> DeliveryOutcome:
         """Make one try. An unexpected error counts as a failed try, so that the delivery is not repeated for ever.
@@ -147,7 +148,7 @@ class WebhookDispatcher:
         except BackendUnavailableError:
             raise
         except Exception as error:
-            log.exception("webhook_try_failed", **_names(posting), tries=posting.tries)
+            log.exception("webhook_try_failed", **_names(posting), try_number=posting.tries, error=str(error))
             return self._again(posting, WebhookReply(error=f"{type(error).__name__}: {error}"[:500]))
 
     async def _try(self, posting: Posting) -> DeliveryOutcome:
@@ -212,7 +213,8 @@ class WebhookDispatcher:
 def _names(posting: Posting) -> dict[str, str | None]:
     """Return the fields of ``posting`` for the log. The URL itself may be a secret beyond its endpoint."""
     return {
-        "delivery_id": posting.delivery_id,
+        "webhook_delivery_id": posting.delivery_id,
+        "tenant": posting.tenant,
         "endpoint": posting.endpoint,
         "thread_id": posting.thread_id,
         "run_id": posting.run_id,

@@ -108,7 +108,7 @@ class Worker:
         self._registrations: set[asyncio.Task[None]] = set()
         self._heartbeat_state = HeartbeatState(
             self.slots.held,
-            on_dead=lambda worker_id: self.loop.call_soon_threadsafe(self._on_dead, worker_id),
+            on_dead=lambda worker_id: self.loop.call_soon_threadsafe(self._abandon_runs, worker_id),
             on_reply=lambda reply: self.loop.call_soon_threadsafe(self._on_reply, reply),
             watchdog=watchdog,
         )
@@ -118,7 +118,7 @@ class Worker:
             self.slots,
             self.effects_sender,
             self.queues,
-            on_dead=self._on_dead,
+            on_dead=self._abandon_runs,
             dispatch=dispatch,
             kinds=kinds,
             isolation=isolation,
@@ -176,13 +176,14 @@ class Worker:
                 log.info("worker_started", worker_id=self.worker_id, queues=self.queues, agents=list(self.app.agents))
                 try:
                     await _first(asyncio.wait((taking,)), self._stop.wait())
-                    await asyncio.gather(_call_store("drain", self.backend.workers.drain(self.worker_id)), self._drain(taking))
+                    draining = self.backend.workers.drain(self.worker_id)
+                    await asyncio.gather(self._call_store("drain", draining), self._drain(taking))
                     for task in (taking, writing):
                         if task.done():
                             task.result()
                 finally:
                     await _cancelled(taking)
-            await _call_store("leave", self._leave())
+            await self._call_store("leave", self._leave())
         finally:
             if self._isolation is not None:
                 await self._isolation.close()
@@ -207,7 +208,7 @@ class Worker:
             try:
                 await self.backend.workers.register(info)
             except BackendUnavailableError as error:
-                log.warning("registration_failed", worker_id=info.worker_id, error=str(error))
+                log.warning("worker_registration_failed", worker_id=info.worker_id, error=str(error))
                 await asyncio.sleep(jittered(0.5))
             except WorkerDeadError:
                 # An earlier call registered this id and its answer was lost. Without heartbeats the id was declared dead.
@@ -217,14 +218,14 @@ class Worker:
                 self.claim_loop.open(info.worker_id)
                 return
 
-    def _on_dead(self, worker_id: str) -> None:
+    def _abandon_runs(self, worker_id: str) -> None:
         """Stop all runs without a write and register under a new id.
 
         The leader has declared this worker dead, and other workers take its runs over.
         """
         if worker_id != self.worker_id or self._registrations:
             return
-        log.error("worker_declared_dead", worker_id=worker_id, runs=len(self.slots))
+        log.error("worker_death_noticed", worker_id=worker_id, attempts_stopped=len(self.slots.executions()))
         self._heartbeat_state.worker_id = None
         self.claim_loop.close()
         for execution in self.slots.executions():
@@ -236,7 +237,7 @@ class Worker:
     def _on_written(self, writing: asyncio.Task[None]) -> None:
         """Stop the worker if its event writer failed: its runs would have no events. Other workers take the runs over."""
         if not writing.cancelled() and (error := writing.exception()) is not None:
-            log.error("event_writer_failed", worker_id=self.worker_id, exc_info=error)
+            log.error("event_writer_failed", worker_id=self.worker_id, error=str(error), exc_info=error)
             if not self._stop.is_set():  # a second call would end the grace time
                 self.stop()
 
@@ -244,7 +245,7 @@ class Worker:
         """Apply the store's new reply to the heartbeats: pause queues, or drain."""
         self.claim_loop.pause(reply.paused)
         if reply.draining and not self.claim_loop.stopping:
-            log.info("drain_requested", worker_id=self.worker_id, runs=len(self.slots))
+            log.info("drain_requested", worker_id=self.worker_id, occupied_slots=len(self.slots))
             self.drain()
 
     @asynccontextmanager
@@ -266,7 +267,7 @@ class Worker:
     @asynccontextmanager
     async def _background(self) -> AsyncIterator[None]:
         loops = (self._turn, self._inspect, self._follow_cancel_hints, self._follow_notifications, *self._loops)
-        tasks = [asyncio.create_task(_for_ever(loop), name=_name(loop)) for loop in loops]
+        tasks = [asyncio.create_task(_for_ever(loop, lambda: self.worker_id), name=_name(loop)) for loop in loops]
         try:
             yield
         finally:
@@ -305,7 +306,7 @@ class Worker:
             execution.stop(Stop.HANDOVER)
         await _first(self._finished(taking), asyncio.sleep(HANDOVER_SECONDS))
         if len(self.slots):
-            log.error("runs_abandoned", worker_id=self.worker_id, runs=len(self.slots))
+            log.error("runs_abandoned", worker_id=self.worker_id, occupied_slots=len(self.slots))
 
     async def _finished(self, taking: asyncio.Task[None]) -> None:
         await asyncio.wait((taking,))
@@ -318,16 +319,15 @@ class Worker:
         self._heartbeat_state.worker_id = None
         await self.backend.workers.leave(self.worker_id)
 
-
-async def _call_store(what: str, call: Coroutine[Any, Any, object]) -> None:
-    """Call the store while the worker shuts down. An error or a missing answer does not stop the shutdown."""
-    task = asyncio.create_task(call, name=f"worker {what}")
-    await asyncio.wait((task,), timeout=ANNOUNCE_TIMEOUT_SECONDS)
-    error = task.exception() if task.done() else BackendUnavailableError(f"no answer within {ANNOUNCE_TIMEOUT_SECONDS:g} s")
-    if error is not None:
-        task.cancel()
-        expected = isinstance(error, BackendUnavailableError | WorkerDeadError)
-        log.warning("shutdown_call_failed", call=what, error=str(error), exc_info=None if expected else error)
+    async def _call_store(self, verb: str, call: Coroutine[Any, Any, object]) -> None:
+        """Call the store while the worker shuts down. An error or a missing answer does not stop the shutdown."""
+        task = asyncio.create_task(call, name=f"worker {verb}")
+        await asyncio.wait((task,), timeout=ANNOUNCE_TIMEOUT_SECONDS)
+        error = task.exception() if task.done() else BackendUnavailableError(f"no answer within {ANNOUNCE_TIMEOUT_SECONDS:g} s")
+        if error is not None:
+            task.cancel()
+            trace = None if isinstance(error, BackendUnavailableError | WorkerDeadError) else error
+            log.warning("shutdown_call_failed", worker_id=self.worker_id, store_verb=verb, error=str(error), exc_info=trace)
 
 
 async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
@@ -346,17 +346,17 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _for_ever(loop: Callable[[], Awaitable[None]]) -> None:
-    """Run a loop of the worker, again after each failure: the worker continues when a server is back."""
+async def _for_ever(loop: Callable[[], Awaitable[None]], worker_id: Callable[[], str]) -> None:
+    """Run a loop of the worker, and start the loop again after each failure: the worker continues when a server is back."""
     tries = 0
     while True:
         began = asyncio.get_running_loop().time()
         try:
             await loop()
         except BackendUnavailableError as error:
-            log.warning("loop_failed", loop=_name(loop), error=str(error))
-        except Exception:
-            log.exception("loop_failed", loop=_name(loop))
+            log.warning("worker_loop_failed", worker_id=worker_id(), loop=_name(loop), error=str(error))
+        except Exception as error:
+            log.exception("worker_loop_failed", worker_id=worker_id(), loop=_name(loop), error=str(error))
         tries = tries + 1 if asyncio.get_running_loop().time() - began < 10 else 0
         await asyncio.sleep(jittered(min(0.1 * 2 ** min(tries, 5), 2.0)))
 

@@ -64,7 +64,7 @@ async def test_two_workers_never_exceed_a_limit(worlds: tuple[World, World]) -> 
 
 
 async def test_no_wake_up_is_lost(worlds: tuple[World, World]) -> None:
-    """R16: a run that is refused its slot while the slot becomes free is told of by whoever freed it."""
+    """R16: a run that is refused its permit while the permit becomes free is told of by whoever freed it."""
     one, two = worlds
     await limit(one, "running_per_agent", 1)
     await two.hire("b")

@@ -12,8 +12,7 @@ from pydantic_ai.tools import DeferredToolResults, ToolDefinition
 from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
 
 from runyard.agents.durable_tools import asks_humans
-from runyard.domain.approvals import request_id
-from runyard.domain.derived_ids import digest
+from runyard.domain.derived_ids import digest, request_id
 from runyard.domain.states import RunStatus
 from runyard.execution.steps import current_context
 from runyard.models import HitlRequest, open_tool_calls

@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from runyard import Client
+from runyard.client.apply_effects import apply_effects
 from runyard.errors import BackendUnavailableError
-from runyard.events.effects import apply
 from runyard.models import Event
 from runyard.ports import scheduling
 from runyard.ports.refs import RunRef
@@ -53,8 +53,8 @@ def test_absent_parts_take_the_calls_of_their_ports(absent: type, port: type) ->
 async def test_effects_without_redis_are_reported_and_refuse_nothing() -> None:
     effects = Effects([Job(1, "r")], [OutsideEvent(REF, "t", "1-1", "run.dead")], [REF])
     with capture_logs() as logs:
-        assert not await apply(effects, without_redis())
-        assert await apply(Effects(cancels=[REF]), without_redis())
+        assert not await apply_effects(effects, without_redis())
+        assert await apply_effects(Effects(cancels=[REF]), without_redis())
     assert [(entry["effect"], entry["log_level"]) for entry in logs] == [("submit", "warning")]
     assert "without Redis" in logs[0]["error"]
 

@@ -145,7 +145,7 @@ class TestExitCodes:
     def test_timeout_leaves_the_run(self, runyard: Command) -> None:
         code, _, err = runyard("prompt", "t", "one", "--wait", "--wait-timeout", "0.05")
         assert code == exit_codes.Exit.TIMEOUT
-        assert "goes on" in err
+        assert "continues" in err
 
     def test_an_unexpected_error_is_one_line_too(self, runyard: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         async def broken(*_: object, **__: object) -> None:

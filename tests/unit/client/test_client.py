@@ -122,14 +122,14 @@ class TestEnqueue:
         assert await handle.status() is RunStatus.QUEUED
 
     async def test_redis_that_hangs_at_accept_is_waited_for_with_patience_only(self, client: Client) -> None:
-        from runyard.events.effects import apply
+        from runyard.client.apply_effects import apply_effects
         from runyard.ports.scheduling import Effects, Job
 
         async def hang(*_: object) -> None:
             await asyncio.Event().wait()
 
         client.backend.scheduler.submit = hang  # type: ignore[method-assign]
-        assert not await apply(Effects(jobs=[Job(1, "r")]), client.backend, patience=0.01)
+        assert not await apply_effects(Effects(jobs=[Job(1, "r")]), client.backend, patience=0.01)
 
     async def test_without_any_redis_everything_but_speed_is_there(self, client: Client, hand: Hand) -> None:
         backend = client.backend

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from runyard.app import App
-from runyard.domain.approvals import request_id
+from runyard.domain.derived_ids import request_id
 from runyard.domain.states import RunStatus
 from runyard.errors import HitlInvalidAnswerError, HitlNotAllowedError, InvalidInputError, StepUnknownError
 from runyard.events.writer import EventEmitter, EventWriter
+from runyard.execution.attempt_store import ProbeAttemptStore
 from runyard.execution.context import RunContext
 from runyard.execution.control_signals import ControlSignal
 from runyard.execution.executor import Execution, WorkerServices
-from runyard.execution.journal import ProbeJournal
 from runyard.execution.steps import OnUnknown, current_step, step
 from runyard.models import (
     Event,
@@ -709,7 +709,7 @@ async def test_a_probe_cannot_ask() -> None:
     backend = await connect()
     accepted = await backend.runs.accept(AcceptRequest(thread_id="t", run_id="r", input=Message.user("hi")))
     stream = EventEmitter(EventWriter(backend.events), AttemptToken(1, "r", 1), "t")
-    context = RunContext(accepted.run, ProbeJournal([], accepted.run), stream)
+    context = RunContext(accepted.run, ProbeAttemptStore([], accepted.run), stream)
     with pytest.raises(HitlNotAllowedError):
         await context.ask("color?")
     with pytest.raises(HitlNotAllowedError):

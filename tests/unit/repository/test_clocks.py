@@ -15,7 +15,7 @@ HARMLESS = {
     "backends/runyard_backends/postgres/health.py": "tells people how far the clocks are apart",
     "backends/runyard_backends/redis/health.py": "as above",
     "runner/runyard/testing/harness.py": "where a clock begins that a test moves",
-    "api/runyard_api/http/auth.py": "for how many minutes a stream token is good",
+    "api/runyard_api/http/authentication.py": "for how many minutes a stream token is good",
     "api/runyard_api/http/tokens.py": "as above",
     "api/runyard_api/http/sse.py": "as above, of a stream that is open",
     "runner/runyard/worker/webhook_dispatcher.py": "tells receivers when it was sent, as the scheme of the signature asks",

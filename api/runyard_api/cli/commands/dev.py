@@ -88,7 +88,7 @@ def dev(
 
 
 def _wait_for(pool: WorkerProcesses, console: Console, postgres_url: str, redis_url: str) -> None:
-    """Wait until the workers have registered. If they do not, print a line; the watch starts them again."""
+    """Wait until the workers have registered. If one does not register, print the reason and continue."""
 
     async def go() -> None:
         async with Client.connect(postgres_url, redis=redis_url) as client:

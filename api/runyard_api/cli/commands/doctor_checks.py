@@ -58,7 +58,7 @@ def of_postgres(facts: PostgresFacts) -> Iterator[Finding]:
 
 
 def of_connections(facts: PostgresFacts, workers: Sequence[WorkerInfo], pool: int) -> Finding:
-    """Compare the pools of all workers with the connections that Postgres allows. ``pool``: size of a worker's pool."""
+    """Compare the pools of all workers with the connections that Postgres allows. ``pool``: connections of one pool."""
     live = sum(worker.dead_at is None for worker in workers)
     budget = live * (pool + BESIDE_POOL)
     says = f"{live} × {pool + BESIDE_POOL} for workers, {facts.connections} open now, {facts.max_connections} allowed"

@@ -61,7 +61,7 @@ def pause(context: typer.Context, queue: QueueArg, as_json: options.Json = False
 
 @app.command()
 def resume(context: typer.Context, queue: QueueArg, as_json: options.Json = False) -> None:
-    """Resume a queue. Its runs start again."""
+    """Resume a queue. Workers claim its runs again."""
 
     async def go() -> bool:
         async with deployment.connect(context) as client:

@@ -34,7 +34,7 @@ def add(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Add a webhook: send later events to a URL. Prints its secret if RUNYARD_WEBHOOK_SECRET is set here."""
+    """Add a webhook: send later events to a URL. Prints the webhook's secret if RUNYARD_WEBHOOK_SECRET is set here."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -99,7 +99,7 @@ OptionalWebhook = Annotated[
 def secret(context: typer.Context, webhook_id: OptionalWebhook = None, as_json: options.Json = False) -> None:
     """Print the secret with which a receiver verifies signatures.
 
-    The secret is derived from RUNYARD_WEBHOOK_SECRET, which must be set here as it is for the workers.
+    The secret is derived from RUNYARD_WEBHOOK_SECRET, which must have the same value here as for the workers.
     """
 
     async def go() -> WebhookSecret | None:

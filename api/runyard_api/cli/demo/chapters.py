@@ -126,7 +126,7 @@ async def crash(stage: Stage, client: Client, pool: WorkerProcesses) -> None:
 
 
 async def measure(stage: Stage, client: Client) -> None:
-    """Measure medians over several runs."""
+    """Measure several starts, answers and forks, and keep the median of each for the table at the end."""
     picked_up: list[float] = []
     answered: list[float] = []
     forked: list[float] = []

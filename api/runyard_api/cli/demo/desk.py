@@ -49,5 +49,5 @@ def desk(model: str, rest: float) -> Agent[None, str]:
 
 
 def adviser(model: str) -> Agent[None, str]:
-    """Return the travel desk without its tools. It asks no human, as an agent of a probe must not."""
+    """Return the travel desk without its tools. It asks no human, because an agent of a probe must not ask."""
     return Agent(model, instructions=WHO, defer_model_check=True)

@@ -1,8 +1,8 @@
-"""The file ``.runyard/dev.json``. Commands in a second terminal find the servers of ``runyard dev`` by it.
+"""The file ``.runyard/dev.json``, in which commands in a second terminal find the servers of ``runyard dev``.
 
 The file has the passwords of the private servers. It is created with mode 0600: only its owner can read it. Commands use the
-file only while the process that wrote it lives. They refuse a file or folder that another user made or could change: prompts
-would go to a server of that user.
+file only while the process that wrote it lives. They refuse a file or folder that another user made or could change, because
+prompts could then go to a server of that user.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from runyard.errors import BackendUnavailableError
 
 @contextmanager
 def private_servers(folder: Path | None) -> Iterator[tuple[str, str]]:
-    """Yield the URLs of Postgres and Redis. ``folder`` keeps their data; None deletes it. Raises BackendUnavailableError."""
+    """Yield the URLs of Postgres and Redis. ``folder`` keeps their data; None keeps no data. Raises BackendUnavailableError."""
     try:
         from runyard_backends.embedded import EmbeddedServerError, servers
     except ImportError as error:

@@ -16,7 +16,7 @@ from .processes import OwnedProcess, stop_all
 
 GRACE_SECONDS: Final = 10.0
 _DEFAULTS: Final = {"RUNYARD_GRACE": str(GRACE_SECONDS), "RUNYARD_METRICS_PORT": "0", "RUNYARD_METRICS_HOST": "127.0.0.1"}
-"""Settings of the workers that the environment does not set. Each worker has a free port, for this machine only."""
+"""Settings of the workers, unless the environment sets them. Each worker serves metrics on a free port of this machine."""
 START_SECONDS: Final = 30.0
 """Seconds within which workers must report."""
 

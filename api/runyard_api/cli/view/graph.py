@@ -1,7 +1,7 @@
 """Draw a tree of threads as a graph of turns, oldest on top, one lane per line of conversation.
 
 Pure: from :class:`Turn` objects to rows of text. A turn is a run with its messages, or one message that was stored without a
-run. A fork inherits its parent's turns: the turns of all threads form one tree. Two lanes part at each fork.
+run. A fork inherits its parent's turns, so that the turns of all threads form one tree. Two lanes part at each fork.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ KEPT_AT_AN_END: Final = 3
 class Turn:
     """A run with its messages, or one message without a run.
 
-    ``key``: the id of its first message. ``parent``: the key of the turn that it continues. ``refs``: threads that end here.
+    ``key``: the id of its first message. ``parent``: the key of the turn that it continues. ``refs``: ids of the threads that
+    end here.
     """
 
     key: str

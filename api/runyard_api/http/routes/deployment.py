@@ -10,8 +10,11 @@ from runyard.errors import AgentNotFoundError, CursorExpiredError, InvalidCursor
 from runyard.ports.workers import WorkerInfo
 
 from ..answers import Agent, Agents, FeedPage, Worker, Workers
-from ..service import Caller
-from .dependencies import Administers, AgentName, Paging, Reads, Route, operation, reply
+from ..caller import Caller
+from .access import Administers, Reads, Route
+from .arguments import AgentName, Paging
+from .documentation import operation
+from .replies import reply
 
 router = APIRouter(route_class=Route)
 
@@ -19,7 +22,7 @@ router = APIRouter(route_class=Route)
 @router.get(
     "/v1/feed",
     tags=["feed"],
-    **operation("read", InvalidCursorError, CursorExpiredError, s200=(FeedPage, "A page of entries, in order.")),
+    **operation(InvalidCursorError, CursorExpiredError, s200=(FeedPage, "A page of entries, in order.")),
 )
 async def read_feed(caller: Reads, paging: Paging) -> Response:
     """Read the feed: the changes of all threads after `cursor`, in the order of their commits, each at least once.
@@ -31,13 +34,13 @@ async def read_feed(caller: Reads, paging: Paging) -> Response:
     return reply(FeedPage.model_construct(items=page.items, next=page.next))
 
 
-@router.get("/v1/agents", tags=["deployment"], **operation("read", s200=(Agents, "The agents, by name.")))
+@router.get("/v1/agents", tags=["deployment"], **operation(s200=(Agents, "The agents, by name.")))
 async def list_agents(caller: Reads) -> Response:
     """List the agents that live workers serve."""
     return reply(Agents(items=[found for _, found in sorted((await _served(caller)).items())]))
 
 
-@router.get("/v1/agents/{name}", tags=["deployment"], **operation("read", AgentNotFoundError, s200=(Agent, "The agent.")))
+@router.get("/v1/agents/{name}", tags=["deployment"], **operation(AgentNotFoundError, s200=(Agent, "The agent.")))
 async def get_agent(caller: Reads, name: AgentName) -> Response:
     """Read one agent: its queues, versions, and how many workers serve it."""
     found = (await _served(caller)).get(name)
@@ -64,7 +67,7 @@ async def _served(caller: Caller) -> dict[str, Agent]:
     }
 
 
-@router.get("/v1/workers", tags=["deployment"], **operation("admin", s200=(Workers, "The workers, the oldest first.")))
+@router.get("/v1/workers", tags=["deployment"], **operation(s200=(Workers, "The workers, the oldest first.")))
 async def list_workers(caller: Administers) -> Response:
     """List the worker processes, which serve all tenants."""
     return reply(Workers(items=[Worker.of(worker) for worker in await caller.client.workers()]))

@@ -24,10 +24,13 @@ from runyard.models import Run, new_id
 from runyard.ports.commands import Cut
 
 from ..answers import FanOutAnswer, ForkMade, ProbeAnswer
+from ..caller import Caller
 from ..idempotency import Idempotency
 from ..request_bodies import FanOut, Fork, Probe, as_message
-from ..service import Caller
-from .dependencies import Route, ThreadId, Wait, Writes, operation, patience, reply
+from .access import Route, Writes
+from .arguments import ThreadId, Wait, patience
+from .documentation import operation
+from .replies import reply
 from .runs import RETRY_AFTER_SECONDS, accepted
 
 router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["forks"], route_class=Route)
@@ -45,7 +48,6 @@ JOB: Final = (
     "/fork",
     status_code=201,
     **operation(
-        "write",
         *REFUSED,
         ThreadAlreadyExistsError,
         ForkBoundaryError,
@@ -75,7 +77,6 @@ async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork, key: Idem
 @router.post(
     "/fork_once",
     **operation(
-        "write",
         *REFUSED,
         HitlNotAllowedError,
         ResultExpiredError,
@@ -102,7 +103,6 @@ async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, key: Idemp
 @router.post(
     "/fork_many",
     **operation(
-        "write",
         *REFUSED,
         HitlNotAllowedError,
         ResultExpiredError,
@@ -112,7 +112,7 @@ async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, key: Idemp
     ),
 )
 async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, key: Idempotency, wait: Wait = 30.0) -> Response:
-    """Try several messages on the same snapshot. Returns all answers, the first one, or the one that a judge prefers."""
+    """Try several messages on the same snapshot. Returns the answers, and which of them `stop` or a judge chose."""
     run_id = body.run_id or key.id("fork_many", thread_id) or new_id()
     messages = [message for each in body.messages if (message := as_message(each)) is not None]
     try:

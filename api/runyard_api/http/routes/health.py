@@ -11,7 +11,10 @@ from prometheus_client.exposition import choose_encoder
 from runyard.errors import RunyardError
 
 from ..answers import Liveness, Readiness
-from .dependencies import Administers, Route, operation, reply, service_of
+from ..service import service_of
+from .access import Administers, Route
+from .documentation import operation
+from .replies import reply
 
 router = APIRouter(tags=["probes"], route_class=Route)
 
@@ -44,7 +47,7 @@ async def readyz(request: Request) -> Response:
     return reply(Readiness(ready=True))
 
 
-@router.get("/metrics", **operation("admin", s200=(None, "Metrics in the text format of Prometheus.")))
+@router.get("/metrics", **operation(s200=(None, "Metrics in the text format of Prometheus.")))
 async def metrics(caller: Administers, request: Request) -> Response:
     """Return the metrics of this process."""
     encode, media_type = choose_encoder(request.headers.get("accept", ""))

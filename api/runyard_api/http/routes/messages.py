@@ -20,19 +20,10 @@ from runyard.models import Message
 from ..answers import BranchPage, MessagePage
 from ..idempotency import Idempotency
 from ..request_bodies import MessageInput, StoreMessage
-from .dependencies import (
-    IfNoneMatch,
-    MessageId,
-    Paging,
-    Reads,
-    Route,
-    ThreadId,
-    Writes,
-    operation,
-    reply,
-    reply_if_changed,
-    to_bytes,
-)
+from .access import Reads, Route, Writes
+from .arguments import MessageId, Paging, ThreadId
+from .documentation import operation
+from .replies import IfNoneMatch, reply, reply_if_changed, to_bytes
 
 router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["messages"], route_class=Route)
 
@@ -40,7 +31,6 @@ router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["messages"], route_cl
 @router.get(
     "/messages",
     **operation(
-        "read",
         ThreadNotFoundError,
         MessageNotFoundError,
         InvalidCursorError,
@@ -72,7 +62,6 @@ async def list_messages(
     "/messages",
     status_code=201,
     **operation(
-        "write",
         ThreadBusyError,
         MessageNotFoundError,
         LeafMovedError,
@@ -91,9 +80,7 @@ async def store_message(caller: Writes, thread_id: ThreadId, body: StoreMessage,
     return reply(stored, 201)
 
 
-@router.get(
-    "/messages/{message_id}", **operation("read", ThreadNotFoundError, MessageNotFoundError, s200=(Message, "The message."))
-)
+@router.get("/messages/{message_id}", **operation(ThreadNotFoundError, MessageNotFoundError, s200=(Message, "The message.")))
 async def get_message(caller: Reads, thread_id: ThreadId, message_id: MessageId) -> Response:
     """Read one message of any branch of the thread."""
     return reply(await caller.client.message(thread_id, message_id))
@@ -101,7 +88,7 @@ async def get_message(caller: Reads, thread_id: ThreadId, message_id: MessageId)
 
 @router.get(
     "/branches",
-    **operation("read", ThreadNotFoundError, InvalidCursorError, s200=(BranchPage, "A page of leaves, the oldest first.")),
+    **operation(ThreadNotFoundError, InvalidCursorError, s200=(BranchPage, "A page of leaves, the oldest first.")),
 )
 async def list_branches(caller: Reads, thread_id: ThreadId, paging: Paging) -> Response:
     """List the leaves of the thread's message tree."""

@@ -20,10 +20,13 @@ from runyard.errors import (
 from runyard.models import HitlRequest, Run
 
 from ..answers import RequestPage
+from ..caller import Caller
 from ..idempotency import BY_STATE, Idempotency, Key
 from ..request_bodies import Abort, Respond, RespondOnThread
-from ..service import Caller
-from .dependencies import Paging, Reads, RequestId, Responds, Route, ThreadId, operation, reply
+from .access import Reads, Responds, Route
+from .arguments import Paging, RequestId, ThreadId
+from .documentation import operation
+from .replies import reply
 
 router = APIRouter(tags=["requests"], route_class=Route)
 
@@ -49,7 +52,7 @@ async def _respond(caller: Caller, body: Respond, thread_id: str | None, request
 
 @router.get(
     "/v1/requests",
-    **operation("read", ThreadNotFoundError, InvalidCursorError, s200=(RequestPage, "A page of requests, the oldest first.")),
+    **operation(ThreadNotFoundError, InvalidCursorError, s200=(RequestPage, "A page of requests, the oldest first.")),
 )
 async def list_requests(
     caller: Reads,
@@ -62,15 +65,13 @@ async def list_requests(
     return reply(RequestPage.model_construct(items=page.items, next=page.next))
 
 
-@router.get("/v1/requests/{request_id}", **operation("read", HitlRequestNotFoundError, s200=(HitlRequest, "The request.")))
+@router.get("/v1/requests/{request_id}", **operation(HitlRequestNotFoundError, s200=(HitlRequest, "The request.")))
 async def get_request(caller: Reads, request_id: RequestId) -> Response:
     """Read one request, answered or not."""
     return reply(await caller.client.request(request_id))
 
 
-@router.post(
-    "/v1/requests/{request_id}/respond", **operation("respond", *REFUSED, s200=(HitlRequest, "The request with its answer."))
-)
+@router.post("/v1/requests/{request_id}/respond", **operation(*REFUSED, s200=(HitlRequest, "The request with its answer.")))
 async def respond_to_request(caller: Responds, request_id: RequestId, body: Respond, key: Idempotency) -> Response:
     """Answer a request by its id. Its run is queued again. The same answer again changes nothing."""
     return await _respond(caller, body, None, request_id, key)
@@ -80,7 +81,6 @@ async def respond_to_request(caller: Responds, request_id: RequestId, body: Resp
     "/v1/threads/{thread_id}/abort",
     dependencies=BY_STATE,
     **operation(
-        "respond",
         ThreadNotFoundError,
         RunNotFoundError,
         HitlAmbiguousError,
@@ -98,9 +98,7 @@ async def abort_pending(caller: Responds, thread_id: ThreadId, body: Annotated[A
     return reply(run) if run is not None else Response(status_code=204)
 
 
-@router.post(
-    "/v1/threads/{thread_id}/respond", **operation("respond", *REFUSED, s200=(HitlRequest, "The request with its answer."))
-)
+@router.post("/v1/threads/{thread_id}/respond", **operation(*REFUSED, s200=(HitlRequest, "The request with its answer.")))
 async def respond_on_thread(caller: Responds, thread_id: ThreadId, body: RespondOnThread, key: Idempotency) -> Response:
     """Answer the only pending request of a thread, or the one that `request_id` names."""
     return await _respond(caller, body, thread_id, body.request_id, key)

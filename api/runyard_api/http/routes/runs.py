@@ -33,26 +33,15 @@ from runyard.models import Run
 from runyard.ports.results import PAGE_BYTES
 
 from ..answers import AttemptPage, Explanation, RunOutcome, RunPage
+from ..caller import Caller
 from ..field_types import Moment
 from ..idempotency import BY_STATE, Idempotency, Key
 from ..request_bodies import Cancel, Prompt, Regenerate, StreamedPrompt, as_message
-from ..service import Caller
 from ..sse import Entry, EventStream
-from .dependencies import (
-    EVENTS,
-    LastEventId,
-    Paging,
-    Reads,
-    Route,
-    RunId,
-    Streams,
-    ThreadId,
-    Wait,
-    Writes,
-    operation,
-    patience,
-    reply,
-)
+from .access import Reads, Route, Streams, Writes
+from .arguments import LastEventId, Paging, RunId, ThreadId, Wait, patience
+from .documentation import EVENTS, operation
+from .replies import reply
 
 router = APIRouter(tags=["runs"], route_class=Route)
 
@@ -113,7 +102,6 @@ async def entries(caller: Caller, run: Run, last_event_id: str | None) -> AsyncG
     f"{OF_THREAD}/runs",
     status_code=202,
     **operation(
-        "write",
         *REFUSED,
         s200=(Run, "The run that an earlier request with the same content created.", "Location"),
         s202=(Run, "The accepted run. It will end, also after crashes. `Location` is its path.", "Location"),
@@ -129,7 +117,7 @@ async def create_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: Ide
 
 @router.post(
     f"{OF_THREAD}/runs/stream",
-    **operation("write", *REFUSED, s200=(*EVENTS, "Location")),
+    **operation(*REFUSED, s200=(*EVENTS, "Location")),
 )
 async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedPrompt, key: Idempotency) -> Response:
     """Accept a prompt and stream its events. `Location` is the path of the run. If the connection breaks, read its stream."""
@@ -155,7 +143,6 @@ async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedProm
 @router.post(
     f"{OF_THREAD}/runs/wait",
     **operation(
-        "write",
         *REFUSED,
         ResultExpiredError,
         s200=(RunOutcome, "The run ended, or waits for a human.", "Location"),
@@ -173,7 +160,6 @@ async def wait_new_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: I
     status_code=202,
     tags=["messages"],
     **operation(
-        "write",
         *REFUSED,
         ThreadNotFoundError,
         s200=(Run, "The run that an earlier request with the same content created.", "Location"),
@@ -218,7 +204,7 @@ Filters = Annotated[FilterArguments, Depends(_filter_arguments)]
 
 @router.get(
     f"{OF_THREAD}/runs",
-    **operation("read", ThreadNotFoundError, InvalidCursorError, s200=(RunPage, "A page of runs, the newest first.")),
+    **operation(ThreadNotFoundError, InvalidCursorError, s200=(RunPage, "A page of runs, the newest first.")),
 )
 async def list_thread_runs(caller: Reads, thread_id: ThreadId, paging: Paging, filters: Filters) -> Response:
     """List the runs of a thread, filtered by status, agent and time."""
@@ -226,14 +212,14 @@ async def list_thread_runs(caller: Reads, thread_id: ThreadId, paging: Paging, f
     return reply(RunPage.model_construct(items=page.items, next=page.next))
 
 
-@router.get("/v1/runs", **operation("read", InvalidCursorError, s200=(RunPage, "A page of runs, the newest first.")))
+@router.get("/v1/runs", **operation(InvalidCursorError, s200=(RunPage, "A page of runs, the newest first.")))
 async def list_runs(caller: Reads, paging: Paging, filters: Filters) -> Response:
     """List the runs of all threads, filtered by status, agent and time."""
     page = await caller.client.runs(**filters, **paging)
     return reply(RunPage.model_construct(items=page.items, next=page.next))
 
 
-@router.get(OF_RUN, **operation("read", RunNotFoundError, s200=(Run, "The run.")))
+@router.get(OF_RUN, **operation(RunNotFoundError, s200=(Run, "The run.")))
 async def get_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response:
     """Read one run."""
     return reply(await caller.client.run(thread_id, run_id))
@@ -242,9 +228,7 @@ async def get_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response
 @router.delete(
     OF_RUN,
     status_code=204,
-    **operation(
-        "write", RunNotFoundError, ThreadNotFoundError, RunInUseError, s204=(None, "The content of the run is deleted.")
-    ),
+    **operation(RunNotFoundError, ThreadNotFoundError, RunInUseError, s204=(None, "The content of the run is deleted.")),
 )
 async def delete_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Response:
     """Delete the content of a run that has ended and is in no context.
@@ -258,9 +242,7 @@ async def delete_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Resp
 @router.get(
     f"{OF_RUN}/stream",
     **operation(
-        "read",
         RunNotFoundError,
-        token=True,
         s200=EVENTS,
         s204=(None, "The run stopped, and `Last-Event-ID` is its last event."),
     ),
@@ -276,7 +258,6 @@ async def stream_run(caller: Streams, thread_id: ThreadId, run_id: RunId, last_e
 @router.get(
     f"{OF_RUN}/wait",
     **operation(
-        "read",
         RunNotFoundError,
         ResultExpiredError,
         s200=(RunOutcome, "The run ended, or waits for a human.", "Location"),
@@ -291,7 +272,7 @@ async def wait_run(caller: Reads, thread_id: ThreadId, run_id: RunId, wait: Wait
 
 @router.get(
     f"{OF_RUN}/explain",
-    **operation("read", RunNotFoundError, ThreadNotFoundError, s200=(Explanation, "One sentence about the run.")),
+    **operation(RunNotFoundError, ThreadNotFoundError, s200=(Explanation, "One sentence about the run.")),
 )
 async def explain_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response:
     """Return one sentence about a run: the reason why it waits, or its current activity."""
@@ -300,7 +281,7 @@ async def explain_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Resp
 
 @router.get(
     f"{OF_RUN}/attempts",
-    **operation("read", RunNotFoundError, ThreadNotFoundError, InvalidCursorError, s200=(AttemptPage, "A page, in order.")),
+    **operation(RunNotFoundError, ThreadNotFoundError, InvalidCursorError, s200=(AttemptPage, "A page, in order.")),
 )
 async def list_attempts(caller: Reads, thread_id: ThreadId, run_id: RunId, paging: Paging) -> Response:
     """List the attempts of a run: worker, outcome, times and error."""
@@ -311,7 +292,7 @@ async def list_attempts(caller: Reads, thread_id: ThreadId, run_id: RunId, pagin
 @router.post(
     f"{OF_RUN}/cancel",
     dependencies=BY_STATE,
-    **operation("write", RunNotFoundError, ThreadNotFoundError, RunEndedError, s200=(Run, "The run. It stores nothing more.")),
+    **operation(RunNotFoundError, ThreadNotFoundError, RunEndedError, s200=(Run, "The run. It stores nothing more.")),
 )
 async def cancel_run(
     caller: Writes, thread_id: ThreadId, run_id: RunId, body: Annotated[Cancel | None, Body()] = None
@@ -325,7 +306,6 @@ async def cancel_run(
     dependencies=BY_STATE,
     status_code=202,
     **operation(
-        "write",
         RunNotFoundError,
         ThreadNotFoundError,
         RunEndedError,

@@ -15,7 +15,10 @@ from ..answers import StreamToken
 from ..idempotency import BY_STATE
 from ..request_bodies import TokenRequest
 from ..sse import Entry, EventStream
-from .dependencies import EVENTS, LastEventId, Reads, Route, Streams, ThreadId, operation, reply
+from .access import Reads, Route, Streams
+from .arguments import LastEventId, ThreadId
+from .documentation import EVENTS, operation
+from .replies import reply
 
 router = APIRouter(tags=["runs"], route_class=Route)
 
@@ -26,7 +29,7 @@ async def _entries(client: Client, thread_id: str, after: str | None) -> AsyncGe
             yield Entry(cursor, event)
 
 
-@router.get("/v1/threads/{thread_id}/stream", **operation("read", ThreadNotFoundError, token=True, s200=EVENTS))
+@router.get("/v1/threads/{thread_id}/stream", **operation(ThreadNotFoundError, s200=EVENTS))
 async def stream_thread(caller: Streams, thread_id: ThreadId, last_event_id: LastEventId = None) -> Response:
     """Stream the events of all runs of a thread, live, until the client disconnects or the thread is deleted.
 
@@ -44,9 +47,7 @@ async def stream_thread(caller: Streams, thread_id: ThreadId, last_event_id: Las
     "/v1/stream_tokens",
     dependencies=BY_STATE,
     status_code=201,
-    **operation(
-        "read", ThreadNotFoundError, RunNotFoundError, s201=(StreamToken, "The token, for the query of a stream's URL.")
-    ),
+    **operation(ThreadNotFoundError, RunNotFoundError, s201=(StreamToken, "The token, for the query of a stream's URL.")),
 )
 async def create_stream_token(caller: Reads, body: TokenRequest) -> Response:
     """Create a token with which a browser's EventSource reads one stream: `…/stream?token=…`.

@@ -21,25 +21,13 @@ from runyard.errors import (
 from runyard.models import Thread
 
 from ..answers import ThreadPage
+from ..caller import Caller
 from ..idempotency import Idempotency
 from ..request_bodies import CreateThread, UpdateThread
-from ..service import Caller
-from .dependencies import (
-    ANY,
-    IfMatch,
-    IfNoneMatch,
-    Limit,
-    Paging,
-    Reads,
-    Route,
-    ThreadId,
-    Writes,
-    bounded,
-    operation,
-    reply,
-    reply_if_changed,
-    to_bytes,
-)
+from .access import Reads, Route, Writes
+from .arguments import Limit, Paging, ThreadId, bounded
+from .documentation import operation
+from .replies import ANY, IfMatch, IfNoneMatch, reply, reply_if_changed, to_bytes
 
 router = APIRouter(prefix="/v1/threads", tags=["threads"], route_class=Route)
 
@@ -48,7 +36,6 @@ router = APIRouter(prefix="/v1/threads", tags=["threads"], route_class=Route)
     "",
     status_code=201,
     **operation(
-        "write",
         ThreadAlreadyExistsError,
         s200=(Thread, "The thread that an earlier request with the same content created.", "Location"),
         s201=(Thread, "The new thread. `Location` is its path.", "Location"),
@@ -67,7 +54,7 @@ async def create_thread(caller: Writes, body: CreateThread, key: Idempotency) ->
     return reply(made.thread, 201 if made.created else 200, Location=caller.location("threads", made.thread.thread_id))
 
 
-@router.get("", **operation("read", InvalidCursorError, s200=(ThreadPage, "A page of threads, the oldest first.")))
+@router.get("", **operation(InvalidCursorError, s200=(ThreadPage, "A page of threads, the oldest first.")))
 async def list_threads(
     caller: Reads,
     paging: Paging,
@@ -93,7 +80,6 @@ def _tags(given: list[str]) -> dict[str, str] | None:
 @router.get(
     "/{thread_id}",
     **operation(
-        "read",
         ThreadNotFoundError,
         s200=(Thread, "The thread. `ETag` is its version.", "ETag"),
         s304=(None, "The thread still has the `ETag` of If-None-Match.", "ETag"),
@@ -117,7 +103,7 @@ async def _expected(caller: Caller, thread_id: str, if_match: list[str] | None) 
 
 @router.patch(
     "/{thread_id}",
-    **operation("write", ThreadNotFoundError, PreconditionFailedError, s200=(Thread, "The thread after the change.", "ETag")),
+    **operation(ThreadNotFoundError, PreconditionFailedError, s200=(Thread, "The thread after the change.", "ETag")),
 )
 async def update_thread(caller: Writes, thread_id: ThreadId, body: UpdateThread, if_match: IfMatch = None) -> Response:
     """Set the title, replace the tags, merge into extra. Null clears a value. If-Match: only if the thread has that ETag."""
@@ -129,7 +115,7 @@ async def update_thread(caller: Writes, thread_id: ThreadId, body: UpdateThread,
 @router.delete(
     "/{thread_id}",
     status_code=204,
-    **operation("write", ThreadNotFoundError, ThreadBusyError, PreconditionFailedError, s204=(None, "The thread is deleted.")),
+    **operation(ThreadNotFoundError, ThreadBusyError, PreconditionFailedError, s204=(None, "The thread is deleted.")),
 )
 async def delete_thread(
     caller: Writes,
@@ -150,9 +136,7 @@ async def delete_thread(
     return Response(status_code=204)
 
 
-@router.get(
-    "/{thread_id}/lineage", **operation("read", ThreadNotFoundError, s200=(Lineage, "The ancestors and forks of the thread."))
-)
+@router.get("/{thread_id}/lineage", **operation(ThreadNotFoundError, s200=(Lineage, "The ancestors and forks of the thread.")))
 async def get_lineage(caller: Reads, thread_id: ThreadId, limit: Limit = 100) -> Response:
     """Return the ancestors of a thread and its forks."""
     return reply(await caller.client.lineage(thread_id, limit=bounded(limit, caller)))
@@ -160,7 +144,7 @@ async def get_lineage(caller: Reads, thread_id: ThreadId, limit: Limit = 100) ->
 
 @router.get(
     "/{thread_id}/diff",
-    **operation("read", ThreadNotFoundError, s200=(ThreadDiff, "The messages of each thread after the last common one.")),
+    **operation(ThreadNotFoundError, s200=(ThreadDiff, "The messages of each thread after the last common one.")),
 )
 async def diff_threads(
     caller: Reads,

@@ -9,7 +9,9 @@ from fastapi import APIRouter, Query, Response
 from runyard.domain.usage_report import UsageReport
 
 from ..field_types import Day
-from .dependencies import Reads, Route, operation, reply
+from .access import Reads, Route
+from .documentation import operation
+from .replies import reply
 
 router = APIRouter(tags=["usage"], route_class=Route)
 
@@ -18,7 +20,7 @@ Until = Annotated[Day | None, Query(description="Last day, in UTC. Default: toda
 Agent = Annotated[str | None, Query(description="Only runs of this agent.")]
 
 
-@router.get("/v1/usage", **operation("read", s200=(UsageReport, "The totals, and the usage of each day.")))
+@router.get("/v1/usage", **operation(s200=(UsageReport, "The totals, and the usage of each day.")))
 async def read_usage(caller: Reads, since: Since = None, until: Until = None, agent: Agent = None) -> Response:
     """Return the usage of runs by the day of their end, for up to 366 days. The report is complete until `counted_until`."""
     return reply(await caller.client.usage(since, until, agent=agent))

@@ -11,7 +11,9 @@ from runyard.errors import CapabilityMissingError
 
 from ..idempotency import Idempotency
 from ..request_bodies import RotateSecret
-from .dependencies import Administers, Route, operation, reply
+from .access import Administers, Route
+from .documentation import operation
+from .replies import reply
 
 router = APIRouter(tags=["webhooks"], route_class=Route)
 
@@ -21,7 +23,7 @@ UNSEEN: Final = "no-store"
 
 @router.get(
     "/v1/webhook_secret",
-    **operation("admin", CapabilityMissingError, s200=(WebhookSecret, "The secret with which a receiver verifies signatures.")),
+    **operation(CapabilityMissingError, s200=(WebhookSecret, "The secret with which a receiver verifies signatures.")),
 )
 async def get_webhook_secret(caller: Administers) -> Response:
     """Read the secret with which receivers verify webhooks of this tenant's runs. Every tenant has its own."""
@@ -32,14 +34,12 @@ async def get_webhook_secret(caller: Administers) -> Response:
 
 @router.post(
     "/v1/webhook_secret/rotate",
-    **operation(
-        "admin", CapabilityMissingError, s200=(WebhookSecret, "The new secret, which signs later deliveries and retries.")
-    ),
+    **operation(CapabilityMissingError, s200=(WebhookSecret, "The new secret, which signs later deliveries and retries.")),
 )
 async def rotate_webhook_secret(
     caller: Administers, key: Idempotency, body: Annotated[RotateSecret | None, Body()] = None
 ) -> Response:
-    """Replace the secret that signs webhooks. The old secret signs too for `overlap` seconds. Give 0 after a leak.
+    """Replace the secret that signs webhooks. The old secret signs too for `overlap` seconds, 0 after a leak.
 
     A repetition with the same `rotation_id` or `Idempotency-Key` returns the same secret, until the next rotation.
     """

@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 from fastapi import APIRouter, Response
 
 from ..answers import StreamOf, WhoAmI
-from .dependencies import Anyone, Route, operation, reply
+from .access import Anyone, Route
+from .documentation import operation
+from .replies import reply
 
 router = APIRouter(tags=["access"], route_class=Route)
 
 
-@router.get("/v1/whoami", **operation(None, token=True, s200=(WhoAmI, "The caller.")))
+@router.get("/v1/whoami", **operation(s200=(WhoAmI, "The caller.")))
 async def whoami(caller: Anyone) -> Response:
     """Return the tenant, the key or token, the scopes and the expiry of the caller."""
     thread_id, run_id = caller.only or (None, None)

@@ -12,7 +12,7 @@ from runyard.domain.json_bounds import check_content
 from runyard.errors import DataCorruptedError
 from runyard.models import MESSAGES, Message, check_fields, check_message, check_usage, check_uuid
 
-from .decoding import UNDECODABLE
+from .damaged_rows import UNDECODABLE
 from .values import Row, pack, unpack, without_none
 
 

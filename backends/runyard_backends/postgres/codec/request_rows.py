@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from runyard.models import HitlRequest, check_requests
 
-from .decoding import entry, named
+from .damaged_rows import entry, named
 from .values import Row, pack, unpack, without_none
 
 

@@ -10,7 +10,7 @@ from runyard.domain.states import RunStatus
 from runyard.models import MESSAGES, Message, Run, RunOptions, check_uuid
 from runyard.ports.commands import AcceptRequest, Cut, FanOut, ForkRequest
 
-from .decoding import named
+from .damaged_rows import named
 from .message_rows import new_message
 from .run_rows import DEFAULT_OPTIONS
 from .values import Row, from_json, pack, to_json, unpack

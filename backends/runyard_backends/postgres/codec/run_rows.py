@@ -9,7 +9,7 @@ from runyard.domain.states import RunStatus
 from runyard.models import AttemptInfo, ErrorInfo, Message, Run, RunOptions, Usage
 from runyard.ports.results import Step
 
-from .decoding import entry, named
+from .damaged_rows import entry, named
 from .values import Row, from_json, to_json, unpack
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runyard.models import Thread, Usage
 
-from .decoding import entry, named
+from .damaged_rows import entry, named
 from .values import Row, from_json
 
 

@@ -91,7 +91,7 @@ BEGIN
         RETURN;
     END IF;
     IF t.agent IS NULL THEN PERFORM runyard.note_agent(t, q.agent); END IF;
-    IF in_lane IS NOT NULL AND busy IS NULL AND (q.kind = 'prompt' OR NOT runyard.cut_pending(run)) THEN
+    IF in_lane IS NOT NULL AND busy IS NULL AND (q.kind = 'prompt' OR NOT runyard.must_wait(run)) THEN
         effects := runyard.merge_effects(effects, jsonb_build_object('jobs', jsonb_build_array(runyard.job(run))));
     END IF;
 END $$;
@@ -125,23 +125,6 @@ BEGIN
         q.app_version, q.trace_context, accepted)
     ON CONFLICT (tenant, thread_id, run_id) WHERE NOT deleted DO NOTHING
     RETURNING x.* INTO r;
-    RETURN r;
-END $$;
-
--- Return the run that has the id of the request, or a NULL row if the id is free. Raises run_conflict if the run's request was
--- different.
-CREATE OR REPLACE FUNCTION runyard.existing_run(for_tenant text, q runyard.request) RETURNS runyard.runs
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    r runyard.runs;
-BEGIN
-    SELECT x.* INTO r FROM runyard.runs x
-    WHERE x.tenant = for_tenant AND x.thread_id = q.thread_id AND x.run_id = q.run_id AND NOT x.deleted;
-    IF FOUND AND r.request_hash IS DISTINCT FROM q.request_hash THEN
-        PERFORM runyard.refuse('run_conflict',
-            format('run id %s of thread %s is taken by a different request', q.run_id, q.thread_id),
-            jsonb_build_object('thread_id', q.thread_id, 'run_id', q.run_id, 'existing', r.request_hash, 'request', q.request_hash));
-    END IF;
     RETURN r;
 END $$;
 

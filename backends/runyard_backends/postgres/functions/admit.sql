@@ -1,4 +1,5 @@
--- Admitting runs that were accepted in a host's transaction or for a later time, deadlines of HITL requests, and expiry of runs.
+-- Admitting runs that were accepted in a host's transaction or for a later time. The verb admit also applies the deadlines of HITL
+-- requests and the expiry of runs, whose functions are in deadlines.sql.
 
 -- Admit the committed runs that are due, apply the deadlines of HITL requests, and fail the runs that were not started by their
 -- expires_at, on up to `most` threads of each kind. next_due: seconds until the next of these times; NULL if there is none. Each
@@ -137,37 +138,4 @@ BEGIN
         END;
     END IF;
     RETURN NULL;
-END $$;
-
--- Fail a run that was not started by its expires_at.
-CREATE OR REPLACE FUNCTION runyard.expire_run(INOUT t runyard.threads, r runyard.runs, OUT effects jsonb)
-LANGUAGE plpgsql AS $$
-DECLARE
-    got record;
-    event text := nextval('runyard.fences') || '-1';
-    why jsonb := jsonb_build_object('code', 'run_expired', 'message', format('run %s did not start in time', r.run_id));
-BEGIN
-    got := runyard.end_run(t, r, 'failed', why, event);
-    t := got.t;
-    effects := runyard.merge_effects(got.effects, runyard.outside_event(t, got.r, event, 'run.failed', jsonb_build_object('error', why)));
-END $$;
-
--- Fail the thread's admitted runs that were not started by their expires_at. lines: the slots that these runs waited for.
-CREATE OR REPLACE FUNCTION runyard.expire_runs(INOUT t runyard.threads, OUT effects jsonb, OUT lines text[])
-LANGUAGE plpgsql AS $$
-DECLARE
-    got record;
-    r runyard.runs;
-BEGIN
-    lines := '{}';
-    FOR r IN
-        SELECT x.* FROM runyard.runs x
-        WHERE x.thread_key = t.thread_key AND x.expires_at <= clock_timestamp() AND x.attempt = 0 AND x.finished_at IS NULL
-          AND x.lane_seq IS NOT NULL
-        ORDER BY x.lane_seq
-    LOOP
-        IF r.waits_for_slot IS NOT NULL THEN lines := lines || r.waits_for_slot; END IF;
-        got := runyard.expire_run(t, r);
-        t := got.t; effects := runyard.merge_effects(effects, got.effects);
-    END LOOP;
 END $$;

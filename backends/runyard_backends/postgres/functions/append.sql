@@ -72,18 +72,3 @@ BEGIN
         SELECT (s.message).* INTO holder FROM runyard.seen_through(holder_of.thread_key, holder_of.message_id) s;
     END IF;
 END $$;
-
--- Refuse messages of which one has more than `most` bytes.
-CREATE OR REPLACE FUNCTION runyard.check_size(messages runyard.new_message[], most bigint) RETURNS void
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    largest bigint;
-BEGIN
-    IF pg_column_size(messages) <= most THEN RETURN; END IF; -- a cheap test of all messages together
-    largest := (SELECT max(octet_length(m.payload)) FROM unnest(messages) m);
-    IF largest > most THEN
-        PERFORM runyard.refuse('message_too_large',
-            format('a message of %s bytes is over the limit of %s; keep large content elsewhere and store a reference', largest, most),
-            jsonb_build_object('limit', 'message_bytes', 'most', most, 'size', largest));
-    END IF;
-END $$;

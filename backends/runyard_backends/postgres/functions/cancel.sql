@@ -23,7 +23,7 @@ BEGIN
             run.admitted_at := greatest(now(), run.accepted_at);
             UPDATE runyard.runs SET thread_key = run.thread_key WHERE accept_no = run.accept_no;
         END IF;
-        line := run.waits_for_slot;
+        line := run.waits_for_permit;
         got := runyard.cancel_run(t, run, keep);
         run := got.r; effects := runyard.merge_effects(effects, got.effects);
         IF line IS NOT NULL THEN effects := runyard.merge_effects(effects, runyard.free(ARRAY[line])); END IF;
@@ -84,8 +84,8 @@ BEGIN
     END IF;
     got := runyard.cancel_run(t, run, true);
     effects := runyard.merge_effects(effects, got.effects);
-    IF run.waits_for_slot IS NOT NULL THEN
-        effects := runyard.merge_effects(effects, runyard.free(ARRAY[run.waits_for_slot]));
+    IF run.waits_for_permit IS NOT NULL THEN
+        effects := runyard.merge_effects(effects, runyard.free(ARRAY[run.waits_for_permit]));
     END IF;
     SELECT y.* INTO run FROM runyard.runs y WHERE y.accept_no = run.accept_no;
 END $$;

@@ -98,20 +98,6 @@ BEGIN
     UPDATE runyard.threads SET extra = extra || more, extra_changed = true, updated_at = now() WHERE thread_key = t.thread_key;
 END $$;
 
--- Refuse an extra that is too large for a thread. Each of its merged parts is small enough, but together they may be too large.
-CREATE OR REPLACE FUNCTION runyard.check_extra(merged jsonb) RETURNS void
-LANGUAGE plpgsql IMMUTABLE AS $$
-DECLARE
-    most CONSTANT integer := 2097152;
-    size integer := octet_length(merged::text);
-BEGIN
-    IF size > most THEN
-        PERFORM runyard.refuse('invalid_input',
-            format('extra would have %s bytes, and a thread''s extra may have %s; keep large data elsewhere and store a reference', size, most),
-            jsonb_build_object('field', 'extra', 'most', most, 'got', size));
-    END IF;
-END $$;
-
 -- Replace the one pending request that a checkpointer keeps for a thread. q: NULL to remove it. Requests of workers' runs, which
 -- have events, stay.
 CREATE OR REPLACE FUNCTION runyard.save_pending(for_tenant text, thread_id text, q runyard.new_request, run_id text) RETURNS void

@@ -18,9 +18,9 @@ BEGIN
         PERFORM runyard.refuse('worker_dead', format('worker %s was declared dead; register under a new id', worker_id));
     END IF;
     IF limited THEN
-        PERFORM runyard.lock_slots(ARRAY(
+        PERFORM runyard.lock_permits(ARRAY(
             SELECT s.name FROM unnest(thread_keys, run_ids) k(thread_key, run_id) JOIN runyard.runs r ON r.thread_key = k.thread_key AND r.run_id = k.run_id,
-                unnest(runyard.slots_of(r) || r.waits_for_slot) s(name) WHERE s.name IS NOT NULL));
+                unnest(runyard.permits_of(r) || r.waits_for_permit) s(name) WHERE s.name IS NOT NULL));
     END IF;
     FOR item IN SELECT k.thread_key, k.run_id FROM unnest(thread_keys, run_ids) k(thread_key, run_id) ORDER BY k.thread_key, k.run_id LOOP
         IF cardinality(thread_keys) = 1 AND NOT limited THEN
@@ -53,7 +53,7 @@ DECLARE
     got record;
     holder runyard.messages;
     first boolean;
-    slot text;
+    permit text;
 BEGIN
     c.thread_key := t.thread_key; c.run_id := run_id; c.takeover := false;
     SELECT y.* INTO r FROM runyard.runs y WHERE y.thread_key = t.thread_key AND y.run_id = claim_locked.run_id;
@@ -95,9 +95,9 @@ BEGIN
     IF holder.message_id IS NOT NULL AND holder.run_id IS DISTINCT FROM r.run_id THEN
         c.outcome := 'ended'; c.effects := runyard.merge_effects(c.effects, runyard.fail_taken(t, r)); RETURN c;
     END IF;
-    slot := CASE WHEN limited AND NOT c.takeover THEN runyard.missing_slot(r) END;
-    IF slot IS NOT NULL THEN
-        c.outcome := 'limited'; c.effects := runyard.merge_effects(c.effects, runyard.wait_for_slot(r, slot)); RETURN c;
+    permit := CASE WHEN limited AND NOT c.takeover THEN runyard.missing_permit(r) END;
+    IF permit IS NOT NULL THEN
+        c.outcome := 'limited'; c.effects := runyard.merge_effects(c.effects, runyard.wait_for_permit(r, permit)); RETURN c;
     END IF;
     IF c.takeover THEN PERFORM runyard.note_attempt(r, 'lost', NULL); END IF;
     r.app_version := coalesce(claimant.app_version, r.app_version);
@@ -114,59 +114,13 @@ BEGIN
         branch_id = r.branch_id, base_id = r.base_id, snapshot_tip = r.snapshot_tip, snapshot_cutoff = r.snapshot_cutoff,
         first_seq = r.first_seq, last_seq = r.last_seq,
         last_message_id = r.last_message_id, has_tools = r.has_tools, app_version = r.app_version,
-        waits_for_slot = NULL, place_in_line = NULL, until_fewer = NULL, changed_at = now()
+        waits_for_permit = NULL, place_in_line = NULL, until_fewer = NULL, changed_at = now()
     WHERE accept_no = r.accept_no;
-    IF r.waits_for_slot IS NOT NULL THEN PERFORM runyard.take_turn(r.waits_for_slot, r.tenant); END IF;
+    IF r.waits_for_permit IS NOT NULL THEN PERFORM runyard.take_turn(r.waits_for_permit, r.tenant); END IF;
     c.outcome := 'claimed';
     c.thread_extra := t.extra;
     c.run := r;
     RETURN c;
-END $$;
-
--- Check a running run for a takeover. The worker of the run must be dead, or be the claimant itself. outcome: NULL if the claim
--- may continue; 'busy' if the worker is alive or the run is external; 'ended' if this function ended the run because of its
--- crashes or a cancel.
-CREATE OR REPLACE FUNCTION runyard.take_over(
-    INOUT t runyard.threads, INOUT r runyard.runs, claimant runyard.workers, limited boolean, OUT outcome text, OUT effects jsonb
-) LANGUAGE plpgsql AS $$
-DECLARE
-    got record;
-BEGIN
-    IF r.kind = 'external' THEN outcome := 'busy'; RETURN; END IF;
-    IF r.worker_id <> claimant.worker_id THEN
-        IF EXISTS (SELECT 1 FROM runyard.workers w WHERE w.worker_id = r.worker_id AND w.dead_at IS NULL) THEN
-            outcome := 'busy'; RETURN;
-        END IF;
-        r.crash_count := runyard.crashes(r);
-    ELSIF r.progressed THEN
-        r.crash_count := 0;
-    END IF;
-    got := runyard.end_crashed(t, r, 'its worker died while it ran alone');
-    IF (got.e).status IS NOT NULL THEN
-        outcome := 'ended';
-        effects := runyard.merge_effects((got.e).effects, runyard.free(CASE WHEN limited THEN runyard.slots_of(r) ELSE '{}' END));
-    END IF;
-END $$;
-
--- Return as the outcome of a claim why a queued run cannot start, or NULL if it can. Fail a run that was not started by its
--- expires_at. retry_in: seconds until the run is due.
-CREATE OR REPLACE FUNCTION runyard.not_startable(
-    t runyard.threads, r runyard.runs, OUT outcome text, OUT retry_in double precision, OUT effects jsonb
-) LANGUAGE plpgsql AS $$
-BEGIN
-    IF r.lane_seq IS NULL THEN
-        outcome := 'not_due'; retry_in := extract(epoch FROM r.run_at - clock_timestamp());
-    ELSIF r.attempt = 0 AND r.expires_at <= clock_timestamp() THEN
-        outcome := 'ended';
-        effects := runyard.merge_effects(runyard.leave_line(r), (runyard.expire_run(t, r)).effects);
-    ELSIF r.not_before > clock_timestamp() THEN
-        outcome := 'not_due'; retry_in := extract(epoch FROM r.not_before - clock_timestamp());
-    ELSIF r.kind <> 'prompt' THEN
-        IF runyard.cut_pending(r) THEN outcome := 'waiting'; END IF;
-    ELSIF EXISTS (SELECT 1 FROM runyard.runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane
-                  AND y.finished_at IS NULL AND y.lane_seq < r.lane_seq) THEN
-        outcome := 'behind';
-    END IF;
 END $$;
 
 -- Fail a run whose input has the id of another message of the thread.

@@ -12,13 +12,13 @@ DECLARE
     why jsonb;
     message_bytes bigint := runyard.limit_of('message_bytes');
     limited boolean := EXISTS (SELECT 1 FROM runyard.limits l WHERE l.limit_name IN ('running_per_agent', 'running_per_tenant'));
-    slots text[] := '{}';
+    permits text[] := '{}';
 BEGIN
     FOR w IN SELECT y.* FROM unnest(writes) y ORDER BY y.thread_key, y.run_id LOOP
         IF e.run_id IS NOT NULL THEN RETURN NEXT e; END IF;
         got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event);
         t := got.t; r := got.r; e := got.e;
-        IF limited THEN slots := slots || runyard.slots_of(r); END IF;
+        IF limited THEN permits := permits || runyard.permits_of(r); END IF;
         CONTINUE WHEN got.over;
         got := runyard.keep_write(t, r, w, message_bytes);
         t := got.t; r := got.r;
@@ -34,7 +34,7 @@ BEGIN
         e.effects := got.effects;
     END LOOP;
     IF e.run_id IS NOT NULL THEN
-        e.effects := runyard.merge_effects(e.effects, runyard.free(slots)); -- after the last lock of a thread
+        e.effects := runyard.merge_effects(e.effects, runyard.free(permits)); -- after the last lock of a thread
         RETURN NEXT e;
     END IF;
 END $$;
@@ -51,7 +51,7 @@ BEGIN
     got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event);
     t := got.t; r := got.r; e := got.e;
     IF got.over THEN
-        e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.slots_of(r)));
+        e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.permits_of(r)));
         RETURN e;
     END IF;
     got := runyard.keep_write(t, r, w, runyard.limit_of('message_bytes'));
@@ -59,7 +59,7 @@ BEGIN
     e.status := 'failed'; e.error := why;
     e.event_id := w.fence || '-' || (w.first_event + coalesce(cardinality(w.messages), 0));
     got := runyard.end_run(t, r, 'failed', why, e.event_id);
-    e.effects := runyard.merge_effects(got.effects, runyard.free(runyard.slots_of(r)));
+    e.effects := runyard.merge_effects(got.effects, runyard.free(runyard.permits_of(r)));
     RETURN e;
 END $$;
 
@@ -78,7 +78,7 @@ BEGIN
     got := runyard.lock_attempt(thread_key, run_id, with_fence, first_event);
     r := got.r; e := got.e;
     IF got.over THEN
-        e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.slots_of(r)));
+        e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.permits_of(r)));
         RETURN e;
     END IF;
     PERFORM runyard.note_attempt(r, CASE WHEN why IS NULL THEN 'released' ELSE 'retried' END, why);
@@ -86,9 +86,9 @@ BEGIN
            until_fewer = fewer, error = coalesce(why, y.error), error_count = y.error_count + CASE WHEN why IS NULL THEN 0 ELSE 1 END
     WHERE y.accept_no = r.accept_no RETURNING y.* INTO r;
     e.status := 'queued'; e.error := why; e.event_id := with_fence || '-' || coalesce(first_event, 1);
-    IF fewer IS NULL OR NOT runyard.cut_pending(r) THEN
+    IF fewer IS NULL OR NOT runyard.must_wait(r) THEN
         e.effects := jsonb_build_object('jobs', jsonb_build_array(runyard.job(r)));
     END IF;
-    e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.slots_of(r)));
+    e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.permits_of(r)));
     RETURN e;
 END $$;

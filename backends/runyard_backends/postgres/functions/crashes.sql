@@ -76,6 +76,6 @@ BEGIN
         e.status := 'queued'; e.event_id := '';
         e.effects := jsonb_build_object('jobs', jsonb_build_array(runyard.job(r)));
     END IF;
-    e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.slots_of(r)));
+    e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.permits_of(r)));
     RETURN e;
 END $$;

@@ -41,7 +41,7 @@ BEGIN
         got := runyard.end_run(t, r, 'cancelled', NULL, r.event_id);
         t := got.t;
         effects := runyard.merge_effects(effects, runyard.outside_event(t, r, r.event_id, 'run.cancelled', '{}'));
-        IF r.started_by_key IS NOT NULL THEN effects := runyard.merge_effects(effects, runyard.offer_job(r)); END IF;
+        IF r.started_by_key IS NOT NULL THEN effects := runyard.merge_effects(effects, runyard.wake_starter(r)); END IF;
     END LOOP;
     UPDATE runyard.threads SET deleted_at = now(), title = NULL, tags = '{}', config = '{}' WHERE thread_key = t.thread_key;
     DELETE FROM runyard.hitl_requests h WHERE h.thread_key = t.thread_key;

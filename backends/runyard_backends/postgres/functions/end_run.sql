@@ -44,7 +44,7 @@ BEGIN
         status = to_status, finished_at = now(), changed_at = now(), suspended_at = NULL, error = why, event_id = event,
         completion_seq = r.completion_seq, high_water_seq = r.high_water_seq, branch_id = r.branch_id, extra = r.extra, usage = r.usage,
         result = r.result, last_seq = r.last_seq, last_message_id = r.last_message_id, lane = r.lane, has_tools = r.has_tools,
-        first_seq = r.first_seq, crash_count = r.crash_count, waits_for_slot = NULL, place_in_line = NULL,
+        first_seq = r.first_seq, crash_count = r.crash_count, waits_for_permit = NULL, place_in_line = NULL,
         admitted_at = r.admitted_at, lane_seq = r.lane_seq
     WHERE accept_no = r.accept_no;
     IF was = 'running' AND r.kind <> 'external' AND to_status <> 'completed' THEN
@@ -68,7 +68,7 @@ BEGIN
         effects := runyard.merge_effects(effects, runyard.next_head(t.thread_key, r.lane));
     END IF;
     IF r.started_by_key IS NOT NULL THEN
-        effects := runyard.merge_effects(effects, runyard.offer_job(r));
+        effects := runyard.merge_effects(effects, runyard.wake_starter(r));
     END IF;
 END $$;
 

@@ -40,18 +40,16 @@ BEGIN
         reason := 'retrying'; facts := jsonb_build_object('at', run.not_before, 'error', run.error);
     ELSIF run.until_fewer IS NOT NULL AND runyard.count_started_by(run) >= run.until_fewer THEN
         reason := 'fanned_out'; facts := jsonb_build_object('live', runyard.count_started_by(run));
-    ELSIF run.kind <> 'prompt' AND runyard.cut_pending(run) THEN
+    ELSIF run.kind <> 'prompt' AND runyard.must_wait(run) THEN
         reason := 'waiting'; facts := jsonb_build_object('run_id', run.after_run_id);
     ELSIF paused IS NOT NULL THEN
         reason := 'paused'; facts := paused;
     ELSE
-        SELECT x.* INTO ahead FROM runyard.runs x
-        WHERE x.thread_key = run.thread_key AND x.lane = run.lane AND x.finished_at IS NULL
-          AND x.lane_seq < run.lane_seq ORDER BY x.lane_seq LIMIT 1;
+        SELECT h.* INTO ahead FROM runyard.lane_head(run.thread_key, run.lane) h WHERE h.lane_seq < run.lane_seq;
         IF FOUND THEN
             reason := 'behind'; facts := jsonb_build_object('run_id', ahead.run_id, 'status', ahead.status);
-        ELSIF run.waits_for_slot IS NOT NULL THEN
-            reason := 'limited'; facts := jsonb_build_object('slot', run.waits_for_slot, 'most', runyard.limit_of_slot(run.waits_for_slot));
+        ELSIF run.waits_for_permit IS NOT NULL THEN
+            reason := 'limited'; facts := jsonb_build_object('permit', run.waits_for_permit, 'most', runyard.limit_of_permit(run.waits_for_permit));
         ELSE
             reason := coalesce(nobody, 'next'); facts := missing;
         END IF;

@@ -47,27 +47,6 @@ BEGIN
     created := true;
 END $$;
 
--- Return the thread that a request with this hash made, or a NULL row.
-CREATE OR REPLACE FUNCTION runyard.same_fork(for_tenant text, thread_id text, hash text) RETURNS runyard.threads
-LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    RETURN (
-    SELECT t FROM runyard.threads t
-    WHERE t.tenant = for_tenant AND t.thread_id = same_fork.thread_id AND t.deleted_at IS NULL AND t.fork_hash = hash
-    );
-END $$;
-
--- Refuse the id of a thread that is not this fork.
-CREATE OR REPLACE FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS void
-LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    IF EXISTS (SELECT 1 FROM runyard.threads t WHERE t.tenant = for_tenant AND t.thread_id = check_free.thread_id AND t.deleted_at IS NULL
-               AND t.fork_hash IS DISTINCT FROM hash) THEN
-        PERFORM runyard.refuse('thread_already_exists', format('thread %s exists already and is not this fork; choose another id', check_free.thread_id),
-                               jsonb_build_object('thread_id', check_free.thread_id));
-    END IF;
-END $$;
-
 -- Close the open tool calls of a view with one message of error results at the end of a branch. reason: its text.
 CREATE OR REPLACE FUNCTION runyard.repair(INOUT t runyard.threads, branch_id bigint, view runyard.level[], reason text)
 LANGUAGE plpgsql AS $$

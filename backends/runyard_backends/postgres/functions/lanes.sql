@@ -17,7 +17,7 @@ DECLARE
     got record;
     first runyard.runs;
 BEGIN
-    SELECT y.run_id INTO busy FROM runyard.runs y
+    SELECT y.run_id INTO busy FROM runyard.runs y -- the head of the lane; runyard.lane_head would cost more on each accept
     WHERE y.thread_key = t.thread_key AND y.lane = in_lane AND y.finished_at IS NULL AND y.lane_seq IS NOT NULL
     ORDER BY y.lane_seq LIMIT 1;
     IF busy IS NULL OR strategy = 'enqueue' THEN
@@ -32,8 +32,6 @@ BEGIN
     IF first.status IN ('running', 'suspended') THEN
         got := runyard.cancel_run(t, first, strategy = 'interrupt');
         t := got.t; effects := got.effects;
-        SELECT y.run_id INTO busy FROM runyard.runs y
-        WHERE y.thread_key = t.thread_key AND y.lane = in_lane AND y.finished_at IS NULL AND y.lane_seq IS NOT NULL
-        ORDER BY y.lane_seq LIMIT 1;
+        SELECT h.run_id INTO busy FROM runyard.lane_head(t.thread_key, in_lane) h;
     END IF;
 END $$;

@@ -1,4 +1,5 @@
--- Limits: their values, and the checks of limits on queued runs.
+-- The values of limits. The limits on queued runs are applied in queue_limits.sql, the limits on running runs in permits.sql, and
+-- the limit on the size of a message in size_limits.sql.
 
 -- Return the value of a limit for `of`, or NULL if no limit is set. of: a tenant or an agent; NULL for a limit without a subject.
 CREATE OR REPLACE FUNCTION runyard.limit_of(which text, of text DEFAULT NULL) RETURNS bigint
@@ -8,55 +9,4 @@ BEGIN
         (SELECT l.most FROM runyard.limits l WHERE l.limit_name = which AND (l.subject = of OR l.subject IS NULL)
          ORDER BY l.subject NULLS LAST LIMIT 1),
         CASE which WHEN 'message_bytes' THEN runyard.default_message_bytes() END);
-END $$;
-
--- Return the default of the limit message_bytes: the bytes of one message as it is stored. MESSAGE_BYTES in
--- runyard.domain.json_bounds has the same value.
-CREATE OR REPLACE FUNCTION runyard.default_message_bytes() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 8388608;
-
--- Refuse a request that exceeds a limit on queued runs or on the size of a message. The limit of a lane also counts runs that are
--- not admitted. may_write: see runyard.queue_size.
-CREATE OR REPLACE FUNCTION runyard.check_room(for_tenant text, q runyard.request, key bigint, in_lane text, may_write boolean) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-    most bigint := runyard.limit_of('message_bytes');
-    waiting bigint;
-BEGIN
-    IF octet_length(q.input) > most THEN
-        PERFORM runyard.check_size(ARRAY[(q.input_id, q.input_role, q.input, NULL, NULL)::runyard.new_message], most);
-    END IF;
-    PERFORM runyard.check_size(ARRAY(SELECT (NULL, NULL, c.body, NULL, NULL)::runyard.new_message FROM unnest(q.candidates) c(body)), most);
-    most := runyard.limit_of('queued_per_lane');
-    IF most IS NOT NULL AND q.kind = 'prompt' AND NOT q.parallel THEN
-        waiting := (SELECT count(*) FROM (
-            (SELECT 1 FROM runyard.runs r WHERE r.thread_key = key AND r.lane = in_lane AND r.finished_at IS NULL AND r.lane_seq IS NOT NULL
-             AND r.worker_id IS NULL AND r.suspended_at IS NULL LIMIT most)
-            UNION ALL
-            (SELECT 1 FROM runyard.runs r WHERE r.tenant = for_tenant AND r.thread_id = q.thread_id AND r.lane_seq IS NULL LIMIT most)) x);
-        IF waiting >= most THEN PERFORM runyard.raise(runyard.queue_full('queued_per_lane', 'in lane of thread ' || q.thread_id, most)); END IF;
-    END IF;
-    most := runyard.limit_of('queued_per_tenant', for_tenant);
-    IF most IS NOT NULL AND runyard.queue_size(for_tenant, most, may_write) >= most THEN
-        PERFORM runyard.raise(runyard.queue_full('queued_per_tenant', format('for tenant "%s"', for_tenant), most));
-    END IF;
-    most := runyard.limit_of('queued');
-    IF most IS NOT NULL AND runyard.queue_size(NULL, most, may_write) >= most THEN
-        PERFORM runyard.raise(runyard.queue_full('queued', 'in all', most));
-    END IF;
-END $$;
-
--- Return the error for a run that is admitted after its accept and exceeds the limit of its lane, or NULL. One more run than the
--- limit is allowed, because the lane's head may have been released to the queue.
-CREATE OR REPLACE FUNCTION runyard.lane_full(r runyard.runs) RETURNS jsonb
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    most bigint := runyard.limit_of('queued_per_lane');
-BEGIN
-    IF most IS NULL OR r.kind <> 'prompt' OR r.parallel OR most >= (
-        SELECT count(*) FROM (SELECT 1 FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane AND x.finished_at IS NULL
-                              AND x.lane_seq < r.lane_seq LIMIT most + 1) y)
-    THEN
-        RETURN NULL;
-    END IF;
-    RETURN runyard.queue_full('queued_per_lane', 'in lane of thread ' || r.thread_id, most);
 END $$;

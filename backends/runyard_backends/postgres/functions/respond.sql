@@ -1,4 +1,4 @@
--- Answers to HITL requests, and their deadlines.
+-- Answers to HITL requests.
 
 -- Record an answer once. checked_request_id: the request against whose schema the caller has checked the answer. created: true if
 -- the answer was recorded; false if the request was answered before, and the caller must compare the answers; NULL if
@@ -84,40 +84,4 @@ BEGIN
     UPDATE runyard.runs y SET status = 'queued', suspended_at = NULL, not_before = NULL, changed_at = now()
     WHERE y.thread_key = wake_run.thread_key AND y.run_id = wake_run.run_id AND y.status = 'suspended' RETURNING y.* INTO r;
     IF FOUND THEN effects := jsonb_build_object('jobs', jsonb_build_array(runyard.job(r))); END IF;
-END $$;
-
--- Apply the deadline of each overdue request of the thread: store its default answer, or fail its suspended run. Close a request
--- without a run.
-CREATE OR REPLACE FUNCTION runyard.fire_deadlines(INOUT t runyard.threads, OUT effects jsonb)
-LANGUAGE plpgsql AS $$
-DECLARE
-    got record;
-    h runyard.hitl_requests;
-    r runyard.runs;
-    event text;
-    why jsonb;
-BEGIN
-    FOR h IN
-        SELECT y.* FROM runyard.hitl_requests y
-        WHERE y.thread_key = t.thread_key AND y.deadline_at <= clock_timestamp() AND y.answered_at IS NULL AND y.closed_at IS NULL
-        ORDER BY y.created_at, y.request_id
-    LOOP
-        IF h.otherwise IS NOT NULL THEN
-            UPDATE runyard.hitl_requests y SET answer = h.otherwise, answered_by = 'deadline', answered_at = now()
-            WHERE y.tenant = h.tenant AND y.request_id = h.request_id;
-            effects := runyard.merge_effects(effects, runyard.wake_run(t.thread_key, h.run_id));
-            CONTINUE;
-        END IF;
-        SELECT y.* INTO r FROM runyard.runs y WHERE y.thread_key = t.thread_key AND y.run_id = h.run_id;
-        IF NOT FOUND THEN
-            UPDATE runyard.hitl_requests y SET closed_at = now() WHERE y.tenant = h.tenant AND y.request_id = h.request_id;
-        ELSIF r.status = 'suspended' OR (r.kind = 'external' AND r.finished_at IS NULL) THEN
-            event := nextval('runyard.fences') || '-1';
-            why := jsonb_build_object('code', 'hitl_timeout', 'message', format('request %s was not answered by %s', h.request_id, h.deadline_at));
-            got := runyard.end_run(t, r, 'failed', why, event);
-            t := got.t;
-            effects := runyard.merge_effects(runyard.merge_effects(effects, got.effects),
-                runyard.outside_event(t, r, event, 'run.failed', jsonb_build_object('error', why)));
-        END IF;
-    END LOOP;
 END $$;

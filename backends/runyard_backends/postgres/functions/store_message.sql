@@ -10,7 +10,7 @@ DECLARE
     t runyard.threads;
     branch runyard.branches;
     in_lane text := '';
-    busy text;
+    busy runyard.runs;
     known runyard.messages;
 BEGIN
     got := runyard.admit_thread(runyard.ensure_thread(for_tenant, thread_id));
@@ -29,12 +29,11 @@ BEGIN
         in_lane := coalesce(branch.lane, '');
     END IF;
     IF store_message.parent_id IS NULL OR branch.branch_id IS NOT NULL THEN
-        SELECT r.run_id INTO busy FROM runyard.runs r
-        WHERE r.thread_key = t.thread_key AND r.lane = in_lane AND r.finished_at IS NULL AND r.lane_seq IS NOT NULL LIMIT 1;
+        SELECT h.* INTO busy FROM runyard.lane_head(t.thread_key, in_lane) h;
         IF FOUND THEN
             PERFORM runyard.refuse('thread_busy',
-                format('run %s of thread %s is live on this branch; wait for it, or store the message at a parent', busy, thread_id),
-                jsonb_build_object('thread_id', thread_id, 'run_id', busy));
+                format('run %s of thread %s is live on this branch; wait for it, or store the message at a parent', busy.run_id, thread_id),
+                jsonb_build_object('thread_id', thread_id, 'run_id', busy.run_id));
         END IF;
     END IF;
     IF expected IS NOT NULL THEN

@@ -14,7 +14,7 @@ BEGIN
     got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event);
     t := got.t; r := got.r; e := got.e;
     IF got.over THEN
-        e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.slots_of(r)));
+        e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.permits_of(r)));
         RETURN e;
     END IF;
     e.event_id := w.fence || '-' || (next_event + cardinality(requests));
@@ -41,6 +41,6 @@ BEGIN
         first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id, has_tools = r.has_tools,
         extra = r.extra, usage = r.usage, event_id = e.event_id, progressed = true, changed_at = now()
     WHERE accept_no = r.accept_no;
-    IF e.status = 'suspended' THEN e.effects := runyard.free(runyard.slots_of(r)); END IF;
+    IF e.status = 'suspended' THEN e.effects := runyard.free(runyard.permits_of(r)); END IF;
     RETURN e;
 END $$;

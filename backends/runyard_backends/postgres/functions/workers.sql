@@ -54,7 +54,7 @@ DECLARE
 BEGIN
     WHILE found_so_far < most LOOP
         SELECT x.accept_no, x.thread_key, x.lane, x.status, x.kind, x.changed_at, x.not_before, x.admitted_at, x.worker_id,
-               x.waits_for_slot INTO r
+               x.waits_for_permit INTO r
         FROM runyard.runs x
         WHERE x.finished_at IS NULL AND x.lane_seq IS NOT NULL AND (x.thread_key, x.lane) > (after_key, after_lane)
         ORDER BY x.thread_key, x.lane, x.lane_seq LIMIT 1;
@@ -62,9 +62,9 @@ BEGIN
         after_key := r.thread_key; after_lane := r.lane;
         CONTINUE WHEN r.status = 'suspended' OR r.kind = 'external' OR r.changed_at >= now() - unchanged;
         IF r.status = 'queued' THEN
-            CONTINUE WHEN r.waits_for_slot IS NOT NULL; -- review_limits offers it
+            CONTINUE WHEN r.waits_for_permit IS NOT NULL; -- review_limits offers it
             CONTINUE WHEN coalesce(r.not_before, r.admitted_at) >= now() - unchanged;
-            CONTINUE WHEN r.kind <> 'prompt' AND (SELECT runyard.cut_pending(x) FROM runyard.runs x WHERE x.accept_no = r.accept_no);
+            CONTINUE WHEN r.kind <> 'prompt' AND (SELECT runyard.must_wait(x) FROM runyard.runs x WHERE x.accept_no = r.accept_no);
         ELSE
             CONTINUE WHEN EXISTS (SELECT 1 FROM runyard.workers w WHERE w.worker_id = r.worker_id AND w.dead_at IS NULL);
         END IF;

@@ -93,7 +93,7 @@ CREATE TABLE runyard.runs (
     suspended_at        timestamptz,
     finished_at         timestamptz,
     changed_at          timestamptz NOT NULL DEFAULT now(),
-    waits_for_slot      text,
+    waits_for_permit    text,
     place_in_line       bigint,
     emptied_at          timestamptz,
     deleted             boolean NOT NULL DEFAULT false,
@@ -117,7 +117,7 @@ CREATE INDEX runs_worker ON runyard.runs (worker_id) WHERE worker_id IS NOT NULL
 CREATE INDEX runs_queued ON runyard.runs (tenant, accept_no) WHERE finished_at IS NULL AND worker_id IS NULL AND suspended_at IS NULL;
 CREATE INDEX runs_of_agent ON runyard.runs (agent) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_of_tenant ON runyard.runs (tenant, accepted_at, accept_no) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
-CREATE INDEX runs_line ON runyard.runs (waits_for_slot, tenant, place_in_line) WHERE waits_for_slot IS NOT NULL;
+CREATE INDEX runs_line ON runyard.runs (waits_for_permit, tenant, place_in_line) WHERE waits_for_permit IS NOT NULL;
 CREATE INDEX runs_results ON runyard.runs (finished_at) WHERE fork IS NOT NULL AND result IS NOT NULL;
 -- No index has a column that an append changes, such as last_seq. The append's update of the run then changes no index.
 CREATE INDEX runs_unsuccessful ON runyard.runs (thread_key) WHERE finished_at IS NOT NULL AND completion_seq IS NULL;

@@ -46,15 +46,15 @@ CREATE TABLE runyard.limits (
     UNIQUE NULLS NOT DISTINCT (limit_name, subject)
 );
 
--- The turns of tenants in the line for a slot (runyard.slots_of). A lower turn is served first. A tenant without a run in the
--- line may have a row. Rows are changed under the lock of the slot only.
-CREATE TABLE runyard.slot_turns (
-    slot   text NOT NULL,
+-- The turns of tenants in the line for a permit (runyard.permits_of). A lower turn is served first. A tenant without a run in the
+-- line may have a row. Rows are changed under the lock of the permit only.
+CREATE TABLE runyard.permit_turns (
+    permit text NOT NULL,
     tenant text NOT NULL,
     turn   bigint NOT NULL DEFAULT nextval('runyard.lane_numbers'),
-    PRIMARY KEY (slot, tenant)
+    PRIMARY KEY (permit, tenant)
 ) WITH (fillfactor = 50);
-CREATE INDEX slot_turns_order ON runyard.slot_turns (slot, turn);
+CREATE INDEX permit_turns_order ON runyard.permit_turns (permit, turn);
 
 -- The measured numbers of queued runs. name: "all" or "tenant …". queued: the number at the measurement. newest: the highest
 -- accept_no that the measurement covers.

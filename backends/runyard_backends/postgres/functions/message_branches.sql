@@ -1,4 +1,4 @@
--- Branches of a thread: the branch of a new run or message, and the leaves of the tree.
+-- Branches of the messages of a thread: the branch of a new run or message, and the leaves of the tree.
 
 -- Make a branch that begins after the message `base` and inherits the levels of `view`.
 CREATE OR REPLACE FUNCTION runyard.open_branch(

@@ -1,4 +1,8 @@
-"""Journals: the reads and writes of a context. An attempt writes to the store under its fence, a probe to memory only."""
+"""The attempt store: passes the reads and writes of one attempt on.
+
+An attempt writes to the store under its fence, a probe to memory only. :mod:`runyard.execution.steps` decides which steps are
+replayed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from ..ports.stores import RunStore, ThreadStore
 from ..support.store_retries import patiently
 
 
-class Journal(Protocol):
+class AttemptStore(Protocol):
     """The reads and writes of an attempt. ``durable`` is False in a probe, which cannot ask a human.
 
     ``thread_usage``: the usage of the thread's completed runs, and of its cancelled runs whose messages were kept.
@@ -29,10 +33,10 @@ class Journal(Protocol):
     async def finish_step(self, key: str, result: Any) -> None: ...
 
 
-class StoreJournal:
-    """The journal of an attempt: every write carries its fence (I2).
+class FencedAttemptStore:
+    """The attempt store of a worker's attempt: every write carries the attempt's fence (I2).
 
-    The journal repeats a call that the store did not answer. The store identifies messages by id and steps by key. The
+    A call that the run store did not answer is repeated. The run store identifies messages by id and steps by key. The
     repetition of a write that was committed therefore changes nothing.
     """
 
@@ -65,8 +69,8 @@ class StoreJournal:
         await patiently(lambda: self._runs.finish_step(self._attempt, key, result))
 
 
-class ProbeJournal:
-    """The journal of a probe: it starts from a snapshot and writes to no thread (F9)."""
+class ProbeAttemptStore:
+    """The attempt store of a probe: it starts from a snapshot and writes to no thread (F9)."""
 
     durable = False
 

@@ -1,7 +1,8 @@
-"""Apply the effects of a commit to Redis.
+"""Apply the effects of a client's commit to Redis.
 
 A verb is committed in Postgres before its :class:`~runyard.ports.scheduling.Effects` are applied. Nothing here may undo or
-refuse the verb. If Redis does not answer, the jobs start later: the reconciler submits them.
+refuse the verb. If Redis does not answer, the jobs start later: the reconciler submits them. A worker applies the
+effects of its commits in batches (:mod:`runyard.worker.effects_sender`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ EFFECTS_TIMEOUT_SECONDS: Final = 2.0
 """Seconds for which a caller waits for Redis after its verb was committed."""
 
 
-async def apply(effects: Effects, backend: Backend, *, patience: float = EFFECTS_TIMEOUT_SECONDS) -> bool:
+async def apply_effects(effects: Effects, backend: Backend, *, patience: float = EFFECTS_TIMEOUT_SECONDS) -> bool:
     """Submit the jobs, write the events and hint the cancels of ``effects``.
 
     ``patience``: seconds for all calls together. Logs a warning and returns False if a call fails. Raises no error of Redis:
@@ -74,9 +75,11 @@ async def _attempt(name: str, call: Callable[[], Awaitable[None]], effects: Effe
 
 
 def _warn(event: str, effects: Effects, **fields: object) -> None:
-    """Log a failed effect. The reconciler submits the jobs that Redis did not get."""
+    """Log a failed effect, with the counts of all ``effects``. The reconciler submits the jobs that Redis did not get."""
     import structlog  # imports a terminal renderer: half of a light client's import time
 
-    counts = {"jobs": len(effects.submissions), "events": len(effects.events), "cancels": len(effects.cancels)}
+    jobs, events, hints = len(effects.submissions), len(effects.events), len(effects.cancels)
+    counts = {"jobs_to_submit": jobs, "events_to_write": events, "cancels_to_hint": hints}
     refs = [*(job.ref for job in effects.submissions), *(event.ref for event in effects.events), *effects.cancels]
-    structlog.get_logger("runyard.effects").warning(event, **fields, **counts, first_run_id=refs[0].run_id if refs else None)
+    first = {"first_thread_key": refs[0].thread_key, "first_run_id": refs[0].run_id} if refs else {}
+    structlog.get_logger("runyard.effects").warning(event, **fields, **counts, **first)

@@ -1,4 +1,8 @@
-"""Authentication of callers: API keys, a host's own scheme, stream tokens, or none if ``auth`` is off (A1)."""
+"""Authentication of callers: API keys, a host's own scheme, stream tokens, or none if ``auth`` is off (A1).
+
+The result is a principal. Its tenant is enforced in :mod:`runyard_api.http.caller`, which gives a route only a client that is
+bound to this tenant. :mod:`runyard_api.http.routes.access` decides which routes the principal may call.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,6 @@ from .keyring import Keyring
 from .principal import Principal
 from .settings import ApiSettings
 from .tokens import VERSION, ByAnyone, ByHost, ByKey, Claims, Tokens
-
-__all__ = ["ANYONE", "Auth", "Authenticate", "Gate", "Principal"]
 
 READ: Final[frozenset[Scope]] = frozenset({"read"})
 

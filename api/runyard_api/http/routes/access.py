@@ -1,0 +1,122 @@
+"""Which key may call which route, and which streams a stream token may read (A1).
+
+The type of a route's parameter ``caller`` names the scope of the route: :data:`Reads`, :data:`Writes`, :data:`Responds`,
+:data:`Administers`, :data:`Streams` or :data:`Anyone`. :class:`Route` reads the scope from there. It checks the scope, and puts
+the scope into the OpenAPI document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from fastapi import Depends, Request, Response
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+
+from runyard.domain.api_keys import Scope
+from runyard.errors import ForbiddenError
+
+from ..caller import Caller, caller_of
+from ..parameters import Known
+from ..paths import decoded
+from ..principal import Principal
+from ..service import service_of
+from .bodies import Body, check_body
+
+shows_webhooks: Final = ContextVar("shows_webhooks", default=False)
+"""True if the caller may see the webhook URLs of runs: if it has the scope write or admin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The callers that a route admits.
+
+    ``scope``: the scope that a key needs; None for any key. ``token``: True if a stream token is accepted.
+    """
+
+    scope: Scope | None
+    token: bool = False
+
+    def check(self, principal: Principal) -> None:
+        """Raise ForbiddenError if ``principal`` lacks the scope."""
+        if self.scope is not None:
+            principal.require(self.scope)
+
+    async def principal(self, request: Request) -> Principal:
+        """Return the principal of ``request``. Raises ForbiddenError."""
+        principal = _principal_of(request)
+        self.check(principal)
+        return principal
+
+    async def caller(self, request: Request) -> Caller:
+        """Return the caller of ``request``. Raises ForbiddenError, also for the stream token of another stream."""
+        principal = await self.principal(request)
+        shows_webhooks.set(not principal.scopes.isdisjoint(("write", "admin")))
+        if principal.only is not None:
+            if not self.token:
+                raise ForbiddenError("a stream token can only read streams")
+            thread_id, run_id = principal.only
+            asked = {name: decoded(value) for name, value in request.path_params.items()}
+            if asked.get("thread_id") != thread_id or run_id not in (None, asked.get("run_id")):
+                raise ForbiddenError("the stream token is for another stream")
+        return await caller_of(principal, service_of(request), str(request.scope.get("root_path", "")))
+
+
+Anyone = Annotated[Principal, Depends(Access(None, token=True).principal)]
+Reads = Annotated[Caller, Depends(Access("read").caller)]
+Writes = Annotated[Caller, Depends(Access("write").caller)]
+Responds = Annotated[Caller, Depends(Access("respond").caller)]
+Administers = Annotated[Caller, Depends(Access("admin").caller)]
+Streams = Annotated[Caller, Depends(Access("read", token=True).caller)]
+
+
+class Route(APIRoute):
+    """A route that accepts only the callers that its parameters admit, and only bodies of JSON.
+
+    Raises TypeError if no parameter names an access, unless ``openapi_extra`` is given, as for a route that needs no key.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if accesses := _accesses(self.dependant):
+            self.openapi_extra = {"security": _security(accesses)}
+        elif self.openapi_extra is None:
+            raise TypeError(f"the route {self.path} has no parameter that names its scope, such as caller: Reads")
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        known = Known(self)
+        accesses = _accesses(self.dependant)
+
+        async def route(request: Request) -> Response:
+            for access in accesses:  # before the body is read
+                access.check(_principal_of(request))
+            known.check(request)
+            if self.body_field is not None:
+                check_body(request)
+            return await handle(Body(request.scope, request.receive))
+
+        return route
+
+
+def _principal_of(request: Request) -> Principal:
+    principal = request.scope["state"]["principal"]
+    assert isinstance(principal, Principal)
+    return principal
+
+
+def _accesses(dependant: Dependant) -> set[Access]:
+    """Return the accesses that the parameters of a route name, also those of its dependencies."""
+    method_of = getattr(dependant.call, "__self__", None)
+    own = {method_of} if isinstance(method_of, Access) else set()
+    return own.union(*map(_accesses, dependant.dependencies))
+
+
+def _security(accesses: Collection[Access]) -> list[dict[str, list[Scope]]]:
+    """Return the scopes of a route, and the ways to authenticate, as the OpenAPI document has them."""
+    scopes = sorted({access.scope for access in accesses if access.scope is not None})
+    schemes: list[dict[str, list[Scope]]] = [{"apiKey": scopes}, {"apiKeyHeader": scopes}]
+    return [*schemes, {"streamToken": []}] if all(access.token for access in accesses) else schemes

@@ -1,0 +1,77 @@
+"""The arguments that routes share: ids in paths, pages of lists, the time to wait, and the last event that arrived."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, TypedDict
+
+from fastapi import Depends, Header, Path, Query
+from pydantic import AfterValidator, BeforeValidator
+
+from runyard.errors import InvalidInputError
+from runyard.models import MAX_ID_LENGTH
+
+from ..caller import Caller
+from ..field_types import ID_SCHEMA, checked_id
+from ..paths import decoded
+from .access import Reads
+
+MAX_CURSOR_CHARACTERS: Final = 2000
+"""Most characters of the cursor of a page."""
+
+
+def _id(description: str) -> Any:
+    return Path(min_length=1, max_length=MAX_ID_LENGTH, description=description, json_schema_extra=ID_SCHEMA)
+
+
+ThreadId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the thread.")]
+RunId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the run.")]
+MessageId = Annotated[
+    str,
+    BeforeValidator(decoded),
+    Path(max_length=MAX_ID_LENGTH, description="Id of the message.", json_schema_extra={"format": "uuid"}),
+]
+AgentName = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Name of the agent.")]
+RequestId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the request.")]
+
+Limit = Annotated[int, Query(ge=1, le=1000, description="Most entries of the page.")]
+Cursor = Annotated[
+    str | None,
+    Query(
+        max_length=MAX_CURSOR_CHARACTERS,
+        description="The `next` of the previous page.",
+        json_schema_extra={"format": "cursor"},
+    ),
+]
+
+
+def bounded(limit: int, caller: Caller) -> int:
+    """Return ``limit``. Raises InvalidInputError if a page may not have so many entries."""
+    most = caller.service.settings.max_page
+    if limit > most:
+        raise InvalidInputError(f"limit is 1 to {most} here, got {limit}", field="limit")
+    return limit
+
+
+class PageArguments(TypedDict):
+    """The arguments with which the client's methods select the page of a list."""
+
+    limit: int
+    cursor: str | None
+
+
+async def _page_arguments(caller: Reads, limit: Limit = 100, cursor: Cursor = None) -> PageArguments:
+    return {"limit": bounded(limit, caller), "cursor": cursor}
+
+
+Paging = Annotated[PageArguments, Depends(_page_arguments)]
+
+Wait = Annotated[float, Query(ge=0, le=3600, description="Most seconds to wait. The server has an upper bound of its own.")]
+LastEventId = Annotated[
+    str | None,
+    Header(max_length=20_000, description="Id of the last event that arrived. Browsers send this header by themselves."),
+]
+
+
+def patience(wait: float, caller: Caller) -> float:
+    """Return ``wait``, or the longest wait that the settings allow if that is shorter."""
+    return min(wait, caller.service.settings.max_wait)

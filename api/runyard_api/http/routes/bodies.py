@@ -1,0 +1,44 @@
+"""Which bodies routes accept: only JSON, and only inside the bounds of :mod:`runyard_api.http.reading` (A2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+
+from runyard.errors import InvalidRequestError, UnsupportedMediaTypeError
+
+from ..problems import Refusal
+from ..reading import OUT_OF_BOUNDS, read
+
+
+class Body(Request):
+    """A request whose JSON is bounded in depth, number of values and digits, and has no NaN and no lone surrogate."""
+
+    async def json(self) -> Any:
+        try:
+            return read(await self.body())
+        except ValueError as error:
+            raise _unreadable(str(error)) from None
+
+
+def check_body(request: Request) -> None:
+    """Raise UnsupportedMediaTypeError if the body of ``request`` is not JSON, and a Refusal if it is out of bounds."""
+    if not _is_json(request):
+        raise UnsupportedMediaTypeError("send the body as application/json, with that Content-Type")
+    if OUT_OF_BOUNDS in request.scope["state"]:
+        raise _unreadable(request.scope["state"][OUT_OF_BOUNDS])
+
+
+def _unreadable(why: str) -> Refusal:
+    at = {"location": "body", "pointer": "", "message": why}
+    return Refusal(InvalidRequestError(f"the body is not JSON that can be read: {why}", errors=[at]))
+
+
+def _is_json(request: Request) -> bool:
+    if request.headers.get("content-length") == "0":
+        return True
+    kind = request.headers.get("content-type")
+    return (kind is None and "content-length" not in request.headers) or (kind or "").partition(";")[
+        0
+    ].strip().lower() == "application/json"

@@ -1,0 +1,101 @@
+"""Which errors of asyncpg are transient, and which error of runyard replaces an error of asyncpg.
+
+A transient error becomes BackendUnavailableError, which :mod:`runyard.support.store_retries` repeats. A refusal by a stored
+function becomes the typed error that the function names. A statement that Postgres undid because of a deadlock is repeated
+by :func:`undone_again`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from runyard.errors import (
+    BackendUnavailableError,
+    InvalidInputError,
+    RunyardError,
+    SchemaMismatch,
+    SchemaUninitialized,
+    from_dict,
+)
+from runyard.support.store_retries import jittered
+
+T = TypeVar("T")
+
+_DEADLOCK_PAUSE_SECONDS: Final = 0.05
+"""Seconds to wait before a statement is repeated that Postgres undid because of a deadlock. Waiting statements get its locks
+first."""
+
+REFUSED = "RY000"
+"""SQLSTATE of a refusal by a stored function. Its HINT is the error code, and its DETAIL has the details as JSON."""
+
+
+def refusal(code: str | None, message: str, details: dict[str, Any]) -> RunyardError:
+    """Return the error for a refusal by a stored function."""
+    if "existing" in details and "request" in details:
+        old, new = json.loads(details.pop("existing")), json.loads(details.pop("request"))
+        details["differs"] = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    return from_dict({"code": code, "message": message, "details": details})
+
+
+def translate(error: BaseException) -> RunyardError | None:
+    """Return runyard's error for an error of the driver. Return None for a defect, whose error should be raised unchanged."""
+    match error:
+        case asyncpg.PostgresError() if error.sqlstate == REFUSED:
+            return refusal(error.hint, error.args[0], json.loads(error.detail or "{}"))
+        case asyncpg.InvalidSchemaNameError() | asyncpg.UndefinedTableError() | asyncpg.UndefinedObjectError():
+            return SchemaUninitialized("the database has no runyard schema; run `runyard migrate`")
+        case asyncpg.UndefinedFunctionError() | asyncpg.UndefinedColumnError():
+            return SchemaMismatch("the database schema is older than this code; run `runyard migrate`")
+        case asyncpg.UniqueViolationError() if error.constraint_name == "hitl_responses":
+            return InvalidInputError("this response_id was used for another request of the thread; use a fresh one")
+        case asyncpg.UntranslatableCharacterError() | asyncpg.CharacterNotInRepertoireError():
+            return InvalidInputError("text must not contain NUL characters or lone surrogates")
+        case asyncpg.ProgramLimitExceededError():
+            return InvalidInputError("a value is too long for its index; use a shorter id or key")
+        case asyncpg.DataError():
+            return InvalidInputError(f"a value cannot be stored: {error}")
+        case (
+            asyncpg.PostgresConnectionError()
+            | asyncpg.InterfaceError()
+            | asyncpg.InternalClientError()  # a connection that was cut during a statement
+            | asyncpg.AdminShutdownError()
+            | asyncpg.CannotConnectNowError()
+            | asyncpg.CrashShutdownError()
+            | asyncpg.InsufficientResourcesError()
+            | asyncpg.ReadOnlySQLTransactionError()  # a failover: this server is no longer the primary
+            | asyncpg.TransactionRollbackError()
+            | asyncpg.IdleSessionTimeoutError()
+            | OSError()
+            | TimeoutError()
+        ):
+            return BackendUnavailableError(f"Postgres cannot be reached: {error}")
+        case _:
+            return None
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Raise runyard's errors instead of the driver's inside the block."""
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError) as error:
+        mapped = translate(error)
+        if mapped is None:
+            raise
+        raise mapped from error
+
+
+async def undone_again(send: Callable[[], Awaitable[T]]) -> T:
+    """Send a statement that is a transaction of its own. Repeat it, at most twice, if Postgres undid it because of a
+    deadlock."""
+    for _ in range(2):
+        with contextlib.suppress(asyncpg.TransactionRollbackError):
+            return await send()
+        await asyncio.sleep(jittered(_DEADLOCK_PAUSE_SECONDS))
+    return await send()

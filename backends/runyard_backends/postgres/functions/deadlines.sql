@@ -1,0 +1,70 @@
+-- Deadlines of HITL requests, and the expiry of runs that were not started in time. The verb admit applies both.
+
+-- Apply the deadline of each overdue request of the thread: store its default answer, or fail its suspended run. Close a request
+-- without a run.
+CREATE OR REPLACE FUNCTION runyard.fire_deadlines(INOUT t runyard.threads, OUT effects jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    h runyard.hitl_requests;
+    r runyard.runs;
+    event text;
+    why jsonb;
+BEGIN
+    FOR h IN
+        SELECT y.* FROM runyard.hitl_requests y
+        WHERE y.thread_key = t.thread_key AND y.deadline_at <= clock_timestamp() AND y.answered_at IS NULL AND y.closed_at IS NULL
+        ORDER BY y.created_at, y.request_id
+    LOOP
+        IF h.otherwise IS NOT NULL THEN
+            UPDATE runyard.hitl_requests y SET answer = h.otherwise, answered_by = 'deadline', answered_at = now()
+            WHERE y.tenant = h.tenant AND y.request_id = h.request_id;
+            effects := runyard.merge_effects(effects, runyard.wake_run(t.thread_key, h.run_id));
+            CONTINUE;
+        END IF;
+        SELECT y.* INTO r FROM runyard.runs y WHERE y.thread_key = t.thread_key AND y.run_id = h.run_id;
+        IF NOT FOUND THEN
+            UPDATE runyard.hitl_requests y SET closed_at = now() WHERE y.tenant = h.tenant AND y.request_id = h.request_id;
+        ELSIF r.status = 'suspended' OR (r.kind = 'external' AND r.finished_at IS NULL) THEN
+            event := nextval('runyard.fences') || '-1';
+            why := jsonb_build_object('code', 'hitl_timeout', 'message', format('request %s was not answered by %s', h.request_id, h.deadline_at));
+            got := runyard.end_run(t, r, 'failed', why, event);
+            t := got.t;
+            effects := runyard.merge_effects(runyard.merge_effects(effects, got.effects),
+                runyard.outside_event(t, r, event, 'run.failed', jsonb_build_object('error', why)));
+        END IF;
+    END LOOP;
+END $$;
+
+-- Fail a run that was not started by its expires_at.
+CREATE OR REPLACE FUNCTION runyard.expire_run(INOUT t runyard.threads, r runyard.runs, OUT effects jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    event text := nextval('runyard.fences') || '-1';
+    why jsonb := jsonb_build_object('code', 'run_expired', 'message', format('run %s did not start in time', r.run_id));
+BEGIN
+    got := runyard.end_run(t, r, 'failed', why, event);
+    t := got.t;
+    effects := runyard.merge_effects(got.effects, runyard.outside_event(t, got.r, event, 'run.failed', jsonb_build_object('error', why)));
+END $$;
+
+-- Fail the thread's admitted runs that were not started by their expires_at. lines: the permits that these runs waited for.
+CREATE OR REPLACE FUNCTION runyard.expire_runs(INOUT t runyard.threads, OUT effects jsonb, OUT lines text[])
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    r runyard.runs;
+BEGIN
+    lines := '{}';
+    FOR r IN
+        SELECT x.* FROM runyard.runs x
+        WHERE x.thread_key = t.thread_key AND x.expires_at <= clock_timestamp() AND x.attempt = 0 AND x.finished_at IS NULL
+          AND x.lane_seq IS NOT NULL
+        ORDER BY x.lane_seq
+    LOOP
+        IF r.waits_for_permit IS NOT NULL THEN lines := lines || r.waits_for_permit; END IF;
+        got := runyard.expire_run(t, r);
+        t := got.t; effects := runyard.merge_effects(effects, got.effects);
+    END LOOP;
+END $$;

@@ -1,0 +1,39 @@
+-- Repetitions of requests: decide whether a request with a known id is the same request again.
+
+-- Return the run that has the id of the request, or a NULL row if the id is free. Raises run_conflict if the run's request was
+-- different.
+CREATE OR REPLACE FUNCTION runyard.existing_run(for_tenant text, q runyard.request) RETURNS runyard.runs
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    r runyard.runs;
+BEGIN
+    SELECT x.* INTO r FROM runyard.runs x
+    WHERE x.tenant = for_tenant AND x.thread_id = q.thread_id AND x.run_id = q.run_id AND NOT x.deleted;
+    IF FOUND AND r.request_hash IS DISTINCT FROM q.request_hash THEN
+        PERFORM runyard.refuse('run_conflict',
+            format('run id %s of thread %s is taken by a different request', q.run_id, q.thread_id),
+            jsonb_build_object('thread_id', q.thread_id, 'run_id', q.run_id, 'existing', r.request_hash, 'request', q.request_hash));
+    END IF;
+    RETURN r;
+END $$;
+
+-- Return the thread that a request with this hash made, or a NULL row.
+CREATE OR REPLACE FUNCTION runyard.same_fork(for_tenant text, thread_id text, hash text) RETURNS runyard.threads
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+    SELECT t FROM runyard.threads t
+    WHERE t.tenant = for_tenant AND t.thread_id = same_fork.thread_id AND t.deleted_at IS NULL AND t.fork_hash = hash
+    );
+END $$;
+
+-- Refuse the id of a thread that is not this fork.
+CREATE OR REPLACE FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM runyard.threads t WHERE t.tenant = for_tenant AND t.thread_id = check_free.thread_id AND t.deleted_at IS NULL
+               AND t.fork_hash IS DISTINCT FROM hash) THEN
+        PERFORM runyard.refuse('thread_already_exists', format('thread %s exists already and is not this fork; choose another id', check_free.thread_id),
+                               jsonb_build_object('thread_id', check_free.thread_id));
+    END IF;
+END $$;

@@ -1,0 +1,34 @@
+-- Limits on sizes: the greatest size of a message, and of the extra of a thread.
+
+-- Return the default of the limit message_bytes: the bytes of one message as it is stored. MESSAGE_BYTES in
+-- runyard.domain.json_bounds has the same value.
+CREATE OR REPLACE FUNCTION runyard.default_message_bytes() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 8388608;
+
+-- Refuse messages of which one has more than `most` bytes.
+CREATE OR REPLACE FUNCTION runyard.check_size(messages runyard.new_message[], most bigint) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    largest bigint;
+BEGIN
+    IF pg_column_size(messages) <= most THEN RETURN; END IF; -- a cheap test of all messages together
+    largest := (SELECT max(octet_length(m.payload)) FROM unnest(messages) m);
+    IF largest > most THEN
+        PERFORM runyard.refuse('message_too_large',
+            format('a message of %s bytes is over the limit of %s; keep large content elsewhere and store a reference', largest, most),
+            jsonb_build_object('limit', 'message_bytes', 'most', most, 'size', largest));
+    END IF;
+END $$;
+
+-- Refuse an extra that is too large for a thread. Each of its merged parts is small enough, but together they may be too large.
+CREATE OR REPLACE FUNCTION runyard.check_extra(merged jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    most CONSTANT integer := 2097152;
+    size integer := octet_length(merged::text);
+BEGIN
+    IF size > most THEN
+        PERFORM runyard.refuse('invalid_input',
+            format('extra would have %s bytes, and a thread''s extra may have %s; keep large data elsewhere and store a reference', size, most),
+            jsonb_build_object('field', 'extra', 'most', most, 'got', size));
+    END IF;
+END $$;

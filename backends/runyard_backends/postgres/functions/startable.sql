@@ -1,0 +1,103 @@
+-- Decides which queued run may start next, and which runs to wake when a run ends. A prompt may start if it is the head of its
+-- lane. A fork job may start if it waits for no other run.
+
+-- Return the head of a lane: its first run that has not ended. Postgres copies the body of this function into the plan of a
+-- statement that names the function after FROM, so that a statement that needs the whole row pays nothing for the function. A
+-- statement that needs one column, or whether there is a head, is about ten microseconds slower, because its plan keeps a place
+-- for every column. The statements of each accept and claim therefore repeat the condition (make_way, startable, not_startable).
+CREATE OR REPLACE FUNCTION runyard.lane_head(thread_key bigint, in_lane text) RETURNS SETOF runyard.runs
+LANGUAGE sql STABLE AS $$
+    SELECT x.* FROM runyard.runs x
+    WHERE x.thread_key = lane_head.thread_key AND x.lane = in_lane AND x.finished_at IS NULL AND x.lane_seq IS NOT NULL
+    ORDER BY x.lane_seq LIMIT 1
+$$;
+
+-- Return effects with the job of the lane's head, if the head is queued. Otherwise return NULL.
+CREATE OR REPLACE FUNCTION runyard.next_head(thread_key bigint, in_lane text) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    r runyard.runs;
+BEGIN
+    SELECT h.* INTO r FROM runyard.lane_head(next_head.thread_key, in_lane) h;
+    IF r.status = 'queued' AND r.kind = 'prompt' THEN
+        RETURN jsonb_build_object('jobs', jsonb_build_array(runyard.job(r)));
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- Return effects with the fork jobs that wait for a run.
+CREATE OR REPLACE FUNCTION runyard.waiting_for(thread_key bigint, run_id text) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM runyard.runs w WHERE w.thread_key = waiting_for.thread_key AND w.after_run_id = waiting_for.run_id AND w.status = 'queued') THEN
+        RETURN NULL;
+    END IF;
+    RETURN (SELECT jsonb_build_object('jobs', jsonb_agg(runyard.job(w)))
+            FROM runyard.runs w WHERE w.thread_key = waiting_for.thread_key AND w.after_run_id = waiting_for.run_id AND w.status = 'queued');
+END $$;
+
+-- Return effects with the job that started the run r. The claim of the job checks whether it may continue, because other runs
+-- that it started may end at the same time.
+CREATE OR REPLACE FUNCTION runyard.wake_starter(r runyard.runs) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    waiting runyard.runs;
+BEGIN
+    SELECT y.* INTO waiting FROM runyard.runs y WHERE y.thread_key = r.started_by_key AND y.run_id = r.started_by_run_id AND y.finished_at IS NULL;
+    IF NOT FOUND THEN RETURN NULL; END IF;
+    RETURN jsonb_build_object('jobs', jsonb_build_array(runyard.job(waiting)));
+END $$;
+
+-- Return effects with the job of the run if the run may start at once. It must be the head of its lane, or a fork job that waits
+-- for no run.
+CREATE OR REPLACE FUNCTION runyard.startable(r runyard.runs) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    ok boolean;
+BEGIN
+    IF r.kind = 'prompt' THEN
+        ok := NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane
+                          AND x.finished_at IS NULL AND x.lane_seq < r.lane_seq);
+    ELSE
+        ok := NOT runyard.must_wait(r);
+    END IF;
+    IF ok THEN RETURN jsonb_build_object('jobs', jsonb_build_array(runyard.job(r))); END IF;
+    RETURN NULL;
+END $$;
+
+-- Return as the outcome of a claim why a queued run cannot start, or NULL if it can. Fail a run that was not started by its
+-- expires_at. retry_in: seconds until the run is due.
+CREATE OR REPLACE FUNCTION runyard.not_startable(
+    t runyard.threads, r runyard.runs, OUT outcome text, OUT retry_in double precision, OUT effects jsonb
+) LANGUAGE plpgsql AS $$
+BEGIN
+    IF r.lane_seq IS NULL THEN
+        outcome := 'not_due'; retry_in := extract(epoch FROM r.run_at - clock_timestamp());
+    ELSIF r.attempt = 0 AND r.expires_at <= clock_timestamp() THEN
+        outcome := 'ended';
+        effects := runyard.merge_effects(runyard.leave_line(r), (runyard.expire_run(t, r)).effects);
+    ELSIF r.not_before > clock_timestamp() THEN
+        outcome := 'not_due'; retry_in := extract(epoch FROM r.not_before - clock_timestamp());
+    ELSIF r.kind <> 'prompt' THEN
+        IF runyard.must_wait(r) THEN outcome := 'waiting'; END IF;
+    ELSIF EXISTS (SELECT 1 FROM runyard.runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane
+                  AND y.finished_at IS NULL AND y.lane_seq < r.lane_seq) THEN
+        outcome := 'behind';
+    END IF;
+END $$;
+
+-- Return true if a fork job must wait for the end of another run, or for runs that it started.
+CREATE OR REPLACE FUNCTION runyard.must_wait(r runyard.runs) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN r.until_fewer IS NOT NULL AND runyard.count_started_by(r) >= r.until_fewer
+        OR EXISTS (SELECT 1 FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.run_id = r.after_run_id
+                   AND x.finished_at IS NULL);
+END $$;
+
+-- Return the number of live runs that a job started.
+CREATE OR REPLACE FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT count(*) FROM runyard.runs x WHERE x.started_by_key = r.thread_key AND x.started_by_run_id = r.run_id AND x.finished_at IS NULL);
+END $$;
