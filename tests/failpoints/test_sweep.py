@@ -52,12 +52,13 @@ TOGETHER: Final = 4
 READS: Final = {
     "threads.thread", "threads.thread_key", "threads.messages", "threads.cut_messages",
     "runs.run", "runs.last_message_id", "runs.run_events", "runs.requests", "runs.context", "runs.ledger",
-    "workers.workers", "workers.running", "workers.cancelling", "workers.heads",
+    "workers.workers", "workers.running", "workers.cancelling", "workers.orphans", "workers.waiting",
     "scheduler.unknown", "events.read",
 }  # fmt: skip
 """Verbs that change nothing: a process that dies at one dies between two others. Their answers are lost all the same."""
 
 CHANCE: Final = {
+    "workers.still_waiting": "asked about runs that Redis did not hold twice, and changes nothing",
     "scheduler.ping": "asked while a worker holds nothing",
     "scheduler.rouse": "said to a worker that waits for a job when it has to stop",
     "events.holds": "asked for a reader who waits for a run that has events already and goes on",

@@ -73,16 +73,16 @@ class TestFanOut:
             await self.accept(world, user("a"), user("b"), judge="j")
 
     async def test_f11_a_job_waits_until_fewer_of_its_runs_are_unfinished(self, world: World) -> None:
-        """F11, F5, R12: While ``until_fewer`` or more of its runs are live, the job cannot be claimed and is no head for the
-        reconciler. The end of each run submits the job again."""
+        """F11, F5, R12: While ``until_fewer`` or more of its runs are live, the job cannot be claimed, and the reconciler
+        does not submit it. The end of each run submits the job again."""
         attempt = await self.job(world)
         for n in range(3):
             await self.child(world, f"c{n}")
         ended = await world.runs.release(attempt, until_fewer=2)
         assert ended.status is RunStatus.QUEUED and not self.offered(ended.effects)
         assert (await world.claim("job")).outcome == "waiting"
-        heads = await world.workers.heads(unchanged=timedelta(0))
-        assert "job" not in [head.job.run_id for head in heads]
+        page = await world.workers.waiting(unchanged=timedelta(0))
+        assert "job" not in [job.run_id for job in page.jobs]
         assert "runs that it started, 3 of them live" in await world.runs.explain(T, "job")
 
         for n, outcome in enumerate(("waiting", "claimed")):

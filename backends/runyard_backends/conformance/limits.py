@@ -133,7 +133,7 @@ class TestPermits:
         await world.accept("r2", thread="b", agent="writer")
         assert (await world.claim("r2", thread="b")).outcome == "limited"
         assert await world.runs.explain("b", "r2") == "waiting for a permit of agent writer (limit 1)"
-        assert await world.workers.heads(unchanged=timedelta(0)) == [], (
+        assert (await world.workers.waiting(unchanged=timedelta(0))).jobs == [], (
             "the run is not lost, so the reconciler does not submit it"
         )
         assert submitted(await world.backend.limits.review_limits()) == []

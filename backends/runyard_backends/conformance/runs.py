@@ -42,8 +42,8 @@ class TestRuns:
         assert await world.runs.run_events(await world.ref("r1")) == [event]
         assert (event.type, event.thread_id, event.run_id, event.data) == ("run.queued", T, "r1", {"attempt": 1})
         assert (await world.accept("r2")).effects.jobs == []
-        heads = await world.workers.heads(unchanged=timedelta(0))
-        assert [(head.job.run_id, head.job.queued) for head in heads] == [("r1", event)]
+        page = await world.workers.waiting(unchanged=timedelta(0))
+        assert [(job.run_id, job.queued) for job in page.jobs] == [("r1", event)]
         attempt = await world.take("r1")
         assert event not in await world.runs.run_events(attempt.ref)
         assert announced((await world.runs.release(attempt)).effects) is None

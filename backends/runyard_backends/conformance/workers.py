@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -10,8 +12,8 @@ from runyard import errors
 from runyard.domain.states import RunStatus
 from runyard.models import RunOptions
 from runyard.ports.commands import Cut, ForkRequest
-from runyard.ports.scheduling import MAIN_LANE
-from runyard.ports.workers import WorkerInfo
+from runyard.ports.refs import RunRef
+from runyard.ports.workers import WaitingCursor, WorkerInfo
 
 from .world import T, World, eventually, said
 
@@ -119,23 +121,113 @@ class TestWorkers:
         assert await world.workers.running("w") == [two]
         assert await world.workers.running("other") == []
 
-    async def test_lane_heads_are_queued_or_have_a_dead_worker(self, world: World) -> None:
-        """W2: Heads are the queued heads of lanes, and running runs whose worker is dead. The runs behind them are no heads."""
+    async def test_orphans_are_the_running_runs_of_dead_and_missing_workers(self, world: World) -> None:
+        """W2: Neither a run of a live worker, nor a queued, suspended or ended run, is an orphan."""
         await world.start("dead")
         await world.accept("behind")
         await world.accept("queued", thread="u")
+        await world.suspended("suspended", thread="x")
+        await world.turn("ended", thread="z")
+        await world.accept("alive", thread="y")
+        await world.take("alive", thread="y", worker="w2")
+        await world.accept("left", thread="v")
+        await world.take("left", thread="v", worker="w3")
+
+        async def orphans() -> list[str]:
+            page = await world.workers.orphans(unchanged=ZERO)
+            assert page.after is None
+            return [orphan.job.run_id for orphan in page.orphans]
+
+        assert await orphans() == []
+        await world.bury("w")
+        await world.workers.leave("w3")
+        assert await orphans() == ["dead", "left"]
+        assert (await world.workers.orphans(unchanged=timedelta(hours=1))).orphans == []
+
+    async def test_a_page_of_orphans_ends_with_a_whole_worker(self, world: World) -> None:
+        """W2: Pages have the orphans of worker after worker, so that the name of a worker is a cursor."""
+        for n, worker in enumerate(("w1", "w2", "w1", "w3", "w2")):
+            await world.accept("r", thread=f"t{n}")
+            await world.take("r", thread=f"t{n}", worker=worker)
+        keys = [(await world.ref("r", f"t{n}")).thread_key for n in range(5)]
+        for worker in ("w1", "w2", "w3"):
+            await world.bury(worker)
+        pages, after = list[set[int]](), ""
+        while True:
+            page = await world.workers.orphans(unchanged=ZERO, after=after, limit=1)
+            pages.append({keys.index(orphan.job.thread_key) for orphan in page.orphans})
+            if page.after is None:
+                break
+            after = page.after
+        assert pages == [{0, 2}, {1, 4}, {3}, set()]
+        three = await world.workers.orphans(unchanged=ZERO, limit=3)
+        assert len(three.orphans) == 4 and three.after == "w2"
+
+    async def test_an_external_run_is_no_orphan_and_does_not_wait(self, world: World) -> None:
+        """W2, R17: No worker executes an external run."""
+        await world.checkpointer.claim_run(T, "x")
+        assert (await world.workers.orphans(unchanged=ZERO)).orphans == []
+        assert (await world.workers.waiting(unchanged=ZERO)).jobs == []
+
+    async def test_the_heads_of_lanes_wait(self, world: World) -> None:
+        """W2: A run that is not the first of its lane, that is not due, or that has a worker does not wait for one."""
+        await world.start("running")
+        await world.accept("behind")
+        await world.accept("first", thread="u")
+        await world.accept("second", thread="u")
         await world.accept("late", thread="v", delay=3600)
         await world.suspended("suspended", thread="x")
-        await world.start("alive", thread="y")
+        await world.accept("behind-a-question", thread="x")
+        await world.turn("ended", thread="z")
 
-        async def heads() -> dict[str, bool]:
-            return {head.job.run_id: head.orphaned for head in await world.workers.heads(unchanged=ZERO)}
+        async def waiting(unchanged: timedelta = ZERO, **fields: Any) -> list[str]:
+            return [job.run_id for job in (await world.workers.waiting(unchanged=unchanged, **fields)).jobs]
 
-        assert await heads() == {"queued": False}
-        await world.hire("w2")
+        assert await waiting() == ["first"]
         await world.bury("w")
-        assert await heads() == {"dead": True, "queued": False, "alive": True}
-        assert await world.workers.heads(unchanged=timedelta(hours=1)) == []
+        assert await waiting() == ["first"]
+        assert await waiting(timedelta(hours=1)) == []
+        assert await waiting(within=timedelta(hours=1)) == ["first"]
+        await asyncio.sleep(0.01)
+        assert await waiting(within=timedelta(milliseconds=1)) == []
+
+    async def test_a_page_of_waiting_runs_ends_after_the_examined_runs(self, world: World) -> None:
+        """W2: Runs that are not the first of their lanes count, so that a long lane does not make a read long. The order is
+        that of the last changes."""
+        for thread in ("a", "b"):
+            for n in range(3):
+                await world.accept(f"{thread}{n}", thread=thread)
+        await world.accept("p", thread="a", options=RunOptions(parallel=True))
+        pages = list[list[str]]()
+        after: WaitingCursor | None = None
+        while True:
+            page = await world.workers.waiting(unchanged=ZERO, after=after, limit=2)
+            pages.append([job.run_id for job in page.jobs])
+            if page.after is None:
+                break
+            after = page.after
+        assert pages == [["a0"], ["b0"], [], ["p"]]
+        page = await world.workers.waiting(unchanged=ZERO, after=after, within=timedelta(hours=1))
+        assert [job.run_id for job in page.jobs] == ["p"]
+
+    async def test_still_waiting_are_the_given_runs_that_wait(self, world: World) -> None:
+        """W2: A run that ended or runs is missing from Redis, too, and must not be submitted."""
+        for n in range(3):
+            await world.accept("r", thread=f"t{n}")
+        await world.accept("behind", thread="t0")
+        refs = [await world.ref("r", f"t{n}") for n in range(3)]
+        behind, unknown = await world.ref("behind", "t0"), RunRef(refs[0].thread_key, "unknown")
+        await world.take("r", thread="t1")
+
+        async def still(*refs: RunRef) -> set[RunRef]:
+            return {job.ref for job in await world.workers.still_waiting(refs, unchanged=ZERO)}
+
+        assert await still(*refs, behind, unknown) == {refs[0], refs[2]}
+        assert await still(refs[2], behind) == {refs[2]}
+        await world.runs.cancel("t0", "r")
+        assert await still(*refs, behind) == {behind, refs[2]}
+        assert await world.workers.still_waiting(refs, unchanged=timedelta(hours=1)) == []
+        assert await still() == set()
 
     async def test_an_orphan_that_nobody_may_take_over(self, world: World) -> None:
         """R12: An orphaned run keeps its attempt until another worker takes it over. ``explain`` names the missing agent."""
@@ -155,7 +247,7 @@ class TestWorkers:
         assert [attempt.outcome for attempt in (await world.runs.attempts(T, "r")).items] == ["lost", "running"]
 
     @pytest.mark.parametrize("dies", ["first", "last"])
-    async def test_heads_say_which_orphans_wait_for_their_cancel(self, world: World, dies: str) -> None:
+    async def test_orphans_say_which_wait_for_their_cancel(self, world: World, dies: str) -> None:
         """R10: A claim ends an orphaned run whose cancel was requested, also in a paused queue. The order of cancel and death
         does not matter."""
         await world.start("cancelled")
@@ -166,26 +258,13 @@ class TestWorkers:
         await world.runs.cancel(T, "cancelled")
         if dies == "last":
             await world.bury()
-        heads = await world.workers.heads(unchanged=ZERO)
-        assert {head.job.run_id: head.cancelled for head in heads} == {"cancelled": True, "lost": False}
+        page = await world.workers.orphans(unchanged=ZERO)
+        assert {orphan.job.run_id: orphan.cancelled for orphan in page.orphans} == {"cancelled": True, "lost": False}
         claim = await world.claim("cancelled", worker="leader")
         assert claim.outcome == "ended" and [event.type for event in claim.effects.events] == ["run.cancelled"]
         assert await world.status("cancelled") is RunStatus.CANCELLED
 
-    async def test_heads_by_keyset(self, world: World) -> None:
-        """W2: Heads are read in pages, in the order of (thread_key, lane)."""
-        for n in range(3):
-            await world.accept("r", thread=f"t{n}")
-        await world.accept("p", thread="t1", options=RunOptions(parallel=True))
-        seen = []
-        after: tuple[int, str] | None = None
-        while page := await world.workers.heads(unchanged=ZERO, after=after, limit=2):
-            seen += [(head.job.thread_key, head.job.lane) for head in page]
-            after = seen[-1]
-        assert len(seen) == 4 and seen == sorted(seen)
-        assert {lane for _, lane in seen} == {MAIN_LANE, "p"}
-
     async def test_released_head_waits_for_its_time(self, world: World) -> None:
         await world.runs.release(await world.start("r1"), delay=3600)
-        assert await world.workers.heads(unchanged=ZERO) == []
+        assert (await world.workers.waiting(unchanged=ZERO)).jobs == []
         await world.runs.cancel(T, "r1")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from runyard.domain.states import RunStatus
 from runyard.errors import WorkerDeadError
 from runyard.ports.refs import AttemptToken, RunRef
-from runyard.ports.workers import HeartbeatReply, LaneHead, Retention, WorkerInfo
+from runyard.ports.scheduling import Job
+from runyard.ports.workers import HeartbeatReply, Orphan, OrphanPage, Retention, WaitingCursor, WaitingPage, WorkerInfo
 
 from .lanes import FORK_KINDS, must_wait
 from .state import Database, RunState, ThreadState, job
@@ -77,20 +79,44 @@ class MemoryWorkerStore:
         asked = [(t, r) for t, r in found if r.status is RunStatus.RUNNING and r.cancel_requested_at is not None]
         return [RunRef(t.key, r.run_id) for t, r in asked if r.worker_id == worker_id]
 
-    async def heads(self, *, unchanged: timedelta, after: tuple[int, str] | None = None, limit: int = 1000) -> list[LaneHead]:
-        """Return up to ``limit`` heads of lanes that did not change for ``unchanged`` and that wait for a worker or have a dead
-        or missing worker. ``after``: the thread key and the lane after which to continue."""
-        found: list[tuple[tuple[int, str], LaneHead]] = []
-        for thread in self.db.threads.values():
-            names = {r.run.lane for r in thread.runs.values() if r.run.lane is not None}
-            for name in names if not thread.deleted else ():
-                lane = thread.lane(name)
-                if lane and (after is None or (thread.key, name) > after) and self._stuck(thread, lane[0], unchanged):
-                    first = lane[0].run
-                    orphaned, cancelled = first.status is RunStatus.RUNNING, first.cancel_requested_at is not None
-                    head = LaneHead(job(thread, lane[0], self.db.now()), orphaned, cancelled)
-                    found.append(((thread.key, name), head))
-        return [item for _, item in sorted(found, key=lambda pair: pair[0])][:limit]
+    async def orphans(self, *, unchanged: timedelta, after: str = "", limit: int = 1000) -> OrphanPage:
+        """Return the running runs of dead and missing workers that did not change for ``unchanged``, worker by worker. The page
+        ends after the worker with which it has ``limit`` runs. ``after``: the worker after which to continue."""
+        found: dict[str, list[Orphan]] = {}
+        for thread, run in self._live():
+            holder = run.run.worker_id
+            running = run.run.status is RunStatus.RUNNING and self._settled(run, unchanged)
+            if running and holder is not None and holder > after and self._gone(holder):
+                orphan = Orphan(job(thread, run, self.db.now()), run.run.cancel_requested_at is not None)
+                found.setdefault(holder, []).append(orphan)
+        page: list[Orphan] = []
+        for holder in sorted(found):
+            page += found[holder]
+            if len(page) >= limit:
+                return OrphanPage(page, holder)
+        return OrphanPage(page)
+
+    async def waiting(
+        self,
+        *,
+        unchanged: timedelta,
+        after: WaitingCursor | None = None,
+        within: timedelta | None = None,
+        limit: int = 1000,
+    ) -> WaitingPage:
+        """Examine up to ``limit`` queued runs that did not change for ``unchanged``. Return the lane heads among them that need
+        nothing but a worker. ``within``: examine only runs that changed in this time."""
+        found = [(place(run), thread, run) for thread, run in self._live() if self._queued(run, unchanged)]
+        if within is not None:
+            found = [each for each in found if each[0][0] >= self.db.now() - within]
+        found = sorted((each for each in found if after is None or each[0] > after), key=lambda each: each[0])[:limit]
+        jobs = [job(thread, run, self.db.now()) for _, thread, run in found if self._waits(thread, run, unchanged)]
+        return WaitingPage(jobs, found[-1][0] if len(found) == limit else None)
+
+    async def still_waiting(self, refs: Sequence[RunRef], *, unchanged: timedelta) -> list[Job]:
+        """Return the jobs of those runs of ``refs`` that ``waiting`` would return."""
+        found = [(t, r) for t, r in self._live() if RunRef(t.key, r.id) in refs and self._queued(r, unchanged)]
+        return [job(t, r, self.db.now()) for t, r in found if self._waits(t, r, unchanged)]
 
     async def prune(self, retention: Retention, limit: int = 5000) -> bool:
         """Delete data whose retention has passed: at most ``limit`` entries of each kind, but all dead workers. Return True if
@@ -114,13 +140,29 @@ class MemoryWorkerStore:
             del self.db.workers[worker.worker_id]
         return max(len(old), len(expired), len(over), len(dead)) >= limit
 
-    def _stuck(self, thread: ThreadState, run: RunState, unchanged: timedelta) -> bool:
-        now = self.db.now()
-        if run.changed_at is not None and run.changed_at > now - unchanged:
-            return False
-        if run.run.status is RunStatus.RUNNING:
-            worker = self.db.workers.get(run.run.worker_id or "")
-            return worker is None or worker.dead_at is not None
-        due = run.not_before is None or run.not_before <= now
-        waiting = run.permit is not None or must_wait(self.db, thread, run)
-        return run.run.status is RunStatus.QUEUED and due and not waiting
+    def _live(self) -> list[tuple[ThreadState, RunState]]:
+        threads = [thread for thread in self.db.threads.values() if not thread.deleted]
+        return [(thread, run) for thread in threads for run in thread.runs.values() if run.live and not run.external]
+
+    def _gone(self, worker_id: str) -> bool:
+        worker = self.db.workers.get(worker_id)
+        return worker is None or worker.dead_at is not None
+
+    def _settled(self, run: RunState, unchanged: timedelta) -> bool:
+        return run.changed_at is None or run.changed_at <= self.db.now() - unchanged
+
+    def _queued(self, run: RunState, unchanged: timedelta) -> bool:
+        """Return True for an admitted, queued run without a permit to wait for."""
+        queued = run.run.status is RunStatus.QUEUED and run.lane_seq is not None and run.permit is None
+        return queued and self._settled(run, unchanged)
+
+    def _waits(self, thread: ThreadState, run: RunState, unchanged: timedelta) -> bool:
+        """Return True if the queued run is due, is the first of its lane, and waits for no other run."""
+        since = run.not_before or run.run.admitted_at
+        due = since is None or since <= self.db.now() - unchanged
+        return due and not must_wait(self.db, thread, run) and thread.lane(run.run.lane or "")[0] is run
+
+
+def place(run: RunState) -> WaitingCursor:
+    """Return the place of the run in the order in which the leader examines waiting runs."""
+    return run.changed_at or run.run.accepted_at, run.accept_no

@@ -290,9 +290,17 @@ SELECT r.thread_key, r.run_id, r.fence FROM runyard.runs r WHERE r.worker_id = $
 SELECT r.thread_key, r.run_id FROM runyard.runs r
 WHERE r.worker_id = $1 AND r.finished_at IS NULL AND r.status = 'running' AND r.cancel_requested_at IS NOT NULL
 
--- name: heads
--- Return the heads of lanes that wait for a worker, or whose worker is dead or missing.
-SELECT runyard.job(h) AS job, h.status, h.cancel_requested_at IS NOT NULL AS cancelled FROM runyard.heads($1, $2, $3, $4) h
+-- name: orphans
+-- Return the running runs of workers that are dead or have left.
+SELECT o.job, o.cancelled, o.worker_id FROM runyard.orphans($1, $2, $3) o
+
+-- name: waiting
+-- Return the jobs of runs that wait for a worker only. A last row without a job has the place after which to continue.
+SELECT w.job, w.place_time, w.place_no FROM runyard.waiting($1, $2, $3, $4, $5) w
+
+-- name: still_waiting
+-- Return the jobs of those of the given runs that wait for a worker only.
+SELECT w AS job FROM runyard.still_waiting($1, $2::bigint[], $3::text[]) w
 
 -- name: limits
 -- Return all limits that are set.

@@ -150,6 +150,7 @@ END $$;
 -- started_by_key, started_by_run_id: the job that started the run. The job is offered again when the run ends.
 -- until_fewer: a job waits until fewer runs that it started are live.
 -- abort_words: the text of the results that close the open tool calls of an aborted run, and of its last message.
+-- changed_at: the time of the last change of the status, or of what the run waits for.
 -- emptied_at: the time at which the content of the run was deleted.
 -- deleted: true after the thread of the run was deleted.
 -- usage_before: the usage of a redriven run before its last redrive.
@@ -254,6 +255,8 @@ CREATE INDEX runs_worker ON runyard.runs (worker_id)
     WHERE ((worker_id IS NOT NULL) AND (finished_at IS NULL));
 CREATE INDEX runs_queued ON runyard.runs (tenant, accept_no)
     WHERE ((finished_at IS NULL) AND (worker_id IS NULL) AND (suspended_at IS NULL));
+CREATE INDEX runs_waiting_since ON runyard.runs (changed_at, accept_no)
+    WHERE ((finished_at IS NULL) AND (worker_id IS NULL) AND (suspended_at IS NULL) AND (lane_seq IS NOT NULL) AND (waits_for_permit IS NULL) AND (kind <> 'external'));
 CREATE INDEX runs_of_agent ON runyard.runs (agent)
     WHERE ((worker_id IS NOT NULL) AND (finished_at IS NULL));
 CREATE INDEX runs_of_tenant ON runyard.runs (tenant, accepted_at, accept_no)
@@ -262,7 +265,7 @@ CREATE INDEX runs_line ON runyard.runs (waits_for_permit, tenant, place_in_line)
     WHERE (waits_for_permit IS NOT NULL);
 CREATE INDEX runs_results ON runyard.runs (finished_at)
     WHERE ((fork IS NOT NULL) AND (result IS NOT NULL));
--- No index has a column that an append changes, such as last_seq. The append's update of the run then changes no index.
+-- No index has a column that an append changes, such as last_seq. An append does not change changed_at. The append's update of the run then changes no index.
 CREATE INDEX runs_unsuccessful ON runyard.runs (thread_key)
     WHERE ((finished_at IS NOT NULL) AND (completion_seq IS NULL));
 -- The indexes of lists (runyard.list_runs). The first three have no column that a verb changes often. The others have few runs,
@@ -1577,7 +1580,7 @@ FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolea
 FUNCTION runyard.redeliver(for_tenant text, delivery_id text) RETURNS boolean;
 
 -- functions/workers.sql -------------------------------------------------------------------------------------------------------
--- The register of workers, the leader's lease, and the heads of lanes that the leader offers again.
+-- The register of workers, the leader's lease, and the reads that find the runs that the leader offers again.
 
 -- Register a worker and its agents. A repetition after a lost reply only renews the heartbeat. Raises worker_dead for the id of a
 -- dead worker.
@@ -1593,10 +1596,26 @@ FUNCTION runyard.beat(worker_id text, OUT draining boolean, OUT paused text[], O
 -- Take or renew a lease for `ttl` seconds. Return true if the worker holds the lease.
 FUNCTION runyard.lead(lease text, worker_id text, ttl double precision) RETURNS boolean;
 
--- Return up to `most` heads of lanes that did not change for `unchanged` and should have been claimed. Such a head is queued and
--- due, or running on a dead or missing worker. The function reads one index entry per lane, so that the runs behind a head cost
--- nothing.
-FUNCTION runyard.heads(unchanged interval, after_key bigint, after_lane text, most integer) RETURNS SETOF runyard.runs;
+-- Return the running runs of workers that are dead or have left, worker by worker in the order of their ids, from after the worker
+-- `after_worker`. The function ends after the worker with which it has `most` runs. It returns no run that changed in the time
+-- `unchanged`. A live worker costs two index entries, however many runs it has.
+FUNCTION runyard.orphans(unchanged interval, after_worker text, most integer)
+RETURNS TABLE (job jsonb, cancelled boolean, worker_id text);
+
+-- Examine up to `most` queued runs in the order of (changed_at, accept_no), from after the given place, and return the jobs of
+-- those that wait for a worker only. The last row has the place of the last examined run, and no job, if there may be more runs.
+-- The function examines no run that changed in the time `unchanged`. within: examine only runs that changed in this time, or
+-- NULL.
+FUNCTION runyard.waiting(
+    unchanged interval, within interval, after_time timestamptz, after_no bigint, most integer
+) RETURNS TABLE (job jsonb, place_time timestamptz, place_no bigint);
+
+-- Return the jobs of those of the given runs that runyard.waiting would return.
+FUNCTION runyard.still_waiting(unchanged interval, thread_keys bigint[], run_ids text[]) RETURNS SETOF jsonb;
+
+-- Return true if an admitted, queued run waits for a worker only: it is due since the time `unchanged`, it is the first run of its
+-- lane, and it waits for no other run.
+FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged interval) RETURNS boolean;
 
 -- functions/write.sql ---------------------------------------------------------------------------------------------------------
 -- The writes of attempts: lock the run, compare the fence, and store the write.

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from runyard.errors import WorkerDeadError
 from runyard.models import check_id
 from runyard.ports.refs import AttemptToken, RunRef
-from runyard.ports.workers import HeartbeatReply, LaneHead, QueueInfo, Retention, WorkerInfo
+from runyard.ports.scheduling import Job
+from runyard.ports.workers import (
+    HeartbeatReply,
+    Orphan,
+    OrphanPage,
+    QueueInfo,
+    Retention,
+    WaitingCursor,
+    WaitingPage,
+    WorkerInfo,
+)
 
 from . import codec
 from .database import Database
@@ -87,12 +98,32 @@ class PostgresWorkerStore:
         """Return this worker's runs whose cancellation was requested."""
         return [RunRef(row["thread_key"], row["run_id"]) for row in await self.db.rows("cancelling", worker_id)]
 
-    async def heads(self, *, unchanged: timedelta, after: tuple[int, str] | None = None, limit: int = 1000) -> list[LaneHead]:
-        """Return up to ``limit`` heads of lanes that did not change for ``unchanged`` and that wait for a worker or have a dead
-        or missing worker. ``after``: the thread key and the lane after which to continue."""
-        key, lane = after or (0, "")
-        rows = await self.db.rows("heads", unchanged, key, lane, limit)
-        return [LaneHead(codec.job(codec.from_json(row["job"])), row["status"] == "running", row["cancelled"]) for row in rows]
+    async def orphans(self, *, unchanged: timedelta, after: str = "", limit: int = 1000) -> OrphanPage:
+        """Return the running runs of dead and missing workers that did not change for ``unchanged``, worker by worker. The page
+        ends after the worker with which it has ``limit`` runs. ``after``: the worker after which to continue."""
+        rows = await self.db.rows("orphans", unchanged, after, limit)
+        found = [Orphan(codec.job(codec.from_json(row["job"])), row["cancelled"]) for row in rows]
+        return OrphanPage(found, rows[-1]["worker_id"] if len(rows) >= limit else None)
+
+    async def waiting(
+        self,
+        *,
+        unchanged: timedelta,
+        after: WaitingCursor | None = None,
+        within: timedelta | None = None,
+        limit: int = 1000,
+    ) -> WaitingPage:
+        """Examine up to ``limit`` queued runs that did not change for ``unchanged``. Return the lane heads among them that need
+        nothing but a worker. ``within``: examine only runs that changed in this time."""
+        rows = await self.db.rows("waiting", unchanged, within, *(after or (None, None)), limit)
+        jobs = [codec.job(codec.from_json(row["job"])) for row in rows if row["job"] is not None]
+        more = bool(rows) and rows[-1]["job"] is None
+        return WaitingPage(jobs, (rows[-1]["place_time"], rows[-1]["place_no"]) if more else None)
+
+    async def still_waiting(self, refs: Sequence[RunRef], *, unchanged: timedelta) -> list[Job]:
+        """Return the jobs of those runs of ``refs`` that ``waiting`` would return."""
+        keys, ids = [ref.thread_key for ref in refs], [ref.run_id for ref in refs]
+        return [codec.job(codec.from_json(row["job"])) for row in await self.db.rows("still_waiting", unchanged, keys, ids)]
 
     async def prune(self, retention: Retention, limit: int = 5000) -> bool:
         """Delete data whose retention has passed: at most ``limit`` rows of each kind, but all dead workers. Return True if

@@ -21,9 +21,9 @@ from .commands import AcceptRequest, Cut, ForkRequest, ThreadRequest, Write
 from .queries import ALL_RUNS, ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, RunFilter, ThreadFilter
 from .refs import AttemptToken, RunRef
 from .results import Aborted, Accepted, Admitted, Changed, Claim, Created, Ended, Forked, Ledger, Page, Responded, Step
-from .scheduling import EVENTS_PER_READ, Effects, EventLog, Scheduler
+from .scheduling import EVENTS_PER_READ, Effects, EventLog, Job, Scheduler
 from .streams import Streams
-from .workers import HeartbeatReply, LaneHead, QueueInfo, Retention, WorkerInfo
+from .workers import HeartbeatReply, OrphanPage, QueueInfo, Retention, WaitingCursor, WaitingPage, WorkerInfo
 
 DEFAULT_MIN_POOL_CONNECTIONS: Final = 1
 """Connections to Postgres that a process keeps open without work."""
@@ -253,7 +253,17 @@ class WorkerStore(Protocol):
     """Workers, their heartbeats, the leader's lease, and the reads of the reconciler, over all tenants.
 
     ``running``: return the attempts that a worker holds. ``cancelling``: return the worker's runs with a pending cancel. An
-    agent that writes nothing learns of a cancel by this read if the hint was lost. ``prune``: delete data whose retention has
+    agent that writes nothing learns of a cancel by this read if the hint was lost.
+
+    ``orphans``: return the running runs of workers that are dead or have left, in the order of the workers' ids. A page has all
+    orphans of its workers. It ends after the worker with which it has ``limit`` orphans.
+
+    ``waiting``: return the lane heads that need nothing but a worker, in the order of their last changes. ``limit`` bounds the
+    runs that the call examines. ``within``: examine only runs that changed in this time. ``still_waiting``: return the jobs of
+    those runs of ``refs`` that ``waiting`` would return. All three pass over runs that changed in the time ``unchanged``.
+    Suspended runs, external runs, runs that wait for a permit, and runs of live workers cost nothing.
+
+    ``prune``: delete data whose retention has
     passed, at most ``limit`` rows of each kind. Return True if there may be more.
     """
 
@@ -266,9 +276,16 @@ class WorkerStore(Protocol):
     async def mark_dead(self, worker_id: str, heartbeat_at: datetime) -> bool: ...
     async def running(self, worker_id: str) -> list[AttemptToken]: ...
     async def cancelling(self, worker_id: str) -> list[RunRef]: ...
-    async def heads(
-        self, *, unchanged: timedelta, after: tuple[int, str] | None = None, limit: int = 1000
-    ) -> list[LaneHead]: ...
+    async def orphans(self, *, unchanged: timedelta, after: str = "", limit: int = 1000) -> OrphanPage: ...
+    async def waiting(
+        self,
+        *,
+        unchanged: timedelta,
+        after: WaitingCursor | None = None,
+        within: timedelta | None = None,
+        limit: int = 1000,
+    ) -> WaitingPage: ...
+    async def still_waiting(self, refs: Sequence[RunRef], *, unchanged: timedelta) -> list[Job]: ...
     async def prune(self, retention: Retention, limit: int = 5000) -> bool: ...
 
 

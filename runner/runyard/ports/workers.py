@@ -1,11 +1,11 @@
-"""Workers, queues and lane heads, as stores report them."""
+"""Workers, queues, and the runs that the leader may have to submit, as stores report them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 from ..domain.runs import VersionPolicy
 from .scheduling import Job
@@ -18,17 +18,39 @@ DEFAULT_WATCHDOG_SECONDS: Final = 30.0
 """Seconds for which user code may block a worker's main loop."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaneHead:
-    """The head of a lane: its first run that has not ended. A queue or a worker should have this run.
+WaitingCursor: TypeAlias = tuple[datetime, int]
+"""A place in the list of waiting runs: the time at which a run changed last, and the number of its accept."""
 
-    ``orphaned``: the run's worker is dead or has left. ``cancelled``: a cancel of the orphaned run is pending. The next claim
-    then ends the run.
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A running run whose worker is dead or has left.
+
+    ``cancelled``: a cancel of the run is pending. The next claim then ends the run.
     """
 
     job: Job
-    orphaned: bool = False
     cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanPage:
+    """All orphans of some workers. ``after``: the worker after which to continue, or None at the end."""
+
+    orphans: Sequence[Orphan] = ()
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPage:
+    """The jobs of waiting lane heads. ``after``: the place after which to continue, or None at the end.
+
+    A lane head is the first run of its lane that has not ended. It waits if it needs nothing but a worker. A page may have no
+    jobs and be followed by other pages, because a page ends after a number of examined runs.
+    """
+
+    jobs: Sequence[Job] = ()
+    after: WaitingCursor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

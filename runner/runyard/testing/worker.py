@@ -158,10 +158,11 @@ class HarnessWorker:
 
     async def rescue(self) -> None:
         """Submit waiting runs that the scheduler does not hold, and runs of dead workers. Admit due runs."""
-        heads = await self._backend.workers.heads(unchanged=timedelta(0))
-        jobs = [head.job for head in heads]
-        orphans = [head.job for head in heads if head.orphaned]
-        await self._backend.scheduler.submit([*orphans, *await self._backend.scheduler.unknown(jobs)])
+        store, scheduler = self._backend.workers, self._backend.scheduler
+        orphans = await store.orphans(unchanged=timedelta(0))
+        waiting = await store.waiting(unchanged=timedelta(0))
+        lost = await scheduler.unknown(waiting.jobs)
+        await scheduler.submit([*(orphan.job for orphan in orphans.orphans), *lost])
         await self.admit()
 
     async def admit(self) -> float | None:

@@ -1,19 +1,30 @@
-"""The failure detector: finds dead workers and lost lane heads. It does no input or output: reconciler.py has the loop."""
+"""The failure detector: watches the heartbeats of all workers, holds the leader's lease, and declares workers dead.
+
+Its loop does nothing else. The time that the work of the leader takes delays no read of heartbeats and no renewal of the lease.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
-from ..ports.refs import RunRef
-from ..ports.scheduling import Job
-from ..ports.workers import LaneHead, WorkerInfo
+import structlog
 
+from ..errors import BackendUnavailableError, WorkerDeadError
+from ..ports.stores import Backend
+from ..ports.workers import WorkerInfo
+from ..support import metrics
+
+READ_SECONDS: Final = 1.0
+"""Seconds between the beginnings of two reads of the heartbeats."""
+LEASE_SECONDS: Final = 2.0
+"""Seconds for which the leader leads without a renewal of its lease."""
 # A worker is dead if MIN_READS consecutive reads over at least MIN_SPAN_SECONDS show the same heartbeat. Each of them must be
-# answered within MAX_READ_SECONDS. A lane head is lost if it has not changed for MIN_HEAD_AGE, and every pass of at least
-# MIN_MISSING_SECONDS found it missing from Redis.
+# answered within MAX_READ_SECONDS.
 MIN_READS: Final = 3
 """Number of consecutive reads with the same heartbeat after which a worker counts as dead."""
 MIN_SPAN_SECONDS: Final = 3.0
@@ -22,13 +33,8 @@ MAX_READ_SECONDS: Final = 1.0
 """Longest answer time of a read that counts, in seconds: a store that stalls proves nothing about workers."""
 MAX_GAP_SECONDS: Final = 2.0
 """Longest pause between two consecutive reads, in seconds: after a longer pause the reader itself was stopped."""
-MIN_HEAD_AGE: Final = timedelta(seconds=1)
-"""Age from which a lane head is examined: Redis may be about to receive or to remove the job of a younger one."""
-MIN_MISSING_SECONDS: Final = 1.0
-"""Seconds for which a lane head must be missing from Redis.
 
-MIN_HEAD_AGE does not suffice: an old run becomes the head, and is submitted, when the run before it ends.
-"""
+log = structlog.get_logger("runyard.failure_detector")
 
 
 @dataclass(slots=True)
@@ -76,31 +82,59 @@ class HeartbeatWatch:
         self._seen.clear()
 
 
-class MissingWatch:
-    """Distinguishes lost lane heads from heads whose submission is under way. A lost head is missing in every pass."""
+class FailureDetector:
+    """The failure detector of one worker. Every worker watches the heartbeats. Only the leader declares workers dead.
 
-    def __init__(self) -> None:
-        self._since: dict[RunRef, float] = {}
-        self._looking: dict[RunRef, float] = {}
+    ``worker_id``: returns the worker's current id. ``on_change``: called when this worker began to lead or declared a worker
+    dead.
+    """
 
-    def begin(self) -> None:
-        """Begin a pass over all lane heads."""
-        self._looking = {}
+    def __init__(self, backend: Backend, worker_id: Callable[[], str], on_change: Callable[[], None]) -> None:
+        self._backend = backend
+        self._worker_id = worker_id
+        self._on_change = on_change
+        self._watch = HeartbeatWatch()
+        self.leading = False
 
-    def lost(self, heads: Iterable[LaneHead], unknown: Iterable[Job], now: float) -> list[Job]:
-        """Return the jobs of ``unknown`` to submit: orphans, and heads that were missing for MIN_MISSING_SECONDS.
+    async def run(self) -> None:
+        """Read the heartbeats once a second until cancelled."""
+        while True:
+            began = time.monotonic()
+            try:
+                await self.step()
+            except (BackendUnavailableError, WorkerDeadError) as error:
+                log.warning("failure_detection_failed", worker_id=self._worker_id(), error=str(error))
+            await asyncio.sleep(max(began + READ_SECONDS - time.monotonic(), 0.05))
 
-        The worker of an orphan cannot come back. ``unknown``: the jobs of ``heads`` that Redis does not hold. ``now``: seconds
-        of the monotonic clock.
-        """
-        orphans = {head.job.ref for head in heads if head.orphaned}
-        lost = []
-        for job in unknown:
-            since = self._looking[job.ref] = self._since.get(job.ref, now)
-            if job.ref in orphans or now - since >= MIN_MISSING_SECONDS:
-                lost.append(job)
-        return lost
+    async def step(self) -> None:
+        """Read the heartbeats once and renew the lease. If this worker leads, declare dead workers dead."""
+        leads = False
+        try:
+            dead = await self._look()
+            leads = await self._backend.workers.lead(self._worker_id(), LEASE_SECONDS)
+        finally:
+            changed = leads and not self.leading
+            self.leading = leads
+            metrics.LEADING.set(leads)
+        if changed:
+            self._on_change()
+        for worker_id, heartbeat_at in dead if leads else ():
+            if await self._declare_dead(worker_id, heartbeat_at):
+                self._on_change()
 
-    def end(self) -> None:
-        """End the pass. Forget the heads that this pass did not find missing."""
-        self._since = self._looking
+    async def _look(self) -> list[tuple[str, datetime]]:
+        asked = time.monotonic()
+        try:
+            workers = await self._backend.workers.workers()
+        except BackendUnavailableError:
+            self._watch.failed()
+            raise
+        return self._watch.observe(workers, asked=asked, answered=time.monotonic())
+
+    async def _declare_dead(self, worker_id: str, heartbeat_at: datetime) -> bool:
+        if not await self._backend.workers.mark_dead(worker_id, heartbeat_at):
+            return False
+        metrics.WORKERS_DEAD.inc()
+        moment = heartbeat_at.isoformat()
+        log.warning("worker_declared_dead", worker_id=self._worker_id(), dead_worker_id=worker_id, last_heartbeat_at=moment)
+        return True

@@ -32,6 +32,7 @@ from ..support.store_retries import jittered
 from ..worker.effects_sender import EffectsSender
 from .cancels import follow_cancel_hints, stop_cancelled
 from .claim_loop import KINDS, ClaimLoop, Dispatch, execute
+from .failure_detector import FailureDetector
 from .heartbeat import Connect, HeartbeatState, HeartbeatThread, keep_alive
 from .isolation import Isolation
 from .lost_tasks import LostTaskDetector
@@ -124,11 +125,18 @@ class Worker:
             isolation=isolation,
         )
         self._lost_tasks = LostTaskDetector(backend, self.slots, self.claim_loop, self.effects_sender)
-        self.reconciler = Reconciler(backend, lambda: self.worker_id, self.effects_sender.carry_out, retention or Retention())
-        self.queue_metrics = QueueMetrics(backend.queues, lambda: self.reconciler.leading)
-        self._loops: list[Callable[[], Awaitable[None]]] = [self.reconciler.run, self.queue_metrics.run]
+        self.reconciler = Reconciler(
+            backend, lambda: self.worker_id, self.effects_sender.carry_out, retention or Retention(), lambda: self.leading
+        )
+        self.failure_detector = FailureDetector(backend, lambda: self.worker_id, self.reconciler.hurry)
+        self.queue_metrics = QueueMetrics(backend.queues, lambda: self.leading)
+        self._loops: list[Callable[[], Awaitable[None]]] = [
+            self.failure_detector.run,
+            self.reconciler.run,
+            self.queue_metrics.run,
+        ]
         if sender is not None:
-            dispatcher = WebhookDispatcher(backend, sender, lambda: self.reconciler.leading, webhooks or WebhookPolicy())
+            dispatcher = WebhookDispatcher(backend, sender, lambda: self.leading, webhooks or WebhookPolicy())
             self._loops.append(dispatcher.run)
         metrics.serve(app.queue_of, self.queues)
         metrics.SILENCE.set_function(lambda: self._heartbeat_state.silence)
@@ -136,6 +144,11 @@ class Worker:
     @property
     def worker_id(self) -> str:
         return self.claim_loop.worker_id
+
+    @property
+    def leading(self) -> bool:
+        """Whether this worker is the leader."""
+        return self.failure_detector.leading
 
     @property
     def alive(self) -> bool:

@@ -192,10 +192,8 @@ async def test_a_list_shows_a_request_that_cannot_be_decoded(backend: Backend, p
     """H10: the inbox shows the others, and of this one that it waits; pages go on past it."""
     await three(backend)
     await backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
-    heads = await backend.workers.heads(unchanged=timedelta(0))
-    for claim in sorted(
-        await backend.runs.claim("w", [head.job.ref for head in heads]), key=lambda claim: claim.ref.thread_key
-    ):
+    waiting = (await backend.workers.waiting(unchanged=timedelta(0))).jobs
+    for claim in sorted(await backend.runs.claim("w", [job.ref for job in waiting]), key=lambda claim: claim.ref.thread_key):
         assert claim.attempt is not None and claim.run is not None
         request = HitlRequest(request_id=f"q-{claim.run.thread_id}", payload={"question": "why?"})
         await backend.runs.suspend(Write(attempt=claim.attempt), [request])
@@ -237,8 +235,8 @@ async def test_a_thread_that_cannot_be_decoded_spares_the_claims_of_others(
     await three(backend)
     await backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
     await execute(postgres_url, f"UPDATE runyard.threads SET {damage} WHERE thread_id = 'bad'")
-    heads = await backend.workers.heads(unchanged=timedelta(0))
-    claims = await backend.runs.claim("w", [head.job.ref for head in heads])
+    waiting = (await backend.workers.waiting(unchanged=timedelta(0))).jobs
+    claims = await backend.runs.claim("w", [job.ref for job in waiting])
     assert sorted(claim.outcome for claim in claims) == ["claimed", "claimed", "ended"]
 
 

@@ -81,7 +81,9 @@ NOT_LISTS = {
     "webhooks.take": "the dispatcher's",
     "workers.running": "of one worker: as many as it has slots",
     "workers.cancelling": "of one worker: as many as it has slots",
-    "workers.heads": "the leader's; tests/integration/postgres/test_reconciler_reads.py",
+    "workers.orphans": "the leader's; tests/integration/postgres/test_reconciler_reads.py",
+    "workers.waiting": "the leader's; tests/integration/postgres/test_reconciler_reads.py",
+    "workers.still_waiting": "the leader's, of runs that it names",
     "queues.queues": "of what is unfinished; tests/integration/postgres/test_reconciler_reads.py",
 }
 

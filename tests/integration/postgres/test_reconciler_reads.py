@@ -1,5 +1,6 @@
 """What the leader reads again and again must not grow with the work that waits, or with what has ended."""
 
+import asyncio
 import json
 from datetime import timedelta
 
@@ -7,6 +8,7 @@ import asyncpg
 
 from runyard.models import Message
 from runyard.ports.commands import AcceptRequest
+from runyard.ports.workers import WorkerInfo
 from runyard_backends.postgres.backend import connect
 
 QUEUED = """
@@ -35,7 +37,26 @@ SELECT r.tenant, r.thread_id, 'w' || g, r.thread_key, 'prompt', 'queued', CASE g
 FROM runyard.runs r, generate_series(1, 20000) g
 """
 ADMIT = "SELECT * FROM runyard.admit(100)"
-HEADS = "SELECT * FROM runyard.heads('0 s', 0, '', 1000)"
+LANES = """
+WITH made AS (
+    INSERT INTO runyard.threads (tenant, thread_id, head_branch)
+    SELECT '', gen_random_uuid()::text, nextval('runyard.branch_numbers') FROM generate_series(1, $2::int) n
+    RETURNING thread_key, thread_id, head_branch
+), branches AS (
+    INSERT INTO runyard.branches (branch_id, thread_key, lane) SELECT head_branch, thread_key, '' FROM made
+)
+INSERT INTO runyard.runs
+    (tenant, thread_id, run_id, thread_key, kind, status, lane, lane_seq, queue, priority, request_hash, branch_id, fence,
+     worker_id, attempt, admitted_at, started_at, suspended_at, changed_at)
+SELECT '', thread_id, 'r', thread_key, 'prompt', $1, '', nextval('runyard.lane_numbers'), 'default', 'normal', '{}',
+    head_branch, nextval('runyard.fences'), $3, 1, now(), now(), CASE $1 WHEN 'suspended' THEN now() END,
+    now() - interval '1 minute'
+FROM made
+"""
+"""A lane per run: $1 is their status, $2 their number, $3 their worker or NULL."""
+ORPHANS = "SELECT * FROM runyard.orphans('0 s', '', 1000)"
+RECENT = "SELECT * FROM runyard.waiting('0 s', '10 s', NULL, NULL, 500)"
+ROTATION = "SELECT * FROM runyard.waiting('0 s', NULL, NULL, NULL, 500)"
 QUEUES = "SELECT * FROM runyard.queues()"
 
 
@@ -46,18 +67,74 @@ async def blocks(connection: asyncpg.Connection, statement: str) -> int:
     return int(plan["Plan"]["Shared Hit Blocks"]) + int(plan["Plan"]["Shared Read Blocks"])
 
 
-async def test_a_pass_reads_lane_heads_only(postgres_url: str) -> None:
-    """W2, Q3: the reconciler walks lane heads, not the queues behind them, also on tables without statistics."""
+async def pass_blocks(connection: asyncpg.Connection) -> int:
+    """How many blocks the reads of one pass of the rescue read."""
+    return sum([await blocks(connection, statement) for statement in (ORPHANS, RECENT, ROTATION)])
+
+
+async def test_a_pass_reads_a_bounded_number_of_waiting_runs(postgres_url: str) -> None:
+    """W2, Q3: also of a lane with thousands of runs, and on tables without statistics."""
     backend = await connect(postgres_url)
     connection = await asyncpg.connect(postgres_url)
     try:
         await backend.runs.accept(AcceptRequest(thread_id="t", run_id="head", input=Message.user("hi")))
         await connection.execute(QUEUED)
-        assert [head.job.run_id for head in await backend.workers.heads(unchanged=timedelta(0))] == ["head"]
-        assert await blocks(connection, HEADS) < 100
+        page = await backend.workers.waiting(unchanged=timedelta(0), limit=500)
+        assert [job.run_id for job in page.jobs] == ["head"] and page.after is not None
+        assert await blocks(connection, ROTATION) < 3000
     finally:
         await connection.close()
         await backend.close()
+
+
+async def test_what_a_pass_reads_does_not_depend_on_what_is_parked_or_runs(postgres_url: str) -> None:
+    """W1, W2, Q3: death and rescue do not wait for a walk over suspended runs and the runs of live workers."""
+    backend = await connect(postgres_url)
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        for worker_id in ("live", "dead"):
+            await backend.workers.register(WorkerInfo(worker_id=worker_id, queues=["default"]))
+        await connection.execute(LANES, "queued", 5_000, None)
+        await connection.execute(LANES, "running", 10, "dead")
+        alone = await pass_blocks(connection)
+        await connection.execute(LANES, "suspended", 20_000, None)
+        await connection.execute(LANES, "running", 5_000, "live")
+        beside = await pass_blocks(connection)
+        print(f"blocks per pass: {alone}, and beside 20,000 parked and 5,000 running runs: {beside}")
+        assert beside < 3000
+        assert beside < alone * 1.3 + 100
+        await connection.execute("UPDATE runyard.workers SET dead_at = now() WHERE worker_id = 'dead'")
+        assert len((await backend.workers.orphans(unchanged=timedelta(0))).orphans) == 10
+        assert await blocks(connection, ORPHANS) < 200
+    finally:
+        await connection.close()
+        await backend.close()
+
+
+async def test_an_append_changes_no_index(postgres_url: str) -> None:
+    """Q2: runs_waiting_since has the time of a run's last change, which an append therefore leaves as it is."""
+    backend = await connect(postgres_url)
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        await backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
+        accepted = await backend.runs.accept(AcceptRequest(thread_id="t", run_id="r", input=Message.user("hi")))
+        [claim] = await backend.runs.claim("w", [job.ref for job in accepted.effects.jobs])
+        assert claim.attempt is not None
+        for n in range(10):
+            await backend.runs.append(claim.attempt, [Message.assistant(f"{n}")])
+        await backend.close()  # a session reports its counts at its end
+        async with asyncio.timeout(10):
+            while (counts := await updates(connection))[0] < 11:  # noqa: ASYNC110 - the counts are in a server
+                await asyncio.sleep(0.05)
+        assert counts == (11, 10), "the claim changes indexes"
+    finally:
+        await connection.close()
+
+
+async def updates(connection: asyncpg.Connection) -> tuple[int, int]:
+    """The numbers of updated runs, and of those whose update changed no index."""
+    [row] = await connection.fetch("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'runs'")
+    return int(row["n_tup_upd"]), int(row["n_tup_hot_upd"])
 
 
 async def test_delayed_runs_are_found_by_an_index(postgres_url: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 
 import asyncpg
 import pytest
@@ -119,11 +120,14 @@ async def test_usage_that_commits_late_is_counted(postgres_url: str, world: Worl
 
 
 async def test_the_leader_counts(world: World) -> None:
-    """Whoever leads; there is nothing else to start."""
+    """Whoever leads; there is nothing else to start. Two may lead for a moment."""
     await world.turn("r1", usage=USED)
     for name in ("one", "two"):
         await world.workers.register(WorkerInfo(worker_id=name, queues=["default"]))
-    reconcilers = [Reconciler(world.backend, lambda name=name: name, lambda _: None, Retention()) for name in ("one", "two")]
+    reconcilers = [
+        Reconciler(world.backend, partial(str, name), lambda _: None, Retention(), leading=lambda: True)
+        for name in ("one", "two")
+    ]
     async with asyncio.timeout(20):
         while not await runs(world):
             for each in reconcilers:

@@ -439,21 +439,27 @@ async def test_a_run_waits_for_a_worker_of_its_version(
         assert worker.reconciler.rescued == 0
 
 
+def leader(backend: Backend, worker_id: str, carry_out: Callable[[Effects], None]) -> Reconciler:
+    return Reconciler(backend, lambda: worker_id, carry_out, Retention(), leading=lambda: True)
+
+
 async def test_the_leader_rescues_a_head_that_the_scheduler_lost(backend: Backend, client: Client) -> None:
     """I1, W2: once, and only after it was left alone for two seconds."""
     await client.enqueue("t", "hi")
     [delivery] = await backend.scheduler.claim("gone", ["default"], 1)
     await backend.scheduler.release("gone", [delivery])
-    reconciler = Reconciler(backend, lambda: "w", lambda effects: None, Retention())
+    reconciler = leader(backend, "w", lambda effects: None)
     await reconciler.step()
     assert reconciler.rescued == 0
 
     async def rescued() -> bool:
+        reconciler.hurry()
         await reconciler.step()
         return reconciler.rescued > 0
 
     await until(rescued)
     assert reconciler.rescued == 1
+    reconciler.hurry()
     await reconciler.step()
     assert reconciler.rescued == 1
 
@@ -463,7 +469,7 @@ async def test_the_leader_ends_a_cancelled_run_that_lost_its_worker(
     backend: Backend, client: Client, monkeypatch: pytest.MonkeyPatch, queue: str
 ) -> None:
     """R10, I1: also one that nobody takes; what waits behind it is offered, and it is not."""
-    monkeypatch.setattr("runyard.worker.reconciler.MIN_HEAD_AGE", timedelta(0))
+    monkeypatch.setattr("runyard.worker.rescue.MIN_HEAD_AGE", timedelta(0))
     handle = await client.enqueue("t", "hi", queue=queue)
     behind = await client.enqueue("t", "hi", queue=queue)
     await backend.workers.register(WorkerInfo(worker_id="dies", queues=[queue]))
@@ -473,11 +479,12 @@ async def test_the_leader_ends_a_cancelled_run_that_lost_its_worker(
     await backend.queues.pause("paused")
     await handle.cancel()
     told: list[Effects] = []
-    reconciler = Reconciler(backend, lambda: "leads", told.append, Retention())
+    reconciler = leader(backend, "leads", told.append)
     await reconciler.step()
     assert await handle.status() is RunStatus.RUNNING, "its worker has yet to stop"
     await backend.workers.leave("dies")
     told.clear()
+    reconciler.hurry()
     await reconciler.step()
     assert await handle.status() is RunStatus.CANCELLED
     assert [event.type for effects in told for event in effects.events] == ["run.cancelled"]
@@ -500,24 +507,59 @@ async def test_deadlines_fire_while_the_scheduler_is_away(
         handle = await client.enqueue("t", "hi")
         await handle.result(5)
     await client.enqueue("u", "waits")
-    monkeypatch.setattr("runyard.worker.reconciler.MIN_HEAD_AGE", timedelta(0))
+    monkeypatch.setattr("runyard.worker.rescue.MIN_HEAD_AGE", timedelta(0))
     monkeypatch.setattr(backend.scheduler, "unknown", away)
-    reconciler = Reconciler(backend, lambda: "w", lambda effects: None, Retention())
+    reconciler = leader(backend, "w", lambda effects: None)
 
     async def failed() -> bool:
         await reconciler.step()
         return await handle.status() is RunStatus.FAILED
 
     await until(failed)
-    assert reconciler.leading
 
 
 async def test_only_the_leader_acts(backend: Backend) -> None:
-    assert await backend.workers.lead("another", 60)
     acted: list[object] = []
-    reconciler = Reconciler(backend, lambda: "w", acted.append, Retention())
+    reconciler = Reconciler(backend, lambda: "w", acted.append, Retention(), leading=lambda: False)
     await reconciler.step()
     assert acted == []
+
+
+async def test_a_pass_that_does_not_end_keeps_no_worker_alive(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W1: heartbeats are read, the lease is renewed and deaths are declared while the work of the leader takes its time."""
+
+    async def endless(**bounds: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(backend.workers, "waiting", endless)
+    monkeypatch.setattr("runyard.worker.failure_detector.READ_SECONDS", 0.05)
+    monkeypatch.setattr("runyard.worker.failure_detector.MIN_SPAN_SECONDS", 0.2)
+    monkeypatch.setattr("runyard.worker.failure_detector.LEASE_SECONDS", 0.5)
+    await backend.workers.register(WorkerInfo(worker_id="silent", queues=["default"]))
+    async with serving(APP, backend) as worker:
+
+        async def dead() -> bool:
+            return any(w.worker_id == "silent" and w.dead_at is not None for w in await backend.workers.workers())
+
+        await until(dead, 5)
+        await asyncio.sleep(0.6)  # longer than the lease
+        assert worker.leading
+        assert not await backend.workers.lead("another", 60)
+
+
+async def test_a_death_begins_a_pass_at_once(backend: Backend, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """O4: the takeover waits for no further second."""
+    monkeypatch.setattr("runyard.worker.reconciler.PASS_SECONDS", 3600)
+    monkeypatch.setattr("runyard.worker.rescue.MIN_HEAD_AGE", timedelta(0))
+    monkeypatch.setattr("runyard.worker.failure_detector.READ_SECONDS", 0.05)
+    monkeypatch.setattr("runyard.worker.failure_detector.MIN_SPAN_SECONDS", 0.2)
+    handle = await client.enqueue("t", "hi")
+    await backend.workers.register(WorkerInfo(worker_id="dies", queues=["default"]))
+    [delivery] = await backend.scheduler.claim("dies", ["default"], 1)
+    await backend.runs.claim("dies", [delivery.job.ref])
+    await backend.scheduler.release("dies", [delivery])
+    async with serving(APP, backend):
+        assert (await handle.result(10)).ok
 
 
 async def test_a_run_that_becomes_due_is_admitted_by_the_leader(backend: Backend, client: Client) -> None:

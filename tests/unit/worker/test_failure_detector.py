@@ -1,12 +1,14 @@
-"""When a worker is dead: three reads over 3 s, each answered in 1 s, show one heartbeat; when a run is lost (W1, W2)."""
+"""When a worker is dead: three reads over 3 s, each answered in 1 s, show one heartbeat (W1)."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runyard.ports.scheduling import Job
-from runyard.ports.workers import LaneHead, WorkerInfo
-from runyard.worker.failure_detector import HeartbeatWatch, MissingWatch
+from runyard.errors import BackendUnavailableError
+from runyard.ports.stores import Backend
+from runyard.ports.workers import WorkerInfo
+from runyard.worker.failure_detector import FailureDetector, HeartbeatWatch
+from runyard_backends.memory import connect
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -83,33 +85,57 @@ def test_workers_are_judged_one_by_one() -> None:
     assert read(watch, 13, worker(0, "silent"), worker(13, "beating")) == ["silent"]
 
 
-def job(run_id: str) -> Job:
-    return Job(1, run_id)
+class Lab:
+    """A worker ``w`` that sends no heartbeats, and the failure detector of a worker ``leader`` with short times."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend, self.changes = backend, 0
+        self.detector = FailureDetector(backend, lambda: "leader", self.change)
+
+    def change(self) -> None:
+        self.changes += 1
+
+    async def dead(self) -> list[str]:
+        return [worker.worker_id for worker in await self.backend.workers.workers() if worker.dead_at is not None]
 
 
-def look(watch: MissingWatch, now: float, *missing: LaneHead) -> list[str]:
-    watch.begin()
-    lost = watch.lost(missing, [head.job for head in missing], now)
-    watch.end()
-    return [job.run_id for job in lost]
+@pytest.fixture
+async def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
+    monkeypatch.setattr("runyard.worker.failure_detector.MIN_SPAN_SECONDS", 0.0)
+    backend = await connect()
+    await backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
+    return Lab(backend)
 
 
-def test_a_head_that_is_on_its_way_is_not_lost() -> None:
-    """W2: without faults nothing is rescued, also if a run that waited long became a head just now."""
-    watch, head = MissingWatch(), LaneHead(job("r"))
-    assert look(watch, 0.0, head) == []
-    assert look(watch, 0.5) == []
-    assert look(watch, 5.0, head) == []
-    assert look(watch, 5.9, head) == []
+async def test_the_leader_declares_dead_and_says_so(lab: Lab) -> None:
+    """W1: at the third read. It says also that it began to lead, because other work waits for both."""
+    seen = []
+    for _ in range(4):
+        await lab.detector.step()
+        seen.append((await lab.dead(), lab.changes))
+    assert seen == [([], 1), ([], 1), (["w"], 2), (["w"], 2)]
+    assert lab.detector.leading
 
 
-def test_a_head_that_stays_missing_is_lost() -> None:
-    """I1."""
-    watch, head = MissingWatch(), LaneHead(job("r"))
-    assert look(watch, 0.0, head) == []
-    assert look(watch, 1.0, head) == ["r"]
+async def test_only_the_leader_declares_dead(lab: Lab) -> None:
+    assert await lab.backend.workers.lead("another", 60)
+    for _ in range(5):
+        await lab.detector.step()
+    assert (await lab.dead(), lab.detector.leading, lab.changes) == ([], False, 0)
 
 
-def test_an_orphan_is_lost_at_once() -> None:
-    """W2: its worker is dead, so nobody else brings it."""
-    assert look(MissingWatch(), 0.0, LaneHead(job("r"), orphaned=True)) == ["r"]
+@pytest.mark.parametrize("verb", ["workers", "lead"])
+async def test_a_store_that_fails_ends_the_leading(lab: Lab, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    await lab.detector.step()
+
+    async def away(*args: object) -> None:
+        raise BackendUnavailableError("postgres is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.backend.workers, verb, away)
+        with pytest.raises(BackendUnavailableError):
+            await lab.detector.step()
+    assert not lab.detector.leading
+    await lab.backend.workers.beat("w")
+    await lab.detector.step()
+    assert lab.detector.leading and lab.changes == 2

@@ -20,7 +20,7 @@ BEGIN
     IF t.next_seq > seen THEN
         UPDATE runyard.threads x SET next_seq = t.next_seq, updated_at = now() WHERE x.thread_key = t.thread_key;
         UPDATE runyard.runs SET first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id,
-               has_tools = r.has_tools, progressed = true, changed_at = now()
+               has_tools = r.has_tools, progressed = true
         WHERE accept_no = r.accept_no;
     END IF;
     RETURN QUERY SELECT m.* FROM unnest(messages) WITH ORDINALITY n(message_id, role, payload, calls, results, place)

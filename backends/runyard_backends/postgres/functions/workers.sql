@@ -1,4 +1,4 @@
--- The register of workers, the leader's lease, and the heads of lanes that the leader offers again.
+-- The register of workers, the leader's lease, and the reads that find the runs that the leader offers again.
 
 -- Register a worker and its agents. A repetition after a lost reply only renews the heartbeat. Raises worker_dead for the id of a
 -- dead worker.
@@ -43,32 +43,96 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Return up to `most` heads of lanes that did not change for `unchanged` and should have been claimed. Such a head is queued and
--- due, or running on a dead or missing worker. The function reads one index entry per lane, so that the runs behind a head cost
--- nothing.
-CREATE OR REPLACE FUNCTION runyard.heads(unchanged interval, after_key bigint, after_lane text, most integer) RETURNS SETOF runyard.runs
+-- Return the running runs of workers that are dead or have left, worker by worker in the order of their ids, from after the worker
+-- `after_worker`. The function ends after the worker with which it has `most` runs. It returns no run that changed in the time
+-- `unchanged`. A live worker costs two index entries, however many runs it has.
+CREATE OR REPLACE FUNCTION runyard.orphans(unchanged interval, after_worker text, most integer)
+RETURNS TABLE (job jsonb, cancelled boolean, worker_id text)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    r record;
+    r runyard.runs;
     found_so_far integer := 0;
 BEGIN
+    orphans.worker_id := after_worker;
     WHILE found_so_far < most LOOP
-        SELECT x.accept_no, x.thread_key, x.lane, x.status, x.kind, x.changed_at, x.not_before, x.admitted_at, x.worker_id,
-               x.waits_for_permit INTO r
-        FROM runyard.runs x
-        WHERE x.finished_at IS NULL AND x.lane_seq IS NOT NULL AND (x.thread_key, x.lane) > (after_key, after_lane)
-        ORDER BY x.thread_key, x.lane, x.lane_seq LIMIT 1;
+        SELECT x.worker_id INTO orphans.worker_id FROM runyard.runs x
+        WHERE x.finished_at IS NULL AND x.worker_id IS NOT NULL AND x.worker_id > orphans.worker_id ORDER BY x.worker_id LIMIT 1;
         EXIT WHEN NOT FOUND;
-        after_key := r.thread_key; after_lane := r.lane;
-        CONTINUE WHEN r.status = 'suspended' OR r.kind = 'external' OR r.changed_at >= now() - unchanged;
-        IF r.status = 'queued' THEN
-            CONTINUE WHEN r.waits_for_permit IS NOT NULL; -- review_limits offers it
-            CONTINUE WHEN coalesce(r.not_before, r.admitted_at) >= now() - unchanged;
-            CONTINUE WHEN r.kind <> 'prompt' AND (SELECT runyard.must_wait(x) FROM runyard.runs x WHERE x.accept_no = r.accept_no);
-        ELSE
-            CONTINUE WHEN EXISTS (SELECT 1 FROM runyard.workers w WHERE w.worker_id = r.worker_id AND w.dead_at IS NULL);
-        END IF;
-        found_so_far := found_so_far + 1;
-        RETURN QUERY SELECT x.* FROM runyard.runs x WHERE x.accept_no = r.accept_no;
+        CONTINUE WHEN EXISTS (SELECT 1 FROM runyard.workers w WHERE w.worker_id = orphans.worker_id AND w.dead_at IS NULL);
+        FOR r IN
+            SELECT x.* FROM runyard.runs x
+            WHERE x.worker_id = orphans.worker_id AND x.finished_at IS NULL AND x.status = 'running' AND x.kind <> 'external'
+              AND x.changed_at < now() - unchanged
+        LOOP
+            r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call would read them all
+            job := runyard.job(r); cancelled := r.cancel_requested_at IS NOT NULL;
+            found_so_far := found_so_far + 1;
+            RETURN NEXT;
+        END LOOP;
     END LOOP;
+END $$;
+
+-- Examine up to `most` queued runs in the order of (changed_at, accept_no), from after the given place, and return the jobs of
+-- those that wait for a worker only. The last row has the place of the last examined run, and no job, if there may be more runs.
+-- The function examines no run that changed in the time `unchanged`. within: examine only runs that changed in this time, or
+-- NULL.
+CREATE OR REPLACE FUNCTION runyard.waiting(
+    unchanged interval, within interval, after_time timestamptz, after_no bigint, most integer
+) RETURNS TABLE (job jsonb, place_time timestamptz, place_no bigint)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r runyard.runs;
+    examined integer := 0;
+    first_time timestamptz := coalesce(after_time, '-infinity');
+    first_no bigint := coalesce(after_no, 0);
+BEGIN
+    IF first_time < now() - within THEN
+        first_time := now() - within; first_no := 0;
+    END IF;
+    FOR r IN
+        SELECT x.* FROM runyard.runs x
+        WHERE x.finished_at IS NULL AND x.worker_id IS NULL AND x.suspended_at IS NULL AND x.lane_seq IS NOT NULL
+          AND x.waits_for_permit IS NULL AND x.kind <> 'external'
+          AND (x.changed_at, x.accept_no) > (first_time, first_no) AND x.changed_at < now() - unchanged
+        ORDER BY x.changed_at, x.accept_no LIMIT most
+    LOOP
+        examined := examined + 1;
+        place_time := r.changed_at; place_no := r.accept_no;
+        r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call would read them all
+        CONTINUE WHEN NOT runyard.waits_for_worker(r, unchanged);
+        job := runyard.job(r);
+        RETURN NEXT;
+    END LOOP;
+    IF examined = most THEN
+        job := NULL;
+        RETURN NEXT;
+    END IF;
+END $$;
+
+-- Return the jobs of those of the given runs that runyard.waiting would return.
+CREATE OR REPLACE FUNCTION runyard.still_waiting(unchanged interval, thread_keys bigint[], run_ids text[]) RETURNS SETOF jsonb
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r runyard.runs;
+BEGIN
+    FOR r IN
+        SELECT x.* FROM unnest(thread_keys, run_ids) u(thread_key, run_id)
+        JOIN runyard.runs x ON x.thread_key = u.thread_key AND x.run_id = u.run_id
+        WHERE x.finished_at IS NULL AND x.worker_id IS NULL AND x.suspended_at IS NULL AND x.lane_seq IS NOT NULL
+          AND x.waits_for_permit IS NULL AND x.kind <> 'external' AND x.changed_at < now() - unchanged
+    LOOP
+        r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call would read them all
+        IF runyard.waits_for_worker(r, unchanged) THEN RETURN NEXT runyard.job(r); END IF;
+    END LOOP;
+END $$;
+
+-- Return true if an admitted, queued run waits for a worker only: it is due since the time `unchanged`, it is the first run of its
+-- lane, and it waits for no other run.
+CREATE OR REPLACE FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged interval) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN r.status = 'queued' AND coalesce(r.not_before, r.admitted_at) < now() - unchanged
+       AND NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane
+                       AND x.finished_at IS NULL AND x.lane_seq < r.lane_seq)
+       AND (r.kind = 'prompt' OR NOT runyard.must_wait(r));
 END $$;

@@ -23,6 +23,7 @@ END $$;
 -- started_by_key, started_by_run_id: the job that started the run. The job is offered again when the run ends.
 -- until_fewer: a job waits until fewer runs that it started are live.
 -- abort_words: the text of the results that close the open tool calls of an aborted run, and of its last message.
+-- changed_at: the time of the last change of the status, or of what the run waits for.
 -- emptied_at: the time at which the content of the run was deleted.
 -- deleted: true after the thread of the run was deleted.
 -- usage_before: the usage of a redriven run before its last redrive.
@@ -115,11 +116,14 @@ CREATE INDEX runs_waiting ON runyard.runs (thread_key, after_run_id) WHERE after
 CREATE INDEX runs_started_by ON runyard.runs (started_by_key, started_by_run_id) WHERE started_by_key IS NOT NULL;
 CREATE INDEX runs_worker ON runyard.runs (worker_id) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_queued ON runyard.runs (tenant, accept_no) WHERE finished_at IS NULL AND worker_id IS NULL AND suspended_at IS NULL;
+CREATE INDEX runs_waiting_since ON runyard.runs (changed_at, accept_no)
+    WHERE finished_at IS NULL AND worker_id IS NULL AND suspended_at IS NULL AND lane_seq IS NOT NULL AND waits_for_permit IS NULL
+      AND kind <> 'external';
 CREATE INDEX runs_of_agent ON runyard.runs (agent) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_of_tenant ON runyard.runs (tenant, accepted_at, accept_no) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_line ON runyard.runs (waits_for_permit, tenant, place_in_line) WHERE waits_for_permit IS NOT NULL;
 CREATE INDEX runs_results ON runyard.runs (finished_at) WHERE fork IS NOT NULL AND result IS NOT NULL;
--- No index has a column that an append changes, such as last_seq. The append's update of the run then changes no index.
+-- No index has a column that an append changes, such as last_seq. An append does not change changed_at. The append's update of the run then changes no index.
 CREATE INDEX runs_unsuccessful ON runyard.runs (thread_key) WHERE finished_at IS NOT NULL AND completion_seq IS NULL;
 -- The indexes of lists (runyard.list_runs). The first three have no column that a verb changes often. The others have few runs,
 -- or runs that leave the index soon.

@@ -1,0 +1,236 @@
+"""The rescue: submits runs that no queue and no worker holds. A pass of the leader reads a bounded number of rows for it.
+
+A pass reads the runs of dead workers, the waiting runs that changed last, and a part of the other waiting runs. A rotation goes
+through the others part by part. After an event that may have lost many jobs, the rotation goes round at once: this is a sweep.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from ..errors import BackendUnavailableError
+from ..ports.refs import RunRef
+from ..ports.results import Claim
+from ..ports.scheduling import Effects, Job
+from ..ports.stores import Backend
+from ..ports.workers import Orphan, WaitingCursor, WaitingPage
+from ..support import metrics
+from ..support.batching import each_its_own
+
+MIN_HEAD_AGE: Final = timedelta(seconds=1)
+"""Age from which a lane head is examined: Redis may be about to receive or to remove the job of a younger one."""
+MIN_MISSING_SECONDS: Final = 1.0
+"""Seconds for which a lane head must be missing from Redis.
+
+MIN_HEAD_AGE does not suffice: an old run becomes the head, and is submitted, when the run before it ends.
+"""
+ORPHANS_PER_PAGE: Final = 1000
+"""Number of orphans after which a read of them ends."""
+CANCEL_BATCH: Final = 100
+"""Maximum number of cancelled runs ended by one commit."""
+MAX_RESCUES_PER_PASS: Final = 5000
+"""Maximum number of jobs that one pass submits, so that an empty Redis is not flooded."""
+RECENT_SECONDS: Final = 10.0
+"""Age up to which every pass looks for a waiting run: a process that stopped before it submitted a job left a recent run."""
+RECENT_ROWS: Final = 500
+"""Maximum number of recent runs that one pass examines, so that a burst of runs does not make a pass long."""
+ROTATION_ROWS: Final = 500
+"""Number of other waiting runs that one read of the rotation examines, so that a long queue does not make a pass long."""
+SWEEP_SECONDS: Final = 0.25
+"""Seconds that one pass spends on a sweep, so that a sweep uses a part of the time of the servers only."""
+
+log = structlog.get_logger("runyard.rescue")
+
+
+class MissingWatch:
+    """Distinguishes lost lane heads from heads whose submission is under way. It keeps the heads that Redis did not hold."""
+
+    def __init__(self) -> None:
+        self._missing: dict[RunRef, tuple[Job, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._missing)
+
+    def note(self, unknown: Iterable[Job], now: float) -> None:
+        """Keep the jobs that Redis does not hold. ``now``: seconds of the monotonic clock."""
+        for job in unknown:
+            self._missing.setdefault(job.ref, (job, now))
+
+    def jobs(self) -> list[Job]:
+        """Return the kept jobs, to ask Redis for them again."""
+        return [job for job, _ in self._missing.values()]
+
+    def lost(self, unknown: Iterable[Job], now: float) -> list[RunRef]:
+        """Return the kept runs that were missing for MIN_MISSING_SECONDS. Forget those that Redis holds by now.
+
+        ``unknown``: the kept jobs that Redis still does not hold.
+        """
+        still = {job.ref for job in unknown}
+        self._missing = {ref: kept for ref, kept in self._missing.items() if ref in still}
+        return [ref for ref, (_, since) in self._missing.items() if now - since >= MIN_MISSING_SECONDS]
+
+    def forget(self, refs: Iterable[RunRef]) -> None:
+        """Forget runs that were submitted, or that do not wait any more."""
+        for ref in refs:
+            self._missing.pop(ref, None)
+
+
+class Rotation:
+    """A cursor that goes through the waiting runs again and again."""
+
+    def __init__(self) -> None:
+        self.after: WaitingCursor | None = None
+        self.sweeping = False
+        self._goal: WaitingCursor | None = None
+        self._wrapped = False
+
+    def sweep(self) -> None:
+        """Begin a sweep. It ends when the cursor is back at its present place."""
+        self.sweeping, self._goal, self._wrapped = True, self.after, False
+
+    def advance(self, after: WaitingCursor | None) -> None:
+        """Move the cursor to ``after``, or to the start if it is None. End the sweep if it has come round."""
+        at_end = after is None
+        self.after = after
+        if self._goal is None:
+            round_over = at_end
+        else:
+            round_over = self._wrapped and (after is None or after >= self._goal)
+        self.sweeping = self.sweeping and not round_over
+        self._wrapped = self._wrapped or at_end
+
+
+class Rescue:
+    """The rescue of one worker, while it leads.
+
+    ``worker_id``: returns the worker's current id. ``carry_out``: applies the effects of a commit. ``leading``: whether the
+    worker leads. ``clock``: returns seconds of a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        worker_id: Callable[[], str],
+        carry_out: Callable[[Effects], None],
+        leading: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._backend = backend
+        self._worker_id = worker_id
+        self._carry_out = carry_out
+        self._leading = leading
+        self._clock = clock
+        self._missing = MissingWatch()
+        self._rotation = Rotation()
+        self._orphans_after = ""
+        self._recent_after: WaitingCursor | None = None
+        self.rescued = 0
+
+    @property
+    def sweeping(self) -> bool:
+        return self._rotation.sweeping
+
+    def sweep(self) -> None:
+        """Examine all waiting runs in the next passes. Call this method after an event that may have lost jobs."""
+        self._rotation.sweep()
+
+    async def step(self) -> None:
+        """Make one pass. Raises BackendUnavailableError; the next passes then sweep, because Redis may have lost data."""
+        try:
+            left = MAX_RESCUES_PER_PASS - await self._submit_orphans()
+            if await self._submit_lost(left):
+                self.sweep()  # what lost one job may have lost others
+            await self._look_at_recent()
+            await self._rotate()
+        except BackendUnavailableError:
+            self.sweep()
+            raise
+
+    async def _submit_orphans(self) -> int:
+        """Submit the runs of dead workers at once, because no other process submits them. End the cancelled ones.
+
+        Return the number of submitted runs. A pass that examined MAX_RESCUES_PER_PASS orphans leaves the rest to the next pass.
+        """
+        examined = submitted = 0
+        while examined < MAX_RESCUES_PER_PASS and self._leading():
+            page = await self._backend.workers.orphans(
+                unchanged=MIN_HEAD_AGE, after=self._orphans_after, limit=ORPHANS_PER_PAGE
+            )
+            examined += len(page.orphans)
+            await self._end([orphan.job.ref for orphan in page.orphans if orphan.cancelled])
+            submitted += await self._submit_missing(page.orphans)
+            self._orphans_after = page.after or ""
+            if page.after is None:
+                break
+        return submitted
+
+    async def _submit_missing(self, orphans: Iterable[Orphan]) -> int:
+        jobs = [orphan.job for orphan in orphans if not orphan.cancelled]
+        return await self._submit(await self._backend.scheduler.unknown(jobs)) if jobs else 0
+
+    async def _submit_lost(self, limit: int) -> int:
+        """Submit up to ``limit`` lane heads that an earlier pass did not find in Redis, and that are still not there."""
+        if not len(self._missing):
+            return 0
+        unknown = await self._backend.scheduler.unknown(self._missing.jobs())
+        lost = self._missing.lost(unknown, self._clock())[: max(limit, 0)]
+        if not lost:
+            return 0
+        # Postgres is asked last: a run that was executed since the earlier pass is missing from Redis, too.
+        submitted = await self._submit(await self._backend.workers.still_waiting(lost, unchanged=MIN_HEAD_AGE))
+        self._missing.forget(lost)
+        return submitted
+
+    async def _look_at_recent(self) -> None:
+        page = await self._backend.workers.waiting(
+            unchanged=MIN_HEAD_AGE,
+            after=self._recent_after,
+            within=timedelta(seconds=RECENT_SECONDS),
+            limit=RECENT_ROWS,
+        )
+        await self._look(page)
+        self._recent_after = page.after
+
+    async def _rotate(self) -> None:
+        """Look at the next part of the waiting runs. During a sweep, look at part after part for SWEEP_SECONDS."""
+        began = self._clock()
+        while self._leading() and len(self._missing) < MAX_RESCUES_PER_PASS:
+            page = await self._backend.workers.waiting(unchanged=MIN_HEAD_AGE, after=self._rotation.after, limit=ROTATION_ROWS)
+            await self._look(page)
+            self._rotation.advance(page.after)
+            if not self.sweeping or self._clock() - began >= SWEEP_SECONDS:
+                break
+
+    async def _look(self, page: WaitingPage) -> None:
+        if page.jobs:
+            self._missing.note(await self._backend.scheduler.unknown(page.jobs), self._clock())
+
+    async def _submit(self, lost: Sequence[Job]) -> int:
+        if lost:
+            await self._backend.scheduler.submit(lost)
+            self.rescued += len(lost)
+            metrics.RESCUES.inc(len(lost))
+            first = {"first_thread_key": lost[0].thread_key, "first_run_id": lost[0].run_id}
+            log.warning("lost_runs_submitted", worker_id=self._worker_id(), runs=len(lost), **first)
+        return len(lost)
+
+    async def _end(self, cancelled: Sequence[RunRef]) -> None:
+        """End cancelled runs of dead workers, also in a queue that is paused or that no worker serves."""
+
+        async def claim(refs: Sequence[RunRef]) -> list[Claim | Exception]:
+            claims = {claim.ref: claim for claim in await self._backend.runs.claim(self._worker_id(), refs)}
+            return [claims.get(ref) or Claim(ref, "unknown") for ref in refs]
+
+        for n in range(0, len(cancelled), CANCEL_BATCH):
+            batch = cancelled[n : n + CANCEL_BATCH]
+            for ref, claimed in zip(batch, await each_its_own(claim, batch), strict=True):
+                if isinstance(claimed, Claim):
+                    self._carry_out(claimed.effects)
+                else:
+                    names = {"worker_id": self._worker_id(), "thread_key": ref.thread_key, "run_id": ref.run_id}
+                    log.error("cancelled_run_not_ended", **names, error=str(claimed), exc_info=claimed)
