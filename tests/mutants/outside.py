@@ -16,7 +16,7 @@ STARTABLE: Final = f"{SQL}/functions/startable.sql"
 THREADS: Final = f"{SQL}/functions/threads.sql"
 LUA: Final = "backends/runyard_backends/redis/lua"
 TOKENS, ACCESS, READING, PROTOCOL, IDEMPOTENCY = (
-    f"api/runyard_api/http/{name}.py" for name in ("tokens", "routes/access", "reading", "protocol", "idempotency")
+    f"api/runyard_api/http/{name}.py" for name in ("tokens", "routes/scopes", "reading", "protocol", "idempotency")
 )
 BOUNDS, CURSOR, FETCHING, CODEC = (
     f"runner/runyard/{name}.py"
@@ -26,7 +26,7 @@ POSTGRES: Final = "tests/conformance/test_postgres.py"
 
 OUTSIDE: Final[tuple[Mutant, ...]] = (
     mutant(
-        "HTTP shows every tenant the same", "api/runyard_api/http/caller.py",
+        "HTTP shows every tenant the same", "api/runyard_api/http/tenant_client.py",
         ".for_tenant(principal.tenant)", ".for_tenant(\"\")",
         "tests/http/test_tenants.py",
     ),

@@ -2,7 +2,8 @@
 
 The id is derived from the key, the tenant, the operation and the thread. The API stores no keys. A repetition has the same
 id, which the store recognises for as long as the thread exists. The store decides whether a repeated body is the same request:
-by the hash of its content (``request_hash`` in :mod:`runyard.ports.commands`), or by the content that it stored under the id.
+by the hash of its content (``request_hash`` in :mod:`runyard.ports.commands`), or by the content that it stored under the id
+(``postgres/functions/same_request.sql``; in memory ``_same_or_conflict``).
 An id in the body takes precedence over the header. An operation whose repetition depends on the state alone has no id. The form
 of its key is checked, and the key is not used.
 """

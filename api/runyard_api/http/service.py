@@ -29,7 +29,7 @@ class Service:
     """The service of one API process.
 
     ``connect``: connects the backend at the first use. ``owned``: True if :meth:`close` closes the backend. The attribute
-    ``clients`` has the clients by tenant, the least recently used first (:func:`runyard_api.http.caller.caller_of`).
+    ``clients`` has the clients by tenant, the least recently used first (:func:`runyard_api.http.tenant_client.caller_of`).
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Backend]], *, owned: bool, gate: Gate, settings: ApiSettings) -> None:

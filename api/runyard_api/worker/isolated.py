@@ -83,7 +83,7 @@ class Isolated:
 
 
 def _read(stream: io.BufferedIOBase) -> Order | Claim | Stop:
-    """Return the next message. Exit this process if the worker has ended."""
+    """Return the next instruction from the worker's socket. Exit this process if the worker has ended."""
     header = stream.read(HEADER.size)
     if len(header) < HEADER.size:
         os._exit(0)

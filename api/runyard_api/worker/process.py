@@ -170,7 +170,7 @@ def guard_downloads() -> None:
 
     if not guard_process():
         log.warning(
-            "download_guard_failed",
+            "download_guard_not_installed",
             reason="this version of pydantic-ai lacks the functions that the guard wraps",
             effect="messages that name files by URL are refused",
         )

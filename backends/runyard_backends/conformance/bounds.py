@@ -156,7 +156,7 @@ class TestNesting:
         assert await world.texts() == ["hi", "yes"]
 
     async def test_requests_of_a_checkpointer(self, world: World) -> None:
-        """R15: If one request of a checkpointer is refused, none is stored."""
+        """R15: If a call saves several requests and one is refused, the call stores none of them."""
         request = HitlRequest(request_id=new_id(), payload=TOO_DEEP)
         await refused("payload", lambda: world.checkpointer.save_pending_request(T, request))
         requests = [HitlRequest(request_id=new_id()), request]

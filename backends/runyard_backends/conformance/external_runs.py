@@ -112,7 +112,7 @@ class TestExternalRuns:
         assert await world.texts() == ["r1?", "r1!"]
 
     async def test_unclaimed_messages_are_invisible(self, world: World) -> None:
-        """R13: Messages of an unclaimed run are invisible until the run is claimed and completed."""
+        """R13: Messages of an unclaimed run enter no context until the run is claimed and completes."""
         cp = world.checkpointer
         await cp.append(T, [user("plain"), said("early", run_id="x")])
         await world.turn("r1")

@@ -34,7 +34,7 @@ class TestHistory:
         assert (ended.fence, ended.worker_id, ended.outcome) == (attempt.fence, "w", "completed")
         assert ended.ended_at is not None and ended.started_at == running.started_at
 
-    async def test_every_way_an_attempt_ends(self, world: World) -> None:
+    async def test_every_way_an_end_records(self, world: World) -> None:
         """A release, a retry, a dead worker, a suspension, a failure and the completion of a redrive are listed in order."""
         await world.runs.release(await world.start("r1"))
         await world.runs.release(await world.take("r1"), error=ErrorInfo(code="flaky", message="again"))

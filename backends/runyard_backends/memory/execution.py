@@ -99,7 +99,7 @@ def _start(
     if not takeover and (permit := limits.missing_permit(db, thread, run)) is not None:
         return Claim(ref, "limited", effects=limits.wait_for_permit(db, thread, run, permit))
     if takeover:
-        run.attempt_ends(db.now(), "lost")
+        run.end_records(db.now(), "lost")
     r.app_version = worker.app_version or r.app_version
     r.status, r.worker_id, r.fence = RunStatus.RUNNING, worker_id, db.next_fence()
     r.attempt += 1
@@ -329,7 +329,7 @@ def suspend(db: Database, write: Write, requests: Sequence[HitlRequest]) -> Ende
     run.run.status, run.run.suspended_at, run.changed_at = RunStatus.SUSPENDED, db.now(), db.now()
     run.run.worker_id = None
     db.note(thread, "run.suspended", run.id)
-    run.attempt_ends(db.now(), "suspended")
+    run.end_records(db.now(), "suspended")
     return Ended(RunStatus.SUSPENDED, event, effects=limits.offers(db, limits.permits_of(db, thread, run.run)))
 
 
@@ -349,7 +349,7 @@ def bury(db: Database, attempt: AttemptToken, how: str) -> Ended:
     crashes = crash_count.count(run, crashed=True)
     if (effects := crash_count.end(db, thread, run, crashes, how)) is not None:
         return Ended(run.run.status, run.run.event_id or "", run.run.error, effects)
-    run.attempt_ends(db.now(), "lost")
+    run.end_records(db.now(), "lost")
     run.run.crash_count, run.progress = crashes, False
     run.run.status, run.run.worker_id, run.changed_at, run.not_before = RunStatus.QUEUED, None, db.now(), None
     return Ended(RunStatus.QUEUED, "", effects=_again(db, thread, run))
@@ -375,7 +375,7 @@ def release(
             return Ended(run.run.status, run.run.event_id or "", effects=effects)
         return cancelled(db, thread, run, first_event)
     run.run.status, run.run.worker_id, run.changed_at = RunStatus.QUEUED, None, db.now()
-    run.attempt_ends(db.now(), "released" if error is None else "retried", error)
+    run.end_records(db.now(), "released" if error is None else "retried", error)
     run.not_before = db.now() + timedelta(seconds=delay) if delay > 0 else None
     run.until_fewer = until_fewer
     if error is not None:

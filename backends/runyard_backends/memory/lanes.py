@@ -203,7 +203,7 @@ def end_run(
         kept = cycles_closed(run)
     r = run.run
     if r.status is RunStatus.RUNNING:
-        run.attempt_ends(db.now(), status, error)
+        run.end_records(db.now(), status, error)
     freed = [*limits.permits_of(db, thread, r), *([run.permit] if run.permit else [])]
     run.permit = None
     r.status, r.finished_at, r.suspended_at, r.event_id, r.error = status, db.now(), None, event, error

@@ -165,7 +165,7 @@ class RunState:
         """Return the run's messages, in order."""
         return [entry for entry in self.branch.own if entry.run_id == self.id] if self.branch else []
 
-    def attempt_ends(self, now: datetime, outcome: str, error: ErrorInfo | None = None) -> None:
+    def end_records(self, now: datetime, outcome: str, error: ErrorInfo | None = None) -> None:
         """Record the outcome of the current attempt."""
         update = {"ended_at": now, "outcome": outcome, "error": error}
         self.attempts[-1:] = [attempt.model_copy(update=update) for attempt in self.attempts[-1:]]

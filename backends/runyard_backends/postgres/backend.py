@@ -39,9 +39,9 @@ from .driver_errors import translated
 from .feed import PostgresFeed
 from .limits import PostgresLimitStore
 from .migrate import check_schema
-from .no_redis import NoEventLog, NoScheduler
 from .runs import PostgresRunStore
 from .threads import PostgresThreadStore
+from .unconfigured_redis import NoEventLog, NoScheduler
 from .usage import PostgresUsageStore
 from .webhooks import PostgresWebhookStore
 from .workers import PostgresQueueStore, PostgresWorkerStore

@@ -1050,7 +1050,8 @@ FUNCTION runyard.fork(for_tenant text, q jsonb, hash text, OUT thread runyard.th
 FUNCTION runyard.repair(INOUT t runyard.threads, branch_id bigint, view runyard.level[], reason text);
 
 -- functions/lanes.sql ---------------------------------------------------------------------------------------------------------
--- Lanes: the lane of a run, and the effect of a run on the run before it in the lane.
+-- Lanes: the lane of a run, and the effect of a run on the run before it in the lane. startable.sql decides which run of a lane
+-- may start.
 
 -- Return the lane to which a run is admitted. alone: true for a parallel run.
 FUNCTION runyard.lane_of(t runyard.threads, kind text, alone boolean, run_id text, parent_id uuid) RETURNS text;
@@ -1266,19 +1267,6 @@ FUNCTION runyard.queue_full(which text, of text, most bigint) RETURNS jsonb;
 -- Return the error of a message id that another message of the thread has.
 FUNCTION runyard.id_taken(t runyard.threads, message_id uuid) RETURNS jsonb;
 
--- functions/repetitions.sql ---------------------------------------------------------------------------------------------------
--- Repetitions of requests: decide whether a request with a known id is the same request again.
-
--- Return the run that has the id of the request, or a NULL row if the id is free. Raises run_conflict if the run's request was
--- different.
-FUNCTION runyard.existing_run(for_tenant text, q runyard.request) RETURNS runyard.runs;
-
--- Return the thread that a request with this hash made, or a NULL row.
-FUNCTION runyard.same_fork(for_tenant text, thread_id text, hash text) RETURNS runyard.threads;
-
--- Refuse the id of a thread that is not this fork.
-FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS void;
-
 -- functions/respond.sql -------------------------------------------------------------------------------------------------------
 -- Answers to HITL requests.
 
@@ -1311,6 +1299,19 @@ RETURNS TABLE (type text, proved_id text, in_thread text, message runyard.messag
 
 -- Return an event id "<fence>-<n>" as two numbers, which can be compared. Return NULL for any other text.
 FUNCTION runyard.event_place(event_id text) RETURNS bigint[];
+
+-- functions/same_request.sql --------------------------------------------------------------------------------------------------
+-- Repetitions of requests: decide whether a request with a known id is the same request again.
+
+-- Return the run that has the id of the request, or a NULL row if the id is free. Raises run_conflict if the run's request was
+-- different.
+FUNCTION runyard.existing_run(for_tenant text, q runyard.request) RETURNS runyard.runs;
+
+-- Return the thread that a request with this hash made, or a NULL row.
+FUNCTION runyard.same_fork(for_tenant text, thread_id text, hash text) RETURNS runyard.threads;
+
+-- Refuse the id of a thread that is not this fork.
+FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS void;
 
 -- functions/size_limits.sql ---------------------------------------------------------------------------------------------------
 -- Limits on sizes: the greatest size of a message, and of the extra of a thread.
@@ -1384,7 +1385,7 @@ RETURNS SETOF runyard.messages;
 FUNCTION runyard.put_plain(INOUT t runyard.threads, branch runyard.branches, messages runyard.new_message[]);
 
 -- functions/suspend.sql -------------------------------------------------------------------------------------------------------
--- Suspending a run until its HITL requests are answered.
+-- Suspending a run until one of its HITL requests is answered.
 
 -- Suspend an attempt's run until one of `requests` is answered. If one is answered already, the run stays running. Store the
 -- attempt's write w.

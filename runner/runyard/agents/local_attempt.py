@@ -19,9 +19,9 @@ from ..domain.threads import CheckpointData
 from ..domain.tool_cycles import cycles_closed
 from ..errors import AgentCancelledError, IncompleteToolCycleError
 from ..events.writer import EventEmitter
-from ..execution.attempt_ends import describe
 from ..execution.context import Remainder, RunContext
 from ..execution.control_signals import Suspend, signals_in, unwrap
+from ..execution.end_records import describe
 from ..execution.steps import current_context
 from ..execution.transcript import completed_events, requested_event
 from ..ports.refs import AttemptToken

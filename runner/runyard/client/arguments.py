@@ -1,4 +1,4 @@
-"""The base of all calls, and the checks of their arguments."""
+"""The base class of the client's calls, and the checks of the arguments of these calls."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ class ErrorInfo(StrictModel):
 class RetryPolicy(StrictModel):
     """Exponential backoff between attempts: ``min(initial * factor ** n, maximum)`` seconds after ``n`` earlier errors.
 
-    ``jitter``: the random deviation from these seconds, as a fraction of them. ``errors``: other policies for classes of
-    errors, by the name of the class or of a base class. The policy of the closest class applies. None means that such an error
-    is not retried. Example: ``RetryPolicy(errors={"RateLimitError": RetryPolicy(initial=30), "ValueError": None})``.
+    ``jitter``: the largest random deviation, up or down, as a fraction of these seconds. ``errors``: other policies for classes
+    of errors, by the name of the class or of a base class. The policy of the closest class applies. None means that such an
+    error is not retried. Example: ``RetryPolicy(errors={"RateLimitError": RetryPolicy(initial=30), "ValueError": None})``.
     """
 
     # One schema for input and output: client generators confuse two schemas with the same title.

@@ -13,8 +13,8 @@ from ..ports.results import Ended
 from ..ports.stores import RunStore
 from ..support.batching import Batcher
 from ..support.store_retries import patiently
-from .attempt_ends import describe, end_events
 from .context import Remainder
+from .end_records import describe, end_events
 from .transcript import completed_events
 
 

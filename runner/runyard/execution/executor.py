@@ -41,10 +41,10 @@ from ..support.batching import Batcher, each_its_own
 from ..support.logging import plain_tracebacks
 from ..support.store_retries import patiently
 from . import fork_runs
-from .attempt_ends import describe
 from .attempt_store import AttemptStore, FencedAttemptStore, ProbeAttemptStore
 from .context import Remainder, RunContext
 from .control_signals import AttemptLost, Suspend, signals_in, unwrap
+from .end_records import describe
 from .end_writer import EndWriter
 from .fan_out import FanOutJob, ProbeAnswer
 from .fan_out_threads import Later

@@ -25,7 +25,7 @@ from ..ports.results import Claim, Ledger
 from ..ports.stores import Backend
 from ..support.store_retries import patiently
 from . import fork_runs
-from .attempt_ends import describe
+from .end_records import describe
 from .fan_out_threads import Later, ThreadCandidates, key_of
 from .retries import UNSERVED_RETRY_SECONDS
 

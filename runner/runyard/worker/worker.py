@@ -309,7 +309,7 @@ class Worker:
             await stop_cancelled(self.backend.workers, worker_id, self.slots.execution)
 
     async def _drain(self, taking: asyncio.Task[None]) -> None:
-        """Let runs finish, then release the others.
+        """Wait for a stop. Let runs finish within the grace time, then release those that have not finished.
 
         ``taking``: the task of the claim loop. It ends at a stop, or later if a server does not answer its last claim.
         """

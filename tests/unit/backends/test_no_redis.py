@@ -23,7 +23,7 @@ from runyard_backends.http.backend import HttpBackend
 from runyard_backends.http.transport import Transport
 from runyard_backends.memory import MemoryBackend, MemoryWorld
 from runyard_backends.postgres.backend import PostgresBackend
-from runyard_backends.postgres.no_redis import NoEventLog, NoScheduler
+from runyard_backends.postgres.unconfigured_redis import NoEventLog, NoScheduler
 
 REF = RunRef(1, "r")
 DATABASE: Any = None

@@ -21,7 +21,7 @@ from runyard.ports.scheduling import EVENT_BYTES_PER_READ
 from runyard.ports.stores import Backend
 from runyard.ports.workers import WorkerInfo
 from runyard_backends.memory.events import MemoryEventLog
-from runyard_backends.postgres.no_redis import NoEventLog, NoScheduler
+from runyard_backends.postgres.unconfigured_redis import NoEventLog, NoScheduler
 
 
 @pytest.fixture

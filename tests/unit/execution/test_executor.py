@@ -377,7 +377,7 @@ async def test_an_abandoned_attempt_writes_nothing(lab: Lab) -> None:
     assert (await lab.run()).status is RunStatus.RUNNING
 
 
-async def test_a_taken_over_attempt_ends_without_a_write_and_the_other_rewinds(lab: Lab) -> None:
+async def test_a_taken_over_end_records_without_a_write_and_the_other_rewinds(lab: Lab) -> None:
     """I2, R9: a zombie's completion is refused; the run says what it committed once."""
 
     async def agent(ctx: RunContext) -> None:

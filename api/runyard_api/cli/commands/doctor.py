@@ -72,7 +72,7 @@ async def _examine(url: str, redis: str | None, tenant: str, settings: Settings)
             found += doctor_checks.of_redis(schedule)
         except RunyardError as error:
             found.append(
-                Finding("fail", "redis", error.message, "start Redis or correct RUNYARD_REDIS_URL; until then runs start late")
+                Finding("fail", "redis", error.message, "start Redis or correct RUNYARD_REDIS_URL; no run starts until then")
             )
     try:
         facts = await postgres.diagnose(url)

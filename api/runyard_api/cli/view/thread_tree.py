@@ -84,7 +84,7 @@ async def _leaves(client: Client, thread_id: str) -> list[Branch]:
 
 
 async def _path(client: Client, thread_id: str, leaf_id: str | None = None) -> list[Message]:
-    """Return the newest messages of a path, in order."""
+    """Return the newest MAX_PATH_MESSAGES messages of a path, the oldest of them first."""
     page = await gather(
         lambda most, at: client.messages(thread_id, leaf_id, limit=most, cursor=at, newest_first=True), MAX_PATH_MESSAGES
     )

@@ -10,10 +10,10 @@ from pydantic import AfterValidator, BeforeValidator
 from runyard.errors import InvalidInputError
 from runyard.models import MAX_ID_LENGTH
 
-from ..caller import Caller
 from ..field_types import ID_SCHEMA, checked_id
 from ..paths import decoded
-from .access import Reads
+from ..tenant_client import Caller
+from .scopes import Reads
 
 MAX_CURSOR_CHARACTERS: Final = 2000
 """Most characters of the cursor of a page."""

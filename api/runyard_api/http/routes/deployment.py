@@ -10,11 +10,11 @@ from runyard.errors import AgentNotFoundError, CursorExpiredError, InvalidCursor
 from runyard.ports.workers import WorkerInfo
 
 from ..answers import Agent, Agents, FeedPage, Worker, Workers
-from ..caller import Caller
-from .access import Administers, Reads, Route
+from ..tenant_client import Caller
 from .arguments import AgentName, Paging
 from .documentation import operation
 from .replies import reply
+from .scopes import Administers, Reads, Route
 
 router = APIRouter(route_class=Route)
 

@@ -24,14 +24,14 @@ from runyard.models import Run, new_id
 from runyard.ports.commands import Cut
 
 from ..answers import FanOutAnswer, ForkMade, ProbeAnswer
-from ..caller import Caller
 from ..idempotency import Idempotency
 from ..request_bodies import FanOut, Fork, Probe, as_message
-from .access import Route, Writes
+from ..tenant_client import Caller
 from .arguments import ThreadId, Wait, patience
 from .documentation import operation
 from .replies import reply
 from .runs import RETRY_AFTER_SECONDS, accepted
+from .scopes import Route, Writes
 
 router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["forks"], route_class=Route)
 

@@ -12,9 +12,9 @@ from runyard.errors import RunyardError
 
 from ..answers import Liveness, Readiness
 from ..service import service_of
-from .access import Administers, Route
 from .documentation import operation
 from .replies import reply
+from .scopes import Administers, Route
 
 router = APIRouter(tags=["probes"], route_class=Route)
 

@@ -20,10 +20,10 @@ from runyard.models import Message
 from ..answers import BranchPage, MessagePage
 from ..idempotency import Idempotency
 from ..request_bodies import MessageInput, StoreMessage
-from .access import Reads, Route, Writes
 from .arguments import MessageId, Paging, ThreadId
 from .documentation import operation
 from .replies import IfNoneMatch, reply, reply_if_changed, to_bytes
+from .scopes import Reads, Route, Writes
 
 router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["messages"], route_class=Route)
 

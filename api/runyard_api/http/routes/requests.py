@@ -20,13 +20,13 @@ from runyard.errors import (
 from runyard.models import HitlRequest, Run
 
 from ..answers import RequestPage
-from ..caller import Caller
 from ..idempotency import BY_STATE, Idempotency, Key
 from ..request_bodies import Abort, Respond, RespondOnThread
-from .access import Reads, Responds, Route
+from ..tenant_client import Caller
 from .arguments import Paging, RequestId, ThreadId
 from .documentation import operation
 from .replies import reply
+from .scopes import Reads, Responds, Route
 
 router = APIRouter(tags=["requests"], route_class=Route)
 

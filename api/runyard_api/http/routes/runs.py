@@ -33,15 +33,15 @@ from runyard.models import Run
 from runyard.ports.results import PAGE_BYTES
 
 from ..answers import AttemptPage, Explanation, RunOutcome, RunPage
-from ..caller import Caller
 from ..field_types import Moment
 from ..idempotency import BY_STATE, Idempotency, Key
 from ..request_bodies import Cancel, Prompt, Regenerate, StreamedPrompt, as_message
 from ..sse import Entry, EventStream
-from .access import Reads, Route, Streams, Writes
+from ..tenant_client import Caller
 from .arguments import LastEventId, Paging, RunId, ThreadId, Wait, patience
 from .documentation import EVENTS, operation
 from .replies import reply
+from .scopes import Reads, Route, Streams, Writes
 
 router = APIRouter(tags=["runs"], route_class=Route)
 
@@ -185,7 +185,7 @@ Before = Annotated[Moment | None, Query(description="Only runs accepted before t
 
 
 class FilterArguments(TypedDict):
-    """The arguments of ``client.runs`` that filter."""
+    """Those arguments of ``client.runs`` that select runs."""
 
     status: RunStatus | None
     agent: str | None

@@ -15,10 +15,10 @@ from ..answers import StreamToken
 from ..idempotency import BY_STATE
 from ..request_bodies import TokenRequest
 from ..sse import Entry, EventStream
-from .access import Reads, Route, Streams
 from .arguments import LastEventId, ThreadId
 from .documentation import EVENTS, operation
 from .replies import reply
+from .scopes import Reads, Route, Streams
 
 router = APIRouter(tags=["runs"], route_class=Route)
 

@@ -21,13 +21,13 @@ from runyard.errors import (
 from runyard.models import Thread
 
 from ..answers import ThreadPage
-from ..caller import Caller
 from ..idempotency import Idempotency
 from ..request_bodies import CreateThread, UpdateThread
-from .access import Reads, Route, Writes
+from ..tenant_client import Caller
 from .arguments import Limit, Paging, ThreadId, bounded
 from .documentation import operation
 from .replies import ANY, IfMatch, IfNoneMatch, reply, reply_if_changed, to_bytes
+from .scopes import Reads, Route, Writes
 
 router = APIRouter(prefix="/v1/threads", tags=["threads"], route_class=Route)
 

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query, Response
 from runyard.domain.usage_report import UsageReport
 
 from ..field_types import Day
-from .access import Reads, Route
 from .documentation import operation
 from .replies import reply
+from .scopes import Reads, Route
 
 router = APIRouter(tags=["usage"], route_class=Route)
 

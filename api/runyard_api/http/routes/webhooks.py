@@ -11,9 +11,9 @@ from runyard.errors import CapabilityMissingError
 
 from ..idempotency import Idempotency
 from ..request_bodies import RotateSecret
-from .access import Administers, Route
 from .documentation import operation
 from .replies import reply
+from .scopes import Administers, Route
 
 router = APIRouter(tags=["webhooks"], route_class=Route)
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from fastapi import APIRouter, Response
 
 from ..answers import StreamOf, WhoAmI
-from .access import Anyone, Route
 from .documentation import operation
 from .replies import reply
+from .scopes import Anyone, Route
 
 router = APIRouter(tags=["access"], route_class=Route)
 

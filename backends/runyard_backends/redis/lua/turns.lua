@@ -1,5 +1,6 @@
 --[[
-Order the due jobs of a queue fairly between tenants. Included by the scripts that make jobs due.
+Order the due jobs of a queue fairly between tenants. Included by the scripts that make jobs due, and by claim.lua, which serves
+the turns.
 
 The tenants that have due jobs in a queue form a ring, turns:<queue>, ordered by the number of their next turn. A tenant that was
 served moves to the end of the ring. A tenant that joins the ring joins at its end. A tenant therefore waits for at most one job

@@ -1,4 +1,6 @@
-"""The scheduler and the event log of a connection without Redis.
+"""The scheduler and the event log of a connection that names no Redis (``redis=`` is not given).
+
+They are not used while a Redis fails: ``worker/claim_loop.py`` and ``worker/rescue.py`` handle that.
 
 The stores work without Redis. Its loss costs latency only. The reconciler submits the jobs that were not submitted. A worker's
 heartbeat reads the cancels whose hints were lost. Readers of streams read the events that Postgres proves.

@@ -19,11 +19,11 @@ from fastapi.routing import APIRoute
 from runyard.domain.api_keys import Scope
 from runyard.errors import ForbiddenError
 
-from ..caller import Caller, caller_of
 from ..parameters import Known
 from ..paths import decoded
 from ..principal import Principal
 from ..service import service_of
+from ..tenant_client import Caller, caller_of
 from .bodies import Body, check_body
 
 shows_webhooks: Final = ContextVar("shows_webhooks", default=False)
