@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
 from runyard import Client
-from runyard_backends.postgres.migrate import called_functions
+from runyard_backends.postgres.migrate import called_functions, migrate
 
 OWN_PATH = "search_path=pg_catalog, pg_temp"
 
@@ -89,5 +90,19 @@ async def test_a_host_that_only_accepts(admin: asyncpg.Connection, postgres_url:
                 "WHERE pronamespace = 'runyard'::regnamespace AND has_function_privilege(oid, 'EXECUTE')"
             )
             assert [row[0] for row in callable_] == ["accept"]
+            with pytest.raises(asyncpg.PostgresError) as conflict:  # a hash would tell whether a guessed text is the message
+                await host.fetchval("SELECT runyard.accept('t', 'ho', run_id => 'r1')")
+            assert json.loads(conflict.value.detail or "") == {"thread_id": "t", "run_id": "r1", "differs": ["message"]}
         finally:
             await host.close()
+
+
+async def test_migrate_takes_back_the_rights_of_public(admin: asyncpg.Connection, postgres_url: str) -> None:
+    """A dump that was restored without its privileges leaves every function open to every role."""
+    await admin.execute("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA runyard TO PUBLIC")
+    assert (await migrate(postgres_url)).functions == 0
+    open_ = await admin.fetchval(
+        "SELECT count(*) FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a "
+        "WHERE p.pronamespace = 'runyard'::regnamespace AND a.grantee = 0"
+    )
+    assert open_ == 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 from starlette.requests import HTTPConnection
 
 from runyard import Client
@@ -144,6 +145,21 @@ async def test_mounted_in_a_hosts_app(client: Client) -> None:
         assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD, POST")
         document = (await http.get("/agents/openapi.json")).json()
         assert document["servers"] == [{"url": "/agents"}]
+
+
+async def test_a_hosts_own_request_state_is_not_read(client: Client) -> None:
+    """A: the middleware of a host may use any names in ``request.state``."""
+    host = FastAPI()
+
+    @host.middleware("http")
+    async def own(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        request.state.principal = request.state.headers = request.state.code = request.state.head = "mine"
+        return await call_next(request)
+
+    host.mount("/agents", asgi_app(client, auth="off", settings=SETTINGS))
+    async with httpx.AsyncClient(transport=transport(host), base_url="http://localhost") as http:
+        for path in ("livez", "readyz", "v1/threads"):
+            assert (await http.get(f"/agents/{path}")).status_code == 200
 
 
 @pytest.mark.parametrize("prefix", ["a%20b", "%C5%BC", "a%0D%0AX-Evil%3A%20y", "50%25"])

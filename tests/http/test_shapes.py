@@ -75,7 +75,7 @@ async def send(app: FastAPI, method: str, url: str, body: bytes) -> int:
         "headers": [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))],
         "client": ("127.0.0.1", 1),
         "server": ("localhost", 80),
-        "state": {},
+        "runyard": {},
     }
     parts = [body[at : at + 2**16] for at in range(0, len(body), 2**16)] or [b""]
     statuses: list[int] = []

@@ -15,6 +15,7 @@ from runyard import Client
 from runyard.errors import InvalidInputError, RunyardError
 from runyard.ports.stores import Backend
 from runyard.support import backend_registry, metrics
+from runyard.support.logging import plain_tracebacks
 from runyard.support.settings import Settings
 
 from . import docs, problems
@@ -85,6 +86,7 @@ def asgi_app(
 
     Raises InvalidInputError if ``auth`` is not off and ``settings`` have no secret for stream tokens.
     """
+    plain_tracebacks()
     found = settings or ApiSettings()
     backend = backend_or_client.backend if isinstance(backend_or_client, Client) else backend_or_client
     if backend is not None and (postgres is not None or redis is not None):

@@ -13,6 +13,7 @@ from runyard.errors import HeadersTooLargeError, RateLimitedError, RequestTimeou
 
 from . import problems
 from .reading import OUT_OF_BOUNDS, Shape
+from .request_state import state_of
 from .settings import ApiSettings
 
 
@@ -71,7 +72,7 @@ class Bounds:
 
     @contextmanager
     def _hold(self, scope: Scope) -> Iterator[Hold]:
-        principal = scope.get("state", {}).get("principal")
+        principal = state_of(scope).get("principal")
         held = Hold(self._held, principal.id if principal is not None else "", self._most_held)
         try:
             yield held
@@ -117,7 +118,7 @@ class Bounds:
                         shape.feed(part)
                         parts.append(part)
                     except ValueError as error:
-                        scope.setdefault("state", {})[OUT_OF_BOUNDS] = str(error)  # the error itself would hold the body
+                        state_of(scope)[OUT_OF_BOUNDS] = str(error)  # the error itself would hold the body
                         shape = None
                         parts.clear()
                         held.release()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .request_state import state_of
+
 
 class Head:
     """Calls the route of GET and sends only its status and headers. ``state["head"]`` is True for the route."""
@@ -15,7 +17,7 @@ class Head:
         if scope["type"] != "http" or scope["method"] != "HEAD":
             await self.app(scope, receive, send)
             return
-        scope.setdefault("state", {})["head"] = True
+        state_of(scope)["head"] = True
         asked = {**scope, "method": "GET"}
 
         async def answer(message: Message) -> None:

@@ -19,6 +19,7 @@ from runyard.errors import InvalidRequestError
 
 from .principal import Principal
 from .problems import Refusal
+from .request_state import state_of
 
 MAX_KEY_CHARACTERS: Final = 255
 SAYS: Final = "Any text. The same request with the same key is executed once. An id in the body takes precedence."
@@ -44,7 +45,7 @@ def _header(says: str) -> Any:
 
 def _key(request: Request, idempotency_key: Annotated[str | None, _header(SAYS)] = None) -> Key:
     _check_one(request)
-    principal: Principal = request.scope["state"]["principal"]
+    principal: Principal = state_of(request.scope)["principal"]
     return Key(idempotency_key, principal.tenant)
 
 

@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from runyard.errors import InvalidRequestError
 
 from .problems import MAX_FIELDS, Refusal
+from .request_state import state_of
 
 TOKEN: Final = "token"
 """Query parameter of stream tokens. The guard reads it."""
@@ -31,7 +32,7 @@ class Known:
         if not request.scope.get("query_string"):
             return
         given = Counter(name for name, _ in request.query_params.multi_items())
-        principal = request.scope.get("state", {}).get("principal")
+        principal = state_of(request.scope).get("principal")
         held = {TOKEN} if principal is not None and principal.only is not None else set()
         found = dict.fromkeys(given.keys() - self._names - held, "there is no such parameter here")
         found |= {name: "give it once" for name, times in given.items() if times > 1 and name in self._names - self._many}

@@ -25,6 +25,7 @@ from runyard.errors import RunyardError
 from runyard.models import JsonValue
 
 from .paths import route_path
+from .request_state import state_of
 
 MAX_FIELDS: Final = 50
 """Most fields that one problem names."""
@@ -111,13 +112,13 @@ def _headers(error: RunyardError) -> dict[str, str]:
 
 async def send(error: RunyardError, scope: Scope, receive: Receive, send: Send) -> None:
     """Send ``error`` as the response of a middleware."""
-    scope.setdefault("state", {})["code"] = error.code
+    state_of(scope)["code"] = error.code
     await response(error, request_id_of(scope))(scope, receive, send)
 
 
 def request_id_of(scope: Scope) -> str:
     """Return the id of the request."""
-    return str(scope.get("state", {}).get("request_id", "00000000-0000-0000-0000-000000000000"))
+    return str(state_of(scope).get("request_id", "00000000-0000-0000-0000-000000000000"))
 
 
 def install(app: FastAPI) -> None:
@@ -125,7 +126,7 @@ def install(app: FastAPI) -> None:
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, RunyardError)
-        request.state.code = error.code
+        state_of(request.scope)["code"] = error.code
         return response(error, request_id_of(request.scope))
 
     async def invalid(request: Request, error: Exception) -> Response:
@@ -188,7 +189,7 @@ def _of_http(request: Request, error: HTTPException) -> RunyardError:
         return errors.RouteNotFoundError("there is no such path; /openapi.json lists the paths")
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allow = ", ".join(sorted(_methods(request)))
-        method = "HEAD" if getattr(request.state, "head", False) else request.method
+        method = "HEAD" if state_of(request.scope).get("head", False) else request.method
         return errors.MethodNotAllowedError(f"this path allows {allow}, not {method}", allow=allow)
     return errors.RequestError(str(error.detail))
 

@@ -18,6 +18,7 @@ from . import docs, problems
 from .authentication import Gate
 from .paths import route_path
 from .rates import Rates
+from .request_state import state_of
 from .settings import ApiSettings
 from .sse import Streams
 
@@ -96,11 +97,11 @@ class Guard:
             except RunyardError as error:
                 await problems.send(error, scope, receive, send)
                 return
-            scope["state"]["principal"] = principal
+            state_of(scope)["principal"] = principal
         await self.app(scope, receive, send)
 
     def _count(self, key: str, scope: Scope) -> None:
         try:
             self.service.rates.take(key)
         finally:
-            scope["state"]["headers"] = self.service.rates.headers(key)
+            state_of(scope)["headers"] = self.service.rates.headers(key)

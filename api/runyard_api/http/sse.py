@@ -21,6 +21,8 @@ from runyard.errors import RunyardError
 from runyard.models import STREAM_ENDS, Event
 from runyard.support import metrics
 
+from .request_state import state_of
+
 STALLED_SECONDS: Final = 60.0
 """Seconds for which the first bytes of a stream, or a comment, may wait for a reader that reads nothing."""
 TURN_BYTES: Final = 2**13
@@ -134,11 +136,11 @@ class EventStream(Response):
         self.framing = asyncio.Lock()  # no comment comes between the pieces of an event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("state", {}).get("head"):  # a stream has no end, and a HEAD has no body
+        if state_of(scope).get("head"):  # a stream has no end, and a HEAD has no body
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
-        self.names = {"request_id": scope.get("state", {}).get("request_id"), "path": scope.get("path")}
+        self.names = {"request_id": state_of(scope).get("request_id"), "path": scope.get("path")}
         with self.seat.permit:
             streams = self.seat.streams
             end = streams.join()

@@ -15,6 +15,7 @@ from runyard.models import new_id
 from runyard.support import metrics, tracing
 
 from . import problems
+from .request_state import state_of
 
 CAREFUL: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -39,14 +40,14 @@ class Telemetry:
             return
         headers = Headers(scope=scope)
         request_id = _request_id(headers.get("x-request-id"))
-        scope.setdefault("state", {})["request_id"] = request_id
+        state_of(scope)["request_id"] = request_id
         record = _Record(scope)
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 out = MutableHeaders(scope=message)
                 out["X-Request-Id"] = request_id
-                out.update(scope["state"].get("headers", {}))
+                out.update(state_of(scope).get("headers", {}))
                 for name, value in CAREFUL.items():
                     out.setdefault(name, value)
                 if scope.get("scheme") == "https":
@@ -92,7 +93,7 @@ class _Record:
     def ends(self, request_id: str) -> None:
         if not self.measured:
             self._measure()
-        state = self.scope["state"]
+        state = state_of(self.scope)
         if code := state.get("code"):
             metrics.count_rejected(code)
         principal = state.get("principal")

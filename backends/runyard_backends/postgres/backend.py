@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from runyard.errors import RunyardError
+from runyard.errors import InvalidInputError, RunyardError
 from runyard.events.streams import DirectStreams
 from runyard.ports.scheduling import Effects, EventLog, Scheduler
 from runyard.ports.stores import (
@@ -138,8 +138,11 @@ async def connect(
     ``max_pool_size`` limit the number of Postgres connections. ``listen_url``: the URL of a direct connection to Postgres, if
     ``url`` goes through PgBouncer. ``name``: the name under which both servers list the connections. ``settings``: arguments of
     asyncpg's pool, for example ``statement_cache_size=0`` behind PgBouncer in transaction mode. Raises SchemaUninitialized,
-    SchemaMismatch, BackendUnavailableError.
+    SchemaMismatch, BackendUnavailableError. Raises InvalidInputError for ``fakeredis://``: the server inside this process would
+    not be seen by the other processes that use Postgres.
     """
+    if redis is not None and redis.startswith("fakeredis:"):
+        raise InvalidInputError("fakeredis:// works with memory:// only; give the URL of a Redis server", field="redis")
     db = await Database.connect(url, min_pool_size=min_pool_size, max_pool_size=max_pool_size, name=name, **settings)
     try:
         await check_schema(db)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import asyncpg
 
@@ -35,19 +35,11 @@ REFUSED = "RY000"
 """SQLSTATE of a refusal by a stored function. Its HINT is the error code, and its DETAIL has the details as JSON."""
 
 
-def refusal(code: str | None, message: str, details: dict[str, Any]) -> RunyardError:
-    """Return the error for a refusal by a stored function."""
-    if "existing" in details and "request" in details:
-        old, new = json.loads(details.pop("existing")), json.loads(details.pop("request"))
-        details["differs"] = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-    return from_dict({"code": code, "message": message, "details": details})
-
-
 def translate(error: BaseException) -> RunyardError | None:
     """Return runyard's error for an error of the driver. Return None for a defect, whose error should be raised unchanged."""
     match error:
         case asyncpg.PostgresError() if error.sqlstate == REFUSED:
-            return refusal(error.hint, error.args[0], json.loads(error.detail or "{}"))
+            return from_dict({"code": error.hint, "message": error.args[0], "details": json.loads(error.detail or "{}")})
         case asyncpg.InvalidSchemaNameError() | asyncpg.UndefinedTableError() | asyncpg.UndefinedObjectError():
             return SchemaUninitialized("the database has no runyard schema; run `runyard migrate`")
         case asyncpg.UndefinedFunctionError() | asyncpg.UndefinedColumnError():
@@ -71,6 +63,8 @@ def translate(error: BaseException) -> RunyardError | None:
             | asyncpg.ReadOnlySQLTransactionError()  # a failover: this server is no longer the primary
             | asyncpg.TransactionRollbackError()
             | asyncpg.IdleSessionTimeoutError()
+            | asyncpg.InvalidCatalogNameError()  # the database may be made, or the role changed, while this process waits
+            | asyncpg.InvalidAuthorizationSpecificationError()
             | OSError()
             | TimeoutError()
         ):

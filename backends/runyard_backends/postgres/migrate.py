@@ -189,7 +189,7 @@ async def _replace_functions(connection: Connection, release: Release) -> int:
             await connection.execute(file.sql)
         await connection.execute("SET LOCAL check_function_bodies = on")
         await connection.execute(sql["functions_parsed"])
-        await connection.execute(sql["schema_closed"])
+    await connection.execute(sql["schema_closed"])  # also if no text changed: a restore of a dump may have lost the rights
     await connection.execute(
         sql["functions_record"],
         [file.name for file in release.functions],

@@ -20,7 +20,6 @@ from runyard.support.batching import Batcher, each_its_own
 from .. import cursors
 from . import codec, history, hitl_answers, run_events
 from .database import Database
-from .driver_errors import refusal
 from .explain import sentence
 
 ACCEPT_BATCH: Final = 32
@@ -57,7 +56,7 @@ class PostgresRunStore:
 
     async def _accepted(self, request: AcceptRequest, row: codec.Row) -> Accepted | Exception:
         if row["refused"] is not None:
-            return refusal(**codec.from_json(row["refused"]))
+            return from_dict(codec.from_json(row["refused"]))
         effects = codec.effects(row["effects"])
         if row["created"]:
             return Accepted(codec.accepted_run(request, row), True, effects)

@@ -1307,6 +1307,10 @@ FUNCTION runyard.event_place(event_id text) RETURNS bigint[];
 -- different.
 FUNCTION runyard.existing_run(for_tenant text, q runyard.request) RETURNS runyard.runs;
 
+-- Return the names of the fields in which two hashes of requests differ, as an array. The hashes themselves are not shown: a caller
+-- could guess the text of a message from its hash.
+FUNCTION runyard.differing_fields(one jsonb, two jsonb) RETURNS jsonb;
+
 -- Return the thread that a request with this hash made, or a NULL row.
 FUNCTION runyard.same_fork(for_tenant text, thread_id text, hash text) RETURNS runyard.threads;
 

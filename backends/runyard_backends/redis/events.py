@@ -222,7 +222,10 @@ def _event(text: bytes, payload: bytes | None, ref: RunRef) -> tuple[EventId, Ev
     # The append script wrote the data of a validated event.
     event = Event.model_construct(id=str(id_), type=type_, thread_id=thread_id, run_id=ref.run_id, data=data)
     if payload is not None and len(payload) >= SEALED_BYTES:
-        event.seal()
+        try:
+            event.seal()
+        except (ValueError, TypeError):  # a value that JSON does not have
+            return None
     return id_, event
 
 

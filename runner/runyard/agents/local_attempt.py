@@ -53,6 +53,9 @@ class Listeners:
                 except Exception as error:  # a failing listener must not fail the run
                     import structlog
 
+                    from ..support.logging import plain_tracebacks
+
+                    plain_tracebacks()
                     names = {"thread_id": event.thread_id, "run_id": event.run_id, "event_type": event.type}
                     structlog.get_logger("runyard.agent").exception("event_listener_failed", **names, error=str(error))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..domain.events import Event, SealedEvent, ThreadEvent
 from ..domain.json_bounds import JsonObject, JsonValue
@@ -147,9 +147,9 @@ class _Reader:
         self.known: dict[str, KnownRun] = {}  # the open runs
         self.read_up_to: dict[str, str] = {}  # by run, the id of the last event that was read, passed on or not
         self.following: dict[str, asyncio.Task[bool]] = {}
-        self.behind: dict[str, Run] = {}  # the runs to read in turn
+        self.behind: dict[str, _Listed] = {}  # the runs to read in turn
         self.passing: str | None = None  # the run that is being read in turn
-        self.passed: dict[str, Run] = {}  # the runs that were read in turn, in their state before that
+        self.passed: dict[str, _Listed] = {}  # the runs that were read in turn, as they were listed before that
         self.turns: asyncio.Task[None] | None = None
         self.short = False  # whether the last listing left runs out
         self.arrived = Unread()
@@ -224,8 +224,9 @@ class _Reader:
             last = self._last(run.run_id)
             self.place.open.setdefault(run.run_id, "")
             self.known[run.run_id] = KnownRun.of(run)
-            if not (stopped(run) and last == run.event_id) and not self._follow(run) and not self._was_read(run):
-                self.behind[run.run_id] = run
+            listed = _Listed.of(run)
+            if not (stopped(run) and last == run.event_id) and not self._follow(listed) and not self._was_read(listed):
+                self.behind[run.run_id] = listed
         if self.behind and (self.turns is None or self.turns.done()):
             self.turns = asyncio.create_task(self._take_turns(), name="runyard-thread-turns")
         for gone in (self.known.keys() | self.passed.keys()) - self.place.open.keys():
@@ -237,12 +238,11 @@ class _Reader:
     def _last(self, run_id: str) -> str | None:
         return self.read_up_to.get(run_id) or self.place.open.get(run_id) or None
 
-    def _was_read(self, run: Run) -> bool:
+    def _was_read(self, run: _Listed) -> bool:
         """Return whether the run was read since it last changed."""
-        before = self.passed.get(run.run_id)
-        return run.status is not RunStatus.RUNNING and before is not None and _moment(before) == _moment(run)
+        return run.status is not RunStatus.RUNNING and self.passed.get(run.run_id) == run
 
-    def _follow(self, run: Run) -> bool:
+    def _follow(self, run: _Listed) -> bool:
         """Return whether the run is followed. Begin to follow it if it is running and there is room."""
         for run_id in [id for id, task in self.following.items() if task.done()]:
             del self.following[run_id]
@@ -330,9 +330,17 @@ class _Reader:
         return True
 
 
-def _moment(run: Run) -> tuple[RunStatus, int | None, str | None]:
-    """Return the status, the fence and the last event's id. One of them changes whenever the run has new events."""
-    return run.status, run.fence, run.event_id
+class _Listed(NamedTuple):
+    """A run of a listing, without its values, which may be large. One of the fields changes whenever the run has new events."""
+
+    run_id: str
+    status: RunStatus
+    fence: int | None
+    event_id: str | None
+
+    @classmethod
+    def of(cls, run: Run) -> _Listed:
+        return cls(run.run_id, run.status, run.fence, run.event_id)
 
 
 def _urgency(run: Run) -> tuple[bool, int]:

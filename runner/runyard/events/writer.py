@@ -281,6 +281,9 @@ def _dropped(events: int, first: RunRef, error: Exception) -> None:
     """Log ``error``, the current exception. ``events``: the number of dropped events. ``first``: the run of the first event."""
     import structlog  # not at the top: agents import this module, and few ever log here
 
+    from ..support.logging import plain_tracebacks
+
+    plain_tracebacks()
     names = {"first_thread_key": first.thread_key, "first_run_id": first.run_id}
     structlog.get_logger("runyard.events").exception("events_dropped", events=events, **names, error=str(error))
 

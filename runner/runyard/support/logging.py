@@ -41,12 +41,14 @@ def configure(level: str = "info", format: Literal["json", "console", "auto"] = 
 
 
 def plain_tracebacks() -> None:
-    """Make structlog print tracebacks without variables in a program that did not configure structlog.
+    """Make structlog print tracebacks without variables, if it prints them with variables, as it does by default.
 
-    The variables contain the text of conversations. Rendering them blocks the event loop for seconds.
+    The variables contain the text of conversations, and secrets. Rendering them blocks the event loop for seconds. Any other
+    configuration of the program stays.
     """
-    if not structlog.is_configured():
-        structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _console(sys.stdout)])
+    *before, last = structlog.get_config()["processors"]
+    if isinstance(last, structlog.dev.ConsoleRenderer) and getattr(last.exception_formatter, "show_locals", False):
+        structlog.configure(processors=[*before, _console(sys.stdout)])
 
 
 def _console(stream: TextIO) -> Processor:

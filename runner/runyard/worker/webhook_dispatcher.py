@@ -154,8 +154,8 @@ class WebhookDispatcher:
     async def _try(self, posting: Posting) -> DeliveryOutcome:
         try:
             check_url(posting.url, "webhook")
-        except InvalidInputError as error:  # a host program's own transaction may have stored the URL
-            return DeliveryOutcome("failed", error=error.message)
+        except InvalidInputError:  # a host program's own transaction may have stored the URL, which may hold a secret
+            return DeliveryOutcome("failed", error="the stored URL is not valid for a webhook")
         if not posting.versions:
             return DeliveryOutcome("failed", error="the webhook was removed")
         if self._policy.secret is None:

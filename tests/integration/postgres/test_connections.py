@@ -6,7 +6,11 @@ import asyncio
 import gc
 import weakref
 from contextvars import ContextVar, copy_context
+from urllib.parse import urlsplit, urlunsplit
 
+import pytest
+
+from runyard.errors import BackendUnavailableError, InvalidInputError
 from runyard_backends.postgres.backend import connect
 
 
@@ -34,3 +38,22 @@ async def test_a_statement_holds_nothing_of_the_run_that_prepared_it(postgres_ur
     held = seen[0]()
     await backend.close()
     assert held is None
+
+
+async def test_a_database_that_does_not_exist_is_unavailable(postgres_url: str) -> None:
+    """A3: readiness reports it, and a process that waits for its database goes on when the database has been made."""
+    with pytest.raises(BackendUnavailableError, match="does not exist"):
+        await connect(urlunsplit(urlsplit(postgres_url)._replace(path="/not_there")))
+
+
+async def test_a_password_that_postgres_refuses_makes_it_unavailable(postgres_url: str) -> None:
+    parts = urlsplit(postgres_url)
+    wrong = parts._replace(netloc=f"postgres:wrong@{parts.hostname}:{parts.port}")
+    with pytest.raises(BackendUnavailableError, match="password"):
+        await connect(urlunsplit(wrong))
+
+
+async def test_postgres_refuses_a_redis_inside_the_process(postgres_url: str) -> None:
+    """Another process would find neither its jobs nor its locks."""
+    with pytest.raises(InvalidInputError, match="memory://"):
+        await connect(postgres_url, redis="fakeredis://")

@@ -10,6 +10,7 @@ from runyard.errors import InvalidRequestError, UnsupportedMediaTypeError
 
 from ..problems import Refusal
 from ..reading import OUT_OF_BOUNDS, read
+from ..request_state import state_of
 
 
 class Body(Request):
@@ -26,8 +27,8 @@ def check_body(request: Request) -> None:
     """Raise UnsupportedMediaTypeError if the body of ``request`` is not JSON, and a Refusal if it is out of bounds."""
     if not _is_json(request):
         raise UnsupportedMediaTypeError("send the body as application/json, with that Content-Type")
-    if OUT_OF_BOUNDS in request.scope["state"]:
-        raise _unreadable(request.scope["state"][OUT_OF_BOUNDS])
+    if OUT_OF_BOUNDS in state_of(request.scope):
+        raise _unreadable(state_of(request.scope)[OUT_OF_BOUNDS])
 
 
 def _unreadable(why: str) -> Refusal:

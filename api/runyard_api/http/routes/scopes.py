@@ -22,6 +22,7 @@ from runyard.errors import ForbiddenError
 from ..parameters import Known
 from ..paths import decoded
 from ..principal import Principal
+from ..request_state import state_of
 from ..service import service_of
 from ..tenant_client import Caller, caller_of
 from .bodies import Body, check_body
@@ -103,7 +104,7 @@ class Route(APIRoute):
 
 
 def _principal_of(request: Request) -> Principal:
-    principal = request.scope["state"]["principal"]
+    principal = state_of(request.scope)["principal"]
     assert isinstance(principal, Principal)
     return principal
 

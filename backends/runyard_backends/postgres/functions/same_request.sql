@@ -12,9 +12,18 @@ BEGIN
     IF FOUND AND r.request_hash IS DISTINCT FROM q.request_hash THEN
         PERFORM runyard.refuse('run_conflict',
             format('run id %s of thread %s is taken by a different request', q.run_id, q.thread_id),
-            jsonb_build_object('thread_id', q.thread_id, 'run_id', q.run_id, 'existing', r.request_hash, 'request', q.request_hash));
+            jsonb_build_object('thread_id', q.thread_id, 'run_id', q.run_id,
+                'differs', runyard.differing_fields(r.request_hash::jsonb, q.request_hash::jsonb)));
     END IF;
     RETURN r;
+END $$;
+
+-- Return the names of the fields in which two hashes of requests differ, as an array. The hashes themselves are not shown: a caller
+-- could guess the text of a message from its hash.
+CREATE OR REPLACE FUNCTION runyard.differing_fields(one jsonb, two jsonb) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN (SELECT coalesce(jsonb_agg(k ORDER BY k), '[]') FROM jsonb_object_keys(one || two) k WHERE one->k IS DISTINCT FROM two->k);
 END $$;
 
 -- Return the thread that a request with this hash made, or a NULL row.

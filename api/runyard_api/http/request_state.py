@@ -1,0 +1,15 @@
+"""The record of a request while the API handles it: its id, principal, response headers and error code.
+
+The record has a key of its own in the ASGI scope. A host that mounts the API may use any name in ``request.state``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+
+def state_of(scope: MutableMapping[str, Any]) -> dict[str, Any]:
+    """Return the record of the request with this scope."""
+    state: dict[str, Any] = scope.setdefault("runyard", {})
+    return state
