@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from ..errors import BackendUnavailableError, WorkerDeadError
+from ..errors import BackendUnavailableError, RunyardError, WorkerDeadError
 from ..ports.scheduling import Effects
 from ..ports.stores import Backend
 from ..ports.workers import Retention
@@ -95,7 +95,7 @@ class Reconciler:
         self._rescue_at = time.monotonic() + PASS_SECONDS * 0.9
         try:
             await self._rescue.step()
-        except BackendUnavailableError as error:  # Redis may be down; the rest of the pass needs Postgres only
+        except RunyardError as error:  # Redis may be down or refuse writes; the rest of the pass needs Postgres only
             log.warning("rescue_failed", worker_id=self._worker_id(), error=str(error))
 
     async def _prune(self) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from ..errors import BackendUnavailableError
+from ..errors import RunyardError
 from ..ports.refs import RunRef
 from ..ports.results import Claim
 from ..ports.scheduling import Effects, Job
@@ -140,14 +140,14 @@ class Rescue:
         self._rotation.sweep()
 
     async def step(self) -> None:
-        """Make one pass. Raises BackendUnavailableError; the next passes then sweep, because Redis may have lost data."""
+        """Make one pass. Raises RunyardError of a server; the next passes then sweep, because Redis may have lost data."""
         try:
             left = MAX_RESCUES_PER_PASS - await self._submit_orphans()
             if await self._submit_lost(left):
                 self.sweep()  # what lost one job may have lost others
             await self._look_at_recent()
             await self._rotate()
-        except BackendUnavailableError:
+        except RunyardError:
             self.sweep()
             raise
 

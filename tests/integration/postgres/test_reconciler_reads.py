@@ -87,6 +87,25 @@ async def test_a_pass_reads_a_bounded_number_of_waiting_runs(postgres_url: str) 
         await backend.close()
 
 
+async def test_a_pass_reads_no_ended_runs_of_a_long_lane(postgres_url: str) -> None:
+    """W2, Q3: a transaction that stays open keeps the index entries of all runs of the lane that ended since its begin."""
+    backend = await connect(postgres_url)
+    connection, reader = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
+    try:
+        await backend.runs.accept(AcceptRequest(thread_id="t", run_id="head", input=Message.user("hi")))
+        await connection.execute(QUEUED)
+        async with reader.transaction(isolation="repeatable_read"):
+            await reader.fetchval("SELECT count(*) FROM runyard.runs")
+            await connection.execute(
+                "DELETE FROM runyard.runs WHERE accept_no IN (SELECT accept_no FROM runyard.runs ORDER BY lane_seq LIMIT 2000)"
+            )
+            assert await blocks(connection, ROTATION) < 5000
+    finally:
+        for one in (connection, reader):
+            await one.close()
+        await backend.close()
+
+
 async def test_what_a_pass_reads_does_not_depend_on_what_is_parked_or_runs(postgres_url: str) -> None:
     """W1, W2, Q3: death and rescue do not wait for a walk over suspended runs and the runs of live workers."""
     backend = await connect(postgres_url)

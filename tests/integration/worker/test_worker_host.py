@@ -12,7 +12,7 @@ import pytest
 from runyard import Client
 from runyard.app import App
 from runyard.domain.states import RunStatus
-from runyard.errors import BackendUnavailableError, WorkerDeadError
+from runyard.errors import BackendUnavailableError, RunyardError, WorkerDeadError
 from runyard.execution.context import RunContext
 from runyard.models import Message
 from runyard.ports.refs import RunRef
@@ -492,8 +492,11 @@ async def test_the_leader_ends_a_cancelled_run_that_lost_its_worker(
     assert reconciler.rescued == 0
 
 
+@pytest.mark.parametrize(
+    "error", [BackendUnavailableError("redis is away"), RunyardError("NOREPLICAS")], ids=["away", "refusing"]
+)
 async def test_deadlines_fire_while_the_scheduler_is_away(
-    backend: Backend, client: Client, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, client: Client, monkeypatch: pytest.MonkeyPatch, error: RunyardError
 ) -> None:
     """H7: it costs latency where a worker is needed, and nothing where the store decides alone."""
 
@@ -501,7 +504,7 @@ async def test_deadlines_fire_while_the_scheduler_is_away(
         await ctx.ask("?", timeout=0.05)
 
     async def away(jobs: object) -> list[Job]:
-        raise BackendUnavailableError("redis is away")
+        raise error
 
     async with serving(App({"agent": agent}), backend):
         handle = await client.enqueue("t", "hi")

@@ -132,7 +132,8 @@ CREATE OR REPLACE FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged in
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN r.status = 'queued' AND coalesce(r.not_before, r.admitted_at) < now() - unchanged
-       AND NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane
-                       AND x.finished_at IS NULL AND x.lane_seq < r.lane_seq)
+       -- From the run backwards: the front of a long lane may have index entries of many runs that ended.
+       AND (SELECT x.accept_no FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane
+            AND x.finished_at IS NULL AND x.lane_seq < r.lane_seq ORDER BY x.lane_seq DESC LIMIT 1) IS NULL
        AND (r.kind = 'prompt' OR NOT runyard.must_wait(r));
 END $$;
