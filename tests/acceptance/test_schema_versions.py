@@ -5,10 +5,11 @@ import asyncio
 import asyncpg
 import pytest
 
-from runyard.errors import RunyardError, SchemaMismatch, SchemaUninitialized
+from runyard.errors import BackendUnavailableError, RunyardError, SchemaMismatch, SchemaUninitialized
 from runyard.support import backend_registry
 from runyard_api.cli import exit_codes
 from runyard_api.cli.main import main
+from runyard_backends.postgres.database import statements
 from runyard_backends.postgres.migrate import CODE_VERSION, OLDEST_SCHEMA, Migrated, Release, migrate
 
 
@@ -86,3 +87,28 @@ def test_the_oldest_schema_is_one_of_this_code() -> None:
     versions = [migration.version for migration in Release.installed().migrations]
     assert versions == list(range(1, len(versions) + 1))
     assert OLDEST_SCHEMA in versions
+
+
+async def test_concurrent_calls_wait_for_each_other(postgres_url: str) -> None:
+    """The timeout is for locks on tables, and not for another call, whose migrations may take longer."""
+    other = await asyncpg.connect(postgres_url)
+    try:
+        async with other.transaction():
+            await other.execute(statements()["schema_lock"])
+            waiting = asyncio.create_task(migrate(postgres_url, lock_timeout=0.05))
+            done, _ = await asyncio.wait((waiting,), timeout=0.5)
+            assert not done
+        assert (await asyncio.wait_for(waiting, 20)).migrations == ()
+    finally:
+        await other.close()
+
+
+async def test_a_lock_on_a_table_is_not_waited_for_longer(postgres_url: str) -> None:
+    other = await asyncpg.connect(postgres_url)
+    try:
+        async with other.transaction():
+            await other.execute("LOCK TABLE runyard.schema_functions")
+            with pytest.raises(BackendUnavailableError, match="try again later"):
+                await migrate(postgres_url, lock_timeout=0.05)
+    finally:
+        await other.close()

@@ -207,6 +207,12 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tests/unit/worker/test_rescue.py", "-k", "without_the_scheduler",
     ),
     mutant(
+        "a sweep is not repeated", "runner/runyard/worker/rescue.py",
+        "        if self._clock() >= self._sweep_again_at:\n",
+        "        if False:\n",
+        "tests/unit/worker/test_rescue.py", "-k", "locks_have_expired",
+    ),
+    mutant(
         "a run that was executed is lost", "runner/runyard/worker/rescue.py",
         "await self._submit(await self._backend.workers.still_waiting(lost, unchanged=MIN_HEAD_AGE))",
         "await self._submit([job for job in unknown if job.ref in lost])",

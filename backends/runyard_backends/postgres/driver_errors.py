@@ -50,6 +50,8 @@ def translate(error: BaseException) -> RunyardError | None:
             return InvalidInputError("text must not contain NUL characters or lone surrogates")
         case asyncpg.ProgramLimitExceededError():
             return InvalidInputError("a value is too long for its index; use a shorter id or key")
+        case asyncpg.LockNotAvailableError():
+            return BackendUnavailableError(f"another transaction held a lock for too long; try again later: {error}")
         case asyncpg.DataError():
             return InvalidInputError(f"a value cannot be stored: {error}")
         case (

@@ -166,8 +166,9 @@ async def _locked(connection: asyncpg.Connection, lock_timeout: float) -> AsyncI
     """Open a transaction that excludes every other call of :func:`migrate`. Make the tables that record the applied files."""
     sql = statements()
     async with connection.transaction():
+        await connection.execute(sql["schema_lock"])  # without a timeout: another call may take longer
         await connection.execute(f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}")
-        for name in ("schema_lock", "schema_start", "schema_table", "functions_table"):
+        for name in ("schema_start", "schema_table", "functions_table"):
             await connection.execute(sql[name])
         yield
 

@@ -188,8 +188,8 @@ def _connections(url: str, timeout: float, name: str) -> ConnectionPool:
     try:
         # RedisServer sets one timeout for a whole round trip. The driver's socket timeout would start a task for each write.
         return ConnectionPool.from_url(url, socket_timeout=None, socket_connect_timeout=timeout, client_name=name)
-    except ValueError as error:
-        raise InvalidInputError(f"not a Redis URL: {error}") from error
+    except ValueError:  # its text has a part of the URL, which may be a password
+        raise InvalidInputError("not a Redis URL; expected redis://USER:PASSWORD@HOST:PORT/DATABASE", field="redis") from None
 
 
 def _evalsha(call: Call) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ import structlog
 
 from runyard.errors import InvalidInputError
 from runyard.ports.refs import RunRef
-from runyard.ports.scheduling import Delivery, Job
+from runyard.ports.scheduling import LANE_LOCK_SECONDS, Delivery, Job
 from runyard.support.batching import Batcher
 
 from .connection import Call, RedisServer, script
@@ -25,8 +25,6 @@ from .job_codec import UnknownEnvelopeError, decode, encode, packb, unpackb
 
 JOBS_PER_CALL: Final = 1000
 """Maximum number of jobs per script call. The limit keeps a script from blocking the server for long."""
-LANE_LOCK_SECONDS: Final = 3.0
-"""Seconds that a lane stays locked after its claim or the last renewal of its lock."""
 LANE_POLL_SECONDS: Final = 2.0
 """Seconds after which a waiting worker looks for jobs even if nothing has woken it."""
 ROUSED_MS: Final = 5000

@@ -17,6 +17,9 @@ from .refs import RunRef
 
 MAIN_LANE = ""
 
+LANE_LOCK_SECONDS: Final = 3.0
+"""Seconds that a lane stays locked after its claim or the last renewal of its lock."""
+
 EVENTS_PER_READ: Final = 500
 """Maximum number of events of a run in one read."""
 

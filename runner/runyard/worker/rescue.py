@@ -16,7 +16,7 @@ import structlog
 from ..errors import RunyardError
 from ..ports.refs import RunRef
 from ..ports.results import Claim
-from ..ports.scheduling import Effects, Job
+from ..ports.scheduling import LANE_LOCK_SECONDS, Effects, Job
 from ..ports.stores import Backend
 from ..ports.workers import Orphan, WaitingCursor, WaitingPage
 from ..support import metrics
@@ -128,6 +128,7 @@ class Rescue:
         self._missing = MissingWatch()
         self._rotation = Rotation()
         self._orphans_after = ""
+        self._sweep_again_at = float("inf")
         self._recent_after: WaitingCursor | None = None
         self.rescued = 0
 
@@ -136,11 +137,18 @@ class Rescue:
         return self._rotation.sweeping
 
     def sweep(self) -> None:
-        """Examine all waiting runs in the next passes. Call this method after an event that may have lost jobs."""
+        """Examine all waiting runs in the next passes, and again when the locks of the time before have expired.
+
+        Call this method after an event that may have lost jobs. A job whose lock has not expired counts as held.
+        """
         self._rotation.sweep()
+        self._sweep_again_at = self._clock() + LANE_LOCK_SECONDS + 1.0
 
     async def step(self) -> None:
         """Make one pass. Raises RunyardError of a server; the next passes then sweep, because Redis may have lost data."""
+        if self._clock() >= self._sweep_again_at:
+            self._sweep_again_at = float("inf")
+            self._rotation.sweep()
         try:
             left = MAX_RESCUES_PER_PASS - await self._submit_orphans()
             if await self._submit_lost(left):

@@ -157,6 +157,23 @@ async def test_a_sweep_takes_a_part_of_the_time(lab: Lab) -> None:
     assert await lab.step(1) == 1
 
 
+@pytest.mark.usefixtures("narrow")
+async def test_a_sweep_is_repeated_when_the_locks_have_expired(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W2: a worker that died between its two claims holds the locks of its jobs longer than it lives in the register."""
+
+    async def held(jobs: object) -> list[Job]:
+        return []
+
+    await lab.accept(*"abcdefghijklmnopqrstuvwxyz")
+    await lab.lose("zz")
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.backend.scheduler, "unknown", held)
+        lab.rescue.sweep()
+        assert await lab.step(2) == 0
+        assert not lab.rescue.sweeping
+    assert [await lab.step(3), await lab.step(1)] == [0, 1]
+
+
 async def test_a_pass_without_the_scheduler_begins_a_sweep(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """O3: Redis may have come back without its data."""
     await lab.accept("t")
