@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from .domain.json_bounds import JsonObject
 from .domain.messages import Message
 from .domain.requests import HitlRequest
+from .domain.size_limits import JsonObject
 from .domain.threads import CheckpointData
 from .errors import InvalidInputError
 from .ports.stores import DEFAULT_MAX_POOL_CONNECTIONS, DEFAULT_MIN_POOL_CONNECTIONS, Checkpointer
-from .support import backend_registry
+from .support import backend_urls
 
 if TYPE_CHECKING:
     from .ports.results import Aborted, Responded
@@ -47,7 +47,7 @@ class _Connected:
 
     async def _connect(self) -> Checkpointer:
         if self._backend is None:
-            self._backend = await backend_registry.connect(self._url, tenant=self._tenant, **self._options)
+            self._backend = await backend_urls.connect(self._url, tenant=self._tenant, **self._options)
         return self._backend.checkpointer
 
     async def _open(self) -> Checkpointer:
@@ -72,7 +72,7 @@ class _Connected:
     async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
         """Merge ``extra`` into the thread's extra at the top level. Other keys stay.
 
-        Raises InvalidInputError if ``extra`` exceeds the bounds of :mod:`runyard.domain.json_bounds`.
+        Raises InvalidInputError if ``extra`` exceeds the bounds of :mod:`runyard.domain.size_limits`.
         """
         await (await self._open()).save_extra(thread_id, extra)
 

@@ -20,8 +20,8 @@ from pydantic import BaseModel, Field
 
 from .agents.channels import Channel, CheckpointedChannel, InMemoryChannel
 from .domain.approvals import DENIED_IN_TIME
-from .domain.json_bounds import JsonObject, JsonValue
 from .domain.messages import ToolCallPart
+from .domain.size_limits import JsonObject, JsonValue
 from .support.optional_imports import needed_by
 
 with needed_by(__name__):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .domain.events import EVENT_TYPES, FEED_TYPES, STREAM_ENDS, Event, FeedEntry, FeedType
-from .domain.json_bounds import JsonObject, JsonValue
 from .domain.limits import LIMITS, Limit, LimitName
 from .domain.messages import (
     MESSAGES,
@@ -42,6 +41,7 @@ from .domain.runs import (
     StopAt,
     VersionPolicy,
 )
+from .domain.size_limits import JsonObject, JsonValue
 from .domain.threads import Branch, CheckpointData, Thread
 from .domain.tool_cycles import cycles_closed, open_tool_calls
 from .domain.validation import (

@@ -13,7 +13,7 @@ from runyard.checkpointer import MemoryCheckpointer
 from runyard.errors import HitlInvalidAnswerError, HitlNotAllowedError
 from runyard.hitl import ApprovalPolicyMiddleware, AskUser, CheckpointedChannel, Deny, ask_user_tool
 from runyard.models import HitlRequest
-from runyard.support import backend_registry
+from runyard.support import backend_urls
 from runyard_api.worker.process import serve
 from tests.acceptance.test_agent_hitl import COLOR, Till, amount_of
 from tests.support.fleet import until
@@ -58,7 +58,7 @@ async def shop(postgres_url: str, redis_url: str) -> AsyncIterator[Shop]:
         "hasty": Agent(model, tools=[ask_user_tool(timeout=0.5), till.refund], middleware=[hasty]),
     }
     async with AsyncExitStack() as stack:
-        backend = await backend_registry.connect(postgres_url, redis=redis_url)
+        backend = await backend_urls.connect(postgres_url, redis=redis_url)
         stack.push_async_callback(backend.close)
         await stack.enter_async_context(serve(App(agents=agents), backend))
         yield Shop(await stack.enter_async_context(Client.connect(postgres_url, redis=redis_url)), till)

@@ -9,7 +9,7 @@ import pytest
 from pydantic_ai import Agent
 
 from runyard import App, Client, RetryPolicy, RunHandle, RunStatus
-from runyard.support import backend_registry
+from runyard.support import backend_urls
 from runyard_api.worker.process import serve
 from tests.support.providers.conversation import MODELS, Call, Conversation, Reply
 from tests.support.providers.server import Fault, Providers, Received
@@ -43,7 +43,7 @@ async def client(postgres_url: str, redis_url: str, providers: Providers) -> Asy
     """A client, and a worker in this process."""
     providers.scenario = model
     app = App(agents={protocol: forecaster(name) for protocol, name in MODELS.items()})
-    backend = await backend_registry.connect(postgres_url, redis=redis_url)
+    backend = await backend_urls.connect(postgres_url, redis=redis_url)
     async with serve(app, backend, grace=1), Client.connect(postgres_url, redis=redis_url) as client:
         yield client
     await backend.close()

@@ -12,7 +12,7 @@ import pytest
 from runyard import App, Client, Message, RunContext, RunStatus, ToolCallPart
 from runyard.errors import HitlAlreadyAnsweredError, HitlStaleAnswerError
 from runyard.models import HitlRequest
-from runyard.support import backend_registry
+from runyard.support import backend_urls
 from runyard_api.worker.process import serve
 from tests.support.agents.sweep import EFFECTS
 from tests.support.fleet import Fleet, until
@@ -75,7 +75,7 @@ async def test_h7_what_the_request_chose_happens_at_its_deadline(
     postgres_url: str, redis_url: str, choice: str, status: str, text: str
 ) -> None:
     """H7: without anybody who waits for it; a late answer is stale."""
-    backend = await backend_registry.connect(postgres_url, redis=redis_url)
+    backend = await backend_urls.connect(postgres_url, redis=redis_url)
     async with serve(App({"clerk": clerk}), backend), Client.connect(postgres_url, redis=redis_url) as client:
         handle = await client.enqueue("t", choice)
 
@@ -106,7 +106,7 @@ async def test_h11_extra_is_saved_with_the_suspension(postgres_url: str, redis_u
     async with Client.connect(postgres_url, redis=redis_url) as client:
         handle = await client.enqueue("t", "hi")
         for answer in ("no", None):
-            backend = await backend_registry.connect(postgres_url, redis=redis_url)
+            backend = await backend_urls.connect(postgres_url, redis=redis_url)
             async with serve(App({"agent": agent}), backend):
                 result = await handle.result(BOUND)
             await backend.close()

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 from runyard import App, Client, Message, RetryPolicy, RunContext, RunStatus
-from runyard.support import backend_registry
+from runyard.support import backend_urls
 from runyard_api.worker.process import serve
 
 BOUND = 30.0
@@ -18,7 +18,7 @@ BOUND = 30.0
 @asynccontextmanager
 async def serving(app: App, postgres_url: str, redis_url: str) -> AsyncIterator[Client]:
     """A worker of ``app`` in this process, and a client."""
-    backend = await backend_registry.connect(postgres_url, redis=redis_url)
+    backend = await backend_urls.connect(postgres_url, redis=redis_url)
     async with serve(app, backend, grace=1), Client.connect(postgres_url, redis=redis_url) as client:
         yield client
     await backend.close()

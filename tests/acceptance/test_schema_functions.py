@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from runyard.errors import SchemaMismatch
-from runyard.support import backend_registry
+from runyard.support import backend_urls
 from runyard_backends.postgres.migrate import FunctionFile, Migrated, Release, called_functions, migrate
 from tests.support.fleet import Fleet
 
@@ -143,7 +143,7 @@ async def test_code_refuses_a_schema_that_lacks_a_function_it_calls(fleet: Fleet
     """A worker says so when it starts, not at its first claim."""
     await execute(fleet.postgres, "DROP FUNCTION runyard.claim")
     with pytest.raises(SchemaMismatch, match=r"lacks functions that this code calls: claim;") as caught:
-        await backend_registry.connect(fleet.postgres)
+        await backend_urls.connect(fleet.postgres)
     assert caught.value.details == {"missing_functions": ["claim"]}
     log = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
     try:

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from runyard.errors import BackendUnavailableError, RunyardError, SchemaMismatch, SchemaUninitialized
-from runyard.support import backend_registry
+from runyard.support import backend_urls
 from runyard_api.cli import exit_codes
 from runyard_api.cli.main import main
 from runyard_backends.postgres.database import statements
@@ -16,7 +16,7 @@ from runyard_backends.postgres.migrate import CODE_VERSION, OLDEST_SCHEMA, Migra
 async def starts(url: str) -> type[RunyardError] | None:
     """Whether this code connects to the database; the error if not."""
     try:
-        backend = await backend_registry.connect(url)
+        backend = await backend_urls.connect(url)
     except RunyardError as error:
         return type(error)
     await backend.close()

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import pytest
 
 from runyard import Client, Message, RetryPolicy, RunHandle, RunStatus
-from runyard.support import backend_registry
+from runyard.support import backend_urls
 from runyard_api.worker.process import serve
 from tests.integration.worker.test_worker_host import serving
 from tests.support.agents.desk import READERS, desk, model
@@ -37,7 +37,7 @@ def urls(request: pytest.FixtureRequest) -> dict[str, str]:
 async def client(urls: dict[str, str], providers: Providers) -> AsyncIterator[Client]:
     """A client, and a worker in this process."""
     providers.scenario = model
-    backend = await backend_registry.connect(**urls)
+    backend = await backend_urls.connect(**urls)
     working = serve if "redis" in urls else serving
     async with working(desk(), backend, grace=1):
         yield Client(backend)

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from runyard import Client
-from runyard.domain.json_bounds import MAX_NESTING
+from runyard.domain.size_limits import MAX_NESTING
 from runyard.errors import RequestError
 from runyard.models import HitlRequest, JsonObject, JsonValue
 from runyard_api.http.app import ROUTERS, asgi_app

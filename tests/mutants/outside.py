@@ -20,7 +20,7 @@ TOKENS, ACCESS, READING, PROTOCOL, IDEMPOTENCY = (
 )
 BOUNDS, CURSOR, FETCHING, CODEC = (
     f"runner/runyard/{name}.py"
-    for name in ("domain/json_bounds", "events/thread_cursor", "agents/downloads", "agents/message_codec")
+    for name in ("domain/size_limits", "events/thread_cursor", "agents/downloads", "agents/message_codec")
 )
 POSTGRES: Final = "tests/conformance/test_postgres.py"
 
@@ -166,17 +166,17 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     mutant(
         "a value may have any number of members", BOUNDS,
         "                if count > values:", "                if False:",
-        "tests/unit/domain/test_json_bounds.py", "-k", "every_level",
+        "tests/unit/domain/test_size_limits.py", "-k", "every_level",
     ),
     mutant(
         "a value may have any number of bytes", BOUNDS,
         "if most is not None and size > most:", "if False:",
-        "tests/unit/domain/test_json_bounds.py", "-k", "bytes",
+        "tests/unit/domain/test_size_limits.py", "-k", "bytes",
     ),
     mutant(
         "an integer may have any number of bits", BOUNDS,
         "if part not in _INTEGERS:", "if False:",
-        "tests/unit/domain/test_json_bounds.py", "-k", "integers",
+        "tests/unit/domain/test_size_limits.py", "-k", "integers",
     ),
     mutant(
         "a message may have any number of parts", BOUNDS,
@@ -186,12 +186,12 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     mutant(
         "a body is decoded whatever its number of values", READING,
         "if self._values >= MAX_BODY_VALUES or self._quotes > 4 * MAX_BODY_VALUES:", "if False:",
-        "tests/unit/domain/test_json_bounds.py", "-k", "outside_of_strings",
+        "tests/unit/domain/test_size_limits.py", "-k", "outside_of_strings",
     ),
     mutant(
         "a number in a body may have any number of digits", READING,
         "if _TOO_LONG in (self._number + outside).translate(_DIGITS):", "if False:",
-        "tests/unit/domain/test_json_bounds.py", "-k", "outside_of_strings",
+        "tests/unit/domain/test_size_limits.py", "-k", "outside_of_strings",
     ),
     mutant(
         "a body brings infinity", READING,

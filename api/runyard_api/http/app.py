@@ -14,7 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from runyard import Client
 from runyard.errors import InvalidInputError, RunyardError
 from runyard.ports.stores import Backend
-from runyard.support import backend_registry, metrics
+from runyard.support import backend_urls, metrics
 from runyard.support.logging import plain_tracebacks
 from runyard.support.settings import Settings
 
@@ -156,6 +156,6 @@ def _connecting(
         options = {"redis": redis or general.redis_url, **pool, "name": CONNECTION, "page_bytes": general.page_bytes, **options}
 
     async def connect() -> Backend:
-        return await backend_registry.connect(url, tenant=general.tenant, **options)
+        return await backend_urls.connect(url, tenant=general.tenant, **options)
 
     return connect

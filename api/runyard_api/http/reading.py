@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from runyard.domain.json_bounds import MAX_VALUES
+from runyard.domain.size_limits import MAX_VALUES
 
 MAX_BODY_VALUES: Final = 2 * MAX_VALUES
 """Most values in one body, with members of lists and objects. A process that checks them answers no other request meanwhile."""

@@ -18,7 +18,7 @@ from pydantic import (
 
 from runyard.client.fan_out import MAX_CANDIDATES, MAX_PARALLEL
 from runyard.client.webhooks import DEFAULT_OVERLAP_SECONDS, MAX_OVERLAP_SECONDS
-from runyard.domain.json_bounds import MAX_PARTS
+from runyard.domain.size_limits import MAX_PARTS
 from runyard.models import (
     ImagePart,
     JsonObject,

@@ -17,7 +17,7 @@ import structlog
 
 from runyard.app import App, name_of
 from runyard.ports.stores import Backend
-from runyard.support import backend_registry
+from runyard.support import backend_urls
 from runyard.support.garbage_collector import settle
 from runyard.support.store_retries import patiently
 from runyard.worker.health_server import Watched, serving
@@ -118,10 +118,10 @@ def connectors(settings: Settings) -> tuple[Connect, Connect | None]:
     """Return the functions that connect the backend of the worker and of its heartbeat thread (None without servers)."""
     url, tenant = settings.postgres_url, settings.tenant
     if not url.startswith("postgres"):
-        return lambda: backend_registry.connect(url, tenant=tenant), None
+        return lambda: backend_urls.connect(url, tenant=tenant), None
 
     async def main() -> Backend:
-        return await backend_registry.connect(
+        return await backend_urls.connect(
             url,
             tenant=tenant,
             redis=settings.redis_url,
@@ -138,7 +138,7 @@ def heartbeat_connector(url: str, redis_url: str) -> Connect:
     """Return a function that connects the backend of a heartbeat thread."""
 
     async def connect() -> Backend:
-        return await backend_registry.connect(
+        return await backend_urls.connect(
             url,
             redis=redis_url,
             min_pool_size=HEARTBEAT_MIN_CONNECTIONS,

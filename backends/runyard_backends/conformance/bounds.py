@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runyard import errors
-from runyard.domain.json_bounds import (
+from runyard.domain.size_limits import (
     MAX_BITS,
     MAX_BYTES,
     MAX_EXTRA,

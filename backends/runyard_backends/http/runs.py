@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from runyard.domain.json_bounds import check_value
+from runyard.domain.size_limits import check_value
 from runyard.errors import (
     AccessError,
     HitlRequestNotFoundError,

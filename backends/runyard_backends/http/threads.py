@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from runyard.domain.etags import etag_of
-from runyard.domain.json_bounds import check_value
 from runyard.domain.quoting import brief
+from runyard.domain.size_limits import check_value
 from runyard.domain.unset import UNSET, Unset
 from runyard.errors import InvalidInputError, ThreadNotFoundError
 from runyard.models import Branch, JsonObject, Message, Thread

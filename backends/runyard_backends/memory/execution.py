@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from runyard.app import DEFAULT_AGENT
-from runyard.domain.json_bounds import check_value
+from runyard.domain.size_limits import check_value
 from runyard.domain.states import ENDED, RunStatus
 from runyard.errors import CancelRequestedError, InvalidInputError, RunNotFoundError, StaleFenceError
 from runyard.models import AttemptInfo, ErrorInfo, HitlRequest, Message, check_requests, check_usage

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from runyard.domain.json_bounds import check_value
 from runyard.domain.requests import ANSWERED_AT_DEADLINE, check_answer
+from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.errors import (
     HitlAlreadyAnsweredError,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from runyard.app import DEFAULT_AGENT
-from runyard.domain.json_bounds import MESSAGE_BYTES, check_content, message_size
+from runyard.domain.size_limits import MESSAGE_BYTES, check_content, message_size
 from runyard.domain.states import RunStatus
 from runyard.errors import MessageTooLargeError, QueueFullError
 from runyard.models import PRIORITIES, Limit, LimitName, Message, Run, check_fields, check_message

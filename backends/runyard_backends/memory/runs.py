@@ -54,8 +54,7 @@ class MemoryRunStore:
         if request.kind in lanes.FORK_KINDS:
             thread = self.db.get(self.tenant, request.thread_id)
         effects = lanes.admit_thread(self.db, thread) if thread else Effects()
-        if thread and (run := thread.runs.get(request.run_id)):
-            _same_or_conflict(run, request)
+        if thread and (run := _existing_run(thread, request)):
             return Accepted(copy_run(run.run), False, effects)
         if thread is None:
             # Check the request on a temporary thread first, because a refusal must not leave a new thread behind.
@@ -368,13 +367,18 @@ def _matches(where: RunFilter, run: Run) -> bool:
     )
 
 
-def _same_or_conflict(run: RunState, request: AcceptRequest) -> None:
+def _existing_run(thread: ThreadState, request: AcceptRequest) -> RunState | None:
+    """Return the run that was accepted for the same request, None if the run id is new. Refuse the id of another request."""
+    run = thread.runs.get(request.run_id)
+    if run is None:
+        return None
     if run.request is None:
         raise RunConflictError(f"run id {run.id!r} is an external run's", run_id=run.id, differs=["kind"])
     ours, theirs = request.request_hash, run.request.request_hash
     if differs := sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name)):
         message = f"run id {run.id!r} is taken by a request with another {', '.join(differs)}; choose another id"
         raise RunConflictError(message, run_id=run.id, differs=differs)
+    return run
 
 
 def _check_something_to_run(thread: ThreadState, run: RunState) -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from runyard.domain.json_bounds import MAX_EXTRA, check_value
+from runyard.domain.size_limits import MAX_EXTRA, check_value
 from runyard.errors import InvalidInputError
 from runyard.models import ErrorInfo, JsonObject, Message, check_message, check_usage, check_uuid
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
-from runyard.domain.json_bounds import check_value
+from runyard.domain.size_limits import check_value
 from runyard.domain.tool_cycles import aborted
 from runyard.models import CheckpointData, HitlRequest, JsonObject, Message, check_id, check_named_once
 from runyard.ports.commands import Cut, ForkRequest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from runyard.domain.json_bounds import check_value
 from runyard.domain.requests import check_answer
+from runyard.domain.size_limits import check_value
 from runyard.errors import HitlAlreadyAnsweredError
 from runyard.ports.results import Responded
 

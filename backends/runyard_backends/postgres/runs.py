@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from runyard.domain.json_bounds import check_value
+from runyard.domain.size_limits import check_value
 from runyard.domain.tool_cycles import aborted
 from runyard.errors import DataCorruptedError, InvalidCursorError, from_dict
 from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, JsonObject, Message, Run, by_run

@@ -770,7 +770,7 @@ FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETURNS bool
 -- Refuse options that runyard.models.RunOptions would refuse.
 FUNCTION runyard.check_options(options jsonb) RETURNS void;
 
--- Refuse metadata that runyard.domain.json_bounds would refuse.
+-- Refuse metadata that runyard.domain.size_limits would refuse.
 FUNCTION runyard.check_metadata(metadata jsonb) RETURNS void;
 
 -- Return true if runyard.models.check_id refuses a character of the text as unprintable. Such characters are control and format
@@ -934,6 +934,10 @@ FUNCTION runyard.cut_after_run(t runyard.threads, run_id text, OUT view runyard.
 
 -- Return the id of the message with this number, on a branch of the thread or inherited.
 FUNCTION runyard.message_at(t runyard.threads, number bigint) RETURNS uuid;
+
+-- Refuse a cut inside a tool cycle. The error names the nearest messages of the branch at which no tool call is open. view,
+-- whole, at: as cut_at_message returns them.
+FUNCTION runyard.check_boundary(view runyard.level[], whole runyard.level[], at runyard.messages) RETURNS void;
 
 -- functions/deadlines.sql -----------------------------------------------------------------------------------------------------
 -- Deadlines of HITL requests, and the expiry of runs that were not started in time. The verb admit applies both.
@@ -1321,7 +1325,7 @@ FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS 
 -- Limits on sizes: the greatest size of a message, and of the extra of a thread.
 
 -- Return the default of the limit message_bytes: the bytes of one message as it is stored. MESSAGE_BYTES in
--- runyard.domain.json_bounds has the same value.
+-- runyard.domain.size_limits has the same value.
 FUNCTION runyard.default_message_bytes() RETURNS bigint;
 
 -- Refuse messages of which one has more than `most` bytes.
@@ -1455,7 +1459,7 @@ FUNCTION runyard.update_thread(for_tenant text, thread_id text, patch jsonb, see
 FUNCTION runyard.note_agent(t runyard.threads, name text) RETURNS void;
 
 -- functions/tool_cycles.sql ---------------------------------------------------------------------------------------------------
--- Tool cycles: open tool calls, and the check that a cut is not inside a tool cycle.
+-- Tool cycles: the open tool calls of a view, and whether a run's tool calls all have results.
 
 -- Return the ids of the tool calls of a view that have no result in it, in order. The function reads only messages with calls or
 -- results.
@@ -1467,10 +1471,6 @@ FUNCTION runyard.cycles_closed(r runyard.runs) RETURNS boolean;
 
 -- Return true if an id occurs twice.
 FUNCTION runyard.repeats(ids text[]) RETURNS boolean;
-
--- Refuse a cut inside a tool cycle. The error names the nearest messages of the branch at which no tool call is open. view,
--- whole, at: as cut_at_message returns them.
-FUNCTION runyard.check_boundary(view runyard.level[], whole runyard.level[], at runyard.messages) RETURNS void;
 
 -- functions/usage.sql ---------------------------------------------------------------------------------------------------------
 -- Usage of runs: adding and subtracting usages, and totals by tenant, agent and day, counted from the feed.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from runyard.domain.json_bounds import check_value
+from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import FORKED, closing
 from runyard.domain.unset import UNSET, Unset

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..domain.json_bounds import JsonObject, JsonValue
 from ..domain.messages import Message, Part
 from ..domain.requests import HitlRequest
 from ..domain.runs import ForkOnceResult
+from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.validation import check_id, new_id
 from ..errors import (
     CapabilityMissingError,

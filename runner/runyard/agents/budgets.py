@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from ..domain.json_bounds import JsonObject
 from ..domain.messages import Usage
 from ..domain.quoting import brief
+from ..domain.size_limits import JsonObject
 from ..errors import BudgetExceededError, InvalidInputError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..domain.json_bounds import JsonValue, check_value
 from ..domain.requests import HitlRequest, check_answer
+from ..domain.size_limits import JsonValue, check_value
 from ..domain.validation import check_id
 from ..errors import HitlAmbiguousError, HitlCancelledError, HitlNoPendingRequestError, HitlStaleAnswerError, HitlTimeoutError
 

@@ -32,7 +32,7 @@ from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, Tool, T
 from pydantic_ai.toolsets import ApprovalRequiredToolset, CombinedToolset, ExternalToolset, FunctionToolset, WrapperToolset
 
 from ..domain.approvals import Approval
-from ..domain.json_bounds import JsonObject, JsonValue
+from ..domain.size_limits import JsonObject, JsonValue
 from ..errors import BackendUnavailableError, BudgetExceededError, HitlNotAllowedError, StepUnknownError
 from ..execution.context import RunContext
 from ..execution.control_signals import Deferred, signals_in

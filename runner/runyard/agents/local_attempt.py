@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 from ..domain.approvals import DENIED_IN_TIME
 from ..domain.events import Event
-from ..domain.json_bounds import JsonObject, JsonValue
 from ..domain.messages import Message, Usage
 from ..domain.requests import HitlRequest
 from ..domain.runs import Run, RunKind
+from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.states import RunStatus
 from ..domain.threads import CheckpointData
 from ..domain.tool_cycles import cycles_closed

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
-from ..domain.json_bounds import JsonObject, JsonValue
 from ..domain.messages import Message
 from ..domain.requests import ANSWERED_AT_DEADLINE, HitlRequest, check_answer
+from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.threads import CheckpointData
 from ..domain.tool_cycles import abort_messages
 from ..errors import (

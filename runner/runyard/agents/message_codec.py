@@ -33,8 +33,8 @@ from pydantic_ai.messages import ToolCallPart as ModelToolCall
 from pydantic_ai.usage import RunUsage
 from pydantic_core import to_json
 
-from ..domain.json_bounds import JsonObject
 from ..domain.messages import ImagePart, Message, Part, StopReason, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, Usage
+from ..domain.size_limits import JsonObject
 from .message_content import shown
 
 KEPT: Final = "pydantic_ai"

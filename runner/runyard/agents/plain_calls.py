@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic
 from pydantic import TypeAdapter
 from pydantic_core import to_json, to_jsonable_python
 
-from ..domain.json_bounds import JsonObject
 from ..domain.messages import Message, ToolCallPart
+from ..domain.size_limits import JsonObject
 from ..execution.context import Output
 from ..execution.steps import OnUnknown, current_step, takes
 

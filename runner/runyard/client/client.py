@@ -10,7 +10,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Self
 
 from ..ports.stores import Backend
-from ..support import backend_registry
+from ..support import backend_urls
 from .fan_out import FanOutCalls
 from .feed import FeedCalls
 from .forks import ForkCalls
@@ -69,7 +69,7 @@ class Connecting:
         self._client: Client | None = None
 
     async def _connect(self) -> Client:
-        backend = await backend_registry.connect(self._url, tenant=self._tenant, **self._options)
+        backend = await backend_urls.connect(self._url, tenant=self._tenant, **self._options)
         return self._cls(backend, app_version=self._app_version)
 
     def __await__(self) -> Generator[Any, None, Client]:

@@ -8,9 +8,9 @@ from functools import cache
 from pydantic import TypeAdapter
 
 from ..domain.derived_ids import first_prompt_id, forked_thread_id
-from ..domain.json_bounds import JsonObject
 from ..domain.messages import Message
 from ..domain.runs import ForkOnceResult
+from ..domain.size_limits import JsonObject
 from ..domain.threads import Thread
 from ..domain.validation import check_id, new_id
 from ..errors import InvalidInputError
@@ -47,7 +47,7 @@ class ForkCalls(RunCalls):
         ``new``: the id of the new thread, or None for a generated one. The cut is ``after_run_id``, or ``at_message_id`` or
         ``at_seq`` (inclusive). The default is after the last completed run. ``repair``: close open tool calls at the cut.
         ``metadata``: a JSON object, stored as ``extra["fork"]``. It may have one level of nesting less than
-        :data:`~runyard.domain.json_bounds.MAX_NESTING`. ``message``: a first prompt to enqueue on the new thread. ``run_id``:
+        :data:`~runyard.domain.size_limits.MAX_NESTING`. ``message``: a first prompt to enqueue on the new thread. ``run_id``:
         the run id of this prompt. None derives it from ``new``, so that a repetition is the same run. ``wait``: if the run of
         the cut has not ended, wait for its completion before the fork. ``title``, ``tags``, ``agent``: those of the new thread.
         ``agent`` is by default that of ``src``. ``reset_usage``: start the new thread's usage totals at zero instead of at the

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..domain.events import STREAM_ENDS, Event
-from ..domain.json_bounds import JsonValue
 from ..domain.messages import Message
 from ..domain.requests import HitlRequest
 from ..domain.runs import ErrorInfo, Run
+from ..domain.size_limits import JsonValue
 from ..domain.states import RunStatus
 from ..errors import BY_CODE, RunNotCompletedError, from_dict
 from ..events.run_stream import stopped

@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from ..domain.events import Event, ThreadEvent
-from ..domain.json_bounds import JsonObject, JsonValue
 from ..domain.messages import Message
 from ..domain.requests import HitlRequest
 from ..domain.runs import AttemptInfo, MultitaskStrategy, Priority, RetryPolicy, Run
+from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.states import RunStatus
 from ..domain.validation import check_aware, check_id, new_id
 from ..errors import HitlRequestNotFoundError, InvalidInputError, MessageNotFoundError, RunNotFoundError
@@ -65,7 +65,7 @@ class RunCalls(ThreadCalls):
         attempts. ``multitask_strategy``: the treatment of a busy lane (R3). ``expires_in``: seconds after the due time. A run
         that has not started by then fails with ``run_expired``. ``webhook``: a URL that receives the run's end. ``connection``:
         the caller's open database connection. The commit of its transaction makes the run visible. ``metadata``: a JSON object
-        within the bounds of :mod:`runyard.domain.json_bounds`.
+        within the bounds of :mod:`runyard.domain.size_limits`.
 
         Raises InvalidInputError, RunConflictError, ThreadBusyError, NothingToRunError, MessageNotFoundError, ForkBoundaryError,
         QueueFullError, BackendUnavailableError.
@@ -141,7 +141,7 @@ class RunCalls(ThreadCalls):
         for whom the responder answers, such as a user of the backend. It is stored with the answer and not verified.
 
         Raises ThreadNotFoundError, HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError, HitlInvalidAnswerError,
-        HitlAlreadyAnsweredError, InvalidInputError for an answer beyond the bounds of :mod:`runyard.domain.json_bounds`.
+        HitlAlreadyAnsweredError, InvalidInputError for an answer beyond the bounds of :mod:`runyard.domain.size_limits`.
         """
         if thread_id is None and request_id is None:
             raise InvalidInputError("give the thread_id or the request_id of the request to answer", field="thread_id")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 
-from ..domain.json_bounds import JsonObject
 from ..domain.messages import Message
+from ..domain.size_limits import JsonObject
 from ..domain.threads import Branch, Thread
 from ..domain.unset import UNSET, Unset
 from ..domain.validation import check_aware, check_id, check_tags, new_id
@@ -42,7 +42,7 @@ class ThreadCalls(Calls):
 
         ``thread_id``: the thread's id, or None for a uuid7. The same id with the same content is the same thread. ``agent``:
         the name of the agent of prompts without an agent. ``config``: a JSON object, which forks copy by value. ``extra``: a
-        JSON object. Both have the bounds of :mod:`runyard.domain.json_bounds`.
+        JSON object. Both have the bounds of :mod:`runyard.domain.size_limits`.
 
         Raises ThreadAlreadyExistsError, InvalidInputError.
         """
@@ -86,7 +86,7 @@ class ThreadCalls(Calls):
         the ``updated_at`` of the thread as the caller read it. The call is refused if the thread has changed since.
 
         Raises ThreadNotFoundError, PreconditionFailedError, and InvalidInputError for ``extra`` beyond the bounds of
-        :mod:`runyard.domain.json_bounds`.
+        :mod:`runyard.domain.size_limits`.
         """
         return await self.backend.threads.update_thread(
             thread_id, title=title, tags=tags, extra=extra, expected=check_aware(expected, "expected")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from .derived_ids import digest
-from .json_bounds import JsonObject, JsonValue
 from .messages import ToolCallPart
+from .size_limits import JsonObject, JsonValue
 
 APPROVAL_SCHEMA: Final[JsonObject] = {
     "anyOf": [

@@ -9,10 +9,10 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..errors import InvalidInputError
-from .json_bounds import JsonObject, JsonValue
 from .messages import Message
 from .requests import HitlRequest
 from .runs import ErrorInfo
+from .size_limits import JsonObject, JsonValue
 from .validation import first_problem
 
 

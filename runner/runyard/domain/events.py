@@ -11,7 +11,7 @@ from pydantic import Field
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from .base_models import StrictModel
-from .json_bounds import JsonObject
+from .size_limits import JsonObject
 
 
 class Event(StrictModel):

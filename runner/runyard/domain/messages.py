@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from ..errors import InvalidInputError
 from .base_models import StoredModel
-from .json_bounds import JsonObject, JsonValue
+from .size_limits import JsonObject, JsonValue
 from .validation import new_id
 
 Role = Literal["system", "user", "assistant", "tool"]

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ..errors import HitlInvalidAnswerError
 from .base_models import StrictModel
-from .json_bounds import JsonObject, JsonValue, check_value
+from .size_limits import JsonObject, JsonValue, check_value
 from .validation import check_id, new_id
 
 ANSWERED_AT_DEADLINE: Final = "deadline"

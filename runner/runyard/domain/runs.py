@@ -9,8 +9,8 @@ from typing import Final, Literal
 from pydantic import ConfigDict, Field, SerializationInfo, field_serializer
 
 from .base_models import StrictModel
-from .json_bounds import JsonObject, JsonValue
 from .messages import Message, StopReason, Usage
+from .size_limits import JsonObject, JsonValue
 from .states import ENDED, RunStatus
 from .webhooks import HIDE_WEBHOOKS, masked
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from pydantic import BaseModel, ConfigDict, Field
 
 from .base_models import StrictModel
-from .json_bounds import JsonObject
 from .messages import Message, Usage
+from .size_limits import JsonObject
 from .states import RunStatus
 
 

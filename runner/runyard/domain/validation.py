@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import uuid_utils
 
 from ..errors import InvalidInputError
-from .json_bounds import check_value
 from .quoting import brief
+from .size_limits import check_value
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -64,7 +64,7 @@ def check_uuid(value: Any, name: str) -> str:
 def check_tags(tags: Mapping[str, Any], title: str | None = None) -> dict[str, str]:
     """Return a copy of ``tags`` (text under keys of 1 to 64 printable characters), with ``title`` as the tag ``title`` (F7).
 
-    Raises InvalidInputError, also for more text than :data:`~runyard.domain.json_bounds.MAX_BYTES` allows.
+    Raises InvalidInputError, also for more text than :data:`~runyard.domain.size_limits.MAX_BYTES` allows.
     """
     check_value(title, "title")
     check_value(tags, "tags")

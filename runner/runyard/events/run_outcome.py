@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
-from ..domain.json_bounds import message_size
 from ..domain.list_entries import request_bytes
 from ..domain.messages import Message
 from ..domain.requests import HitlRequest
 from ..domain.runs import Run
+from ..domain.size_limits import message_size
 from ..domain.states import RunStatus
 from ..errors import ResultExpiredError
 from ..ports.queries import PageRequest, PathRequest

@@ -17,8 +17,8 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..domain.events import Event, SealedEvent, ThreadEvent
-from ..domain.json_bounds import JsonObject, JsonValue
 from ..domain.runs import Run
+from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.states import ENDED, RunStatus
 from ..errors import BackendUnavailableError, RunNotFoundError, ThreadNotFoundError
 from ..ports.queries import PageRequest, RunFilter

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from ..domain.events import Event
-from ..domain.json_bounds import MAX_BYTES, JsonObject
+from ..domain.size_limits import MAX_BYTES, JsonObject
 from ..errors import BackendUnavailableError
 from ..ports.refs import AttemptToken, RunRef
 from ..ports.scheduling import EventLog, OutsideEvent

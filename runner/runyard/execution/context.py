@@ -14,11 +14,11 @@ from pydantic_core import to_jsonable_python
 
 from ..domain.approvals import APPROVAL_SCHEMA, Approval, approval_key, read_approval
 from ..domain.derived_ids import digest, request_id
-from ..domain.json_bounds import JsonObject, JsonValue, check_value
 from ..domain.messages import Message, ToolCallPart, Usage
 from ..domain.quoting import brief
 from ..domain.requests import HitlRequest, check_requests
 from ..domain.runs import Run
+from ..domain.size_limits import JsonObject, JsonValue, check_value
 from ..errors import HitlNotAllowedError, InvalidInputError, RunyardError
 from ..events.writer import EventEmitter
 from ..ports.results import Ledger, Step
@@ -65,7 +65,7 @@ class RunContext(Transcript):
     prompt, or None if the run continues from the leaf. ``deadline``: the time at which the attempt times out, or None.
     ``extra``: the thread's extra. ``result``: a JSON value for the caller that enqueued the run, None by default.
 
-    A run fails with ``invalid_input`` if ``extra`` or ``result`` is larger than :mod:`runyard.domain.json_bounds` allows.
+    A run fails with ``invalid_input`` if ``extra`` or ``result`` is larger than :mod:`runyard.domain.size_limits` allows.
 
     A later attempt continues after the last committed message: its agent reads :meth:`history` and continues from there.
     """
@@ -144,7 +144,7 @@ class RunContext(Transcript):
         (:data:`~runyard.execution.steps.ANSWER_SCHEMA`).
 
         Raises the function's error. Raises InvalidInputError after the call if the result is no JSON value or is larger than
-        :mod:`runyard.domain.json_bounds` allows.
+        :mod:`runyard.domain.size_limits` allows.
         """
         self._check()
         return await self._steps.replay_or_call(fn, args, key, on_unknown)
@@ -243,7 +243,7 @@ class RunContext(Transcript):
         parallel tasks (a TaskGroup) are asked together.
 
         Raises HitlNotAllowedError in a probe, and InvalidInputError for JSON that is larger than
-        :mod:`runyard.domain.json_bounds` allows.
+        :mod:`runyard.domain.size_limits` allows.
         """
         payload: JsonObject = {"question": question} if isinstance(question, str) else question
         check_value(payload, "payload")

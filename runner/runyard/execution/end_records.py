@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from ..domain.json_bounds import MAX_NESTING, JsonObject, check_value
 from ..domain.runs import ErrorInfo
+from ..domain.size_limits import MAX_NESTING, JsonObject, check_value
 from ..domain.states import RunStatus
 from ..errors import InvalidInputError, RunyardError
 from ..ports.results import Ended

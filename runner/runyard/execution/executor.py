@@ -17,9 +17,9 @@ from typing import Final
 import structlog
 
 from ..app import AgentSpec, App
-from ..domain.json_bounds import JsonObject
 from ..domain.messages import Message
 from ..domain.runs import Run
+from ..domain.size_limits import JsonObject
 from ..domain.states import RunStatus
 from ..errors import (
     AgentCancelledError,

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 from pydantic import TypeAdapter
 
 from ..domain.derived_ids import candidate_id
-from ..domain.json_bounds import JsonObject, JsonValue
 from ..domain.messages import Message
 from ..domain.runs import Candidate, ForkManyResult, ForkOnceResult, Run
+from ..domain.size_limits import JsonObject, JsonValue
 from ..errors import BackendUnavailableError, HitlNotAllowedError, RunyardError
 from ..ports.results import Claim, Ledger
 from ..ports.stores import Backend

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..domain.json_bounds import JsonObject, JsonValue
 from ..domain.messages import Message, StopReason
 from ..domain.runs import ForkOnceResult
+from ..domain.size_limits import JsonObject, JsonValue
 from ..errors import BackendUnavailableError, CapabilityMissingError, HitlNotAllowedError, RunyardError
 from ..ports.commands import ForkRequest
 from ..ports.results import Claim

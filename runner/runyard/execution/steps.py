@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, Typ
 from pydantic_core import to_jsonable_python
 
 from ..domain.derived_ids import step_idempotency_key
-from ..domain.json_bounds import JsonObject, JsonValue
 from ..domain.quoting import brief
 from ..domain.requests import HitlRequest
 from ..domain.runs import Run
+from ..domain.size_limits import JsonObject, JsonValue
 from ..errors import InvalidInputError, StepUnknownError
 from ..ports.results import Step
 

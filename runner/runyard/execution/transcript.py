@@ -8,11 +8,11 @@ from copy import deepcopy
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from ..domain.event_data import check_event_data
-from ..domain.json_bounds import JsonObject, check_value
 from ..domain.messages import Message, Usage, check_message
 from ..domain.quoting import brief
 from ..domain.requests import HitlRequest
 from ..domain.runs import Run
+from ..domain.size_limits import JsonObject, check_value
 from ..domain.validation import new_id
 from ..errors import CancelRequestedError, InvalidInputError, RunyardError, StaleFenceError
 from ..events.writer import EventEmitter
@@ -87,7 +87,7 @@ class Transcript:
         (:mod:`runyard.domain.event_data`) and may have more fields. ``type``: message.delta, tool.started or tool.completed.
         Only runyard sends the other types.
 
-        Raises InvalidInputError for another type, for data that is larger than :mod:`runyard.domain.json_bounds` allows, and
+        Raises InvalidInputError for another type, for data that is larger than :mod:`runyard.domain.size_limits` allows, and
         for data that does not have the type's shape.
         """
         if type not in EMITTED:

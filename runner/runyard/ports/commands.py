@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from ..domain.derived_ids import digest
-from ..domain.json_bounds import JsonObject, check_value
 from ..domain.messages import Message, Usage, check_message
 from ..domain.runs import Priority, RunKind, RunOptions, StopAt
+from ..domain.size_limits import JsonObject, check_value
 from ..domain.validation import check_id, check_name, check_uuid
 from .refs import AttemptToken, RunRef
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from ..domain.crashes import MAX_CRASHES
-from ..domain.json_bounds import JsonObject
 from ..domain.requests import HitlRequest
 from ..domain.runs import ErrorInfo, Run
+from ..domain.size_limits import JsonObject
 from ..domain.states import RunStatus
 from ..domain.threads import Thread
 from ..errors import ThreadAlreadyExistsError

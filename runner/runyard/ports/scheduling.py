@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from ..domain.events import Event
-from ..domain.json_bounds import JsonObject
 from ..domain.runs import Priority, RunKind
+from ..domain.size_limits import JsonObject
 from .refs import RunRef
 
 MAIN_LANE = ""

@@ -8,11 +8,11 @@ from typing import Any, Final, Protocol
 
 from ..domain.api_keys import ApiKey
 from ..domain.events import Event, FeedEntry
-from ..domain.json_bounds import JsonObject
 from ..domain.limits import Limit, LimitName
 from ..domain.messages import Message
 from ..domain.requests import HitlRequest
 from ..domain.runs import AttemptInfo, ErrorInfo, Run
+from ..domain.size_limits import JsonObject
 from ..domain.threads import Branch, CheckpointData, Thread
 from ..domain.unset import UNSET, Unset
 from ..domain.usage_report import UsageReport

@@ -15,7 +15,7 @@
 - ``*times``, optional: the number of calls to which the rule applies.
 - ``+skip``, optional: the number of calls that the rule skips first.
 
-Several rules for one point apply in their order. With the variable, :func:`runyard.support.backend_registry.connect` puts the
+Several rules for one point apply in their order. With the variable, :func:`runyard.support.backend_urls.connect` puts the
 proxies of :func:`armed` around a backend. Without the variable, this module is not loaded.
 """
 

@@ -14,13 +14,13 @@ from ..app import App
 from ..client.client import Client
 from ..client.run_handle import RunResult
 from ..domain.events import Event
-from ..domain.json_bounds import JsonValue
 from ..domain.messages import Message
 from ..domain.runs import ForkOnceResult, Run
+from ..domain.size_limits import JsonValue
 from ..domain.states import RunStatus
 from ..domain.threads import Thread
 from ..events.run_stream import RECHECK_SECONDS, stopped
-from ..support import backend_registry
+from ..support import backend_urls
 from .crashes import Crash, CrashPlan, Moment, Write
 from .worker import DueTimeScheduler, HarnessWorker, PatchedBackend
 
@@ -97,7 +97,7 @@ class Harness:
         return list(self._crash_plan.writes)
 
     async def __aenter__(self) -> Self:
-        backend = await backend_registry.connect("memory://", tenant=self._tenant, now=lambda: self._now)
+        backend = await backend_urls.connect("memory://", tenant=self._tenant, now=lambda: self._now)
         self._due_times = DueTimeScheduler(backend.scheduler, lambda: self._now)
         parts: Any = PatchedBackend(backend, scheduler=self._due_times)
         self.client = Client(parts, app_version=self.app.version)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..app import App
 from ..client.client import Client
-from ..support import backend_registry
+from ..support import backend_urls
 from ..worker.worker import Worker
 from .harness import HarnessScope, stage
 
@@ -45,7 +45,7 @@ async def deployment(
     worker failed.
     """
     served = app if isinstance(app, App) else App({"agent": app})
-    backend = await backend_registry.connect("memory://", tenant=tenant, redis="fakeredis://")
+    backend = await backend_urls.connect("memory://", tenant=tenant, redis="fakeredis://")
     try:
         async with _serving(Worker(served, backend, queues=queues, slots=slots, grace=grace)):
             yield Client(backend, app_version=served.version)

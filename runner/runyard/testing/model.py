@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 from pydantic_ai import messages as ai
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
 
-from ..domain.json_bounds import JsonValue
 from ..domain.messages import ToolCallPart
 from ..domain.quoting import brief
+from ..domain.size_limits import JsonValue
 from .harness import HarnessScope, stage
 
 WORD: Final = re.compile(r"\S+\s*|^\s+")

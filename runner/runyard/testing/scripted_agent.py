@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..app import App
-from ..domain.json_bounds import JsonObject
 from ..domain.messages import Message, ToolCallPart, ToolResultPart
+from ..domain.size_limits import JsonObject
 from ..execution.context import RunContext
 
 TOKEN_SECONDS: Final = 0.0

@@ -11,9 +11,9 @@ from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
 
 from ..domain.events import FeedType
-from ..domain.json_bounds import JsonObject, JsonValue
 from ..domain.messages import Usage
 from ..domain.runs import ErrorInfo, Run, RunKind
+from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.webhooks import Posting
 
 MAX_RESULT_BYTES: Final = 65_536

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from runyard.domain.json_bounds import MAX_NESTING
+from runyard.domain.size_limits import MAX_NESTING
 from runyard.errors import InvalidInputError
 from runyard.models import HitlRequest, JsonObject, Message
 from runyard.ports.commands import AcceptRequest, Write

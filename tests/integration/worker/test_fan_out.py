@@ -26,7 +26,7 @@ from runyard.models import ForkManyResult, Message, Usage
 from runyard.ports.refs import AttemptToken
 from runyard.ports.stores import Backend
 from runyard.ports.workers import Retention
-from runyard.support import backend_registry
+from runyard.support import backend_urls
 from runyard.worker.worker import Worker
 
 BOUND = 20.0
@@ -43,7 +43,7 @@ def servers(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
 
 @pytest.fixture
 async def backend(servers: tuple[str, dict[str, str]]) -> AsyncIterator[Backend]:
-    connected = await backend_registry.connect(servers[0], **servers[1])
+    connected = await backend_urls.connect(servers[0], **servers[1])
     yield connected
     await connected.close()
 

@@ -10,7 +10,7 @@ import pytest
 
 from runyard.domain.states import RunStatus
 from runyard.errors import RunNotFoundError
-from runyard.support import backend_registry
+from runyard.support import backend_urls
 from runyard.testing.scripted_agent import app
 from runyard_api.worker.process import heartbeat_connector, serve
 from tests.support.event_streams import end_faults, order_faults
@@ -138,7 +138,7 @@ async def test_code_that_blocks_the_event_loop_keeps_its_runs(fleet: Fleet) -> N
 
 async def test_workers_that_come_and_go_lose_nothing(postgres_url: str, redis_url: str, fleet: Fleet) -> None:
     """R9, W6: each stops while a run is being enqueued, before, while or after its waiting claim takes it."""
-    backend = await backend_registry.connect(postgres_url, redis=redis_url)
+    backend = await backend_urls.connect(postgres_url, redis=redis_url)
     connect = heartbeat_connector(postgres_url, redis_url)
     handle = await fleet.client.enqueue("t", "hi")
     for n in range(20):
@@ -198,7 +198,7 @@ async def test_an_agent_that_exits_ends_its_run_only(fleet: Fleet) -> None:
 
 async def test_workers_without_faults_need_no_rescue(postgres_url: str, redis_url: str, fleet: Fleet) -> None:
     """W2: a lost wake-up must not hide behind the reconciler. Two workers in this process, busy for a while."""
-    backends = [await backend_registry.connect(postgres_url, redis=redis_url) for _ in range(2)]
+    backends = [await backend_urls.connect(postgres_url, redis=redis_url) for _ in range(2)]
     connect = heartbeat_connector(postgres_url, redis_url)
     async with serve(app, backends[0], connect=connect) as one, serve(app, backends[1], connect=connect) as two:
         for _ in range(3):

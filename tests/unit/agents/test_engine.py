@@ -17,7 +17,7 @@ from pydantic_ai.toolsets import FunctionToolset
 from runyard import current_step
 from runyard.agents.engine import drive, serve
 from runyard.app import App
-from runyard.domain.json_bounds import MAX_VALUES
+from runyard.domain.size_limits import MAX_VALUES
 from runyard.domain.states import RunStatus
 from runyard.execution.executor import Execution, Stop
 from runyard.execution.steps import current_run

@@ -151,7 +151,7 @@ class TestExitCodes:
         async def broken(*_: object, **__: object) -> None:
             raise ZeroDivisionError("oops")
 
-        monkeypatch.setattr("runyard.support.backend_registry.connect", broken)
+        monkeypatch.setattr("runyard.support.backend_urls.connect", broken)
         assert runyard("requests")[0::2] == (exit_codes.Exit.INTERNAL, "runyard: ZeroDivisionError: oops\n")
 
     @pytest.mark.parametrize("arguments", [["keys", "list", "--json"], ["keys", "list"], ["keys", "--help"]])

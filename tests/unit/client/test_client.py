@@ -537,15 +537,15 @@ class TestConnecting:
             await Client.connect(url)
 
     async def test_a_registered_scheme_wins(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        from runyard.support import backend_registry
+        from runyard.support import backend_urls
 
         async def connect(url: str, *, tenant: str) -> Backend:
             return client.backend
 
-        monkeypatch.setattr(backend_registry, "_registered", {})
-        backend_registry.register("mine", connect)
+        monkeypatch.setattr(backend_urls, "_registered", {})
+        backend_urls.register("mine", connect)
         assert (await Client.connect("mine://x")).backend is client.backend
-        assert "mine" in backend_registry.schemes()
+        assert "mine" in backend_urls.schemes()
 
     async def test_tenants_never_meet(self) -> None:
         async with Client.connect("memory://shared") as one, Client.connect("memory://shared", tenant="b") as other:

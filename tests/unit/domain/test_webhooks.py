@@ -16,7 +16,7 @@ from runyard.domain.webhook_secrets import derived, expanded
 from runyard.domain.webhooks import Posting, WebhookPolicy, WebhookReply
 from runyard.models import RunOptions
 from runyard.ports.stores import WebhookSender
-from runyard.support.backend_registry import connect
+from runyard.support.backend_urls import connect
 from runyard.support.settings import Settings
 from runyard.worker.webhook_dispatcher import MAX_BACKOFF_SECONDS, WebhookDispatcher
 from runyard.worker.webhook_payload import WebhookEvent, body_of, signed

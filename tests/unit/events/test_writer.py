@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from runyard.domain.json_bounds import MAX_BYTES
+from runyard.domain.size_limits import MAX_BYTES
 from runyard.errors import BackendUnavailableError
 from runyard.events.writer import EventEmitter, EventWriter
 from runyard.models import Event

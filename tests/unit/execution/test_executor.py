@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runyard.app import AgentFunction, App
-from runyard.domain.json_bounds import MAX_BYTES, MAX_VALUES, MESSAGE_BYTES
+from runyard.domain.size_limits import MAX_BYTES, MAX_VALUES, MESSAGE_BYTES
 from runyard.domain.states import RunStatus
 from runyard.errors import BackendUnavailableError, HitlNotAllowedError, InvalidInputError
 from runyard.events.writer import EventEmitter, EventWriter

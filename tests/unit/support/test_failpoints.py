@@ -12,7 +12,7 @@ from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.scheduling import Delivery, Job
 from runyard.ports.stores import Backend
-from runyard.support import backend_registry, failpoints
+from runyard.support import backend_urls, failpoints
 from runyard_backends.memory import connect
 
 
@@ -121,10 +121,10 @@ async def test_notes_name_the_points_in_their_order(tmp_path: Path) -> None:
 
 
 async def test_the_environment_arms_what_is_connected(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = await backend_registry.connect("memory://")
+    plain = await backend_urls.connect("memory://")
     assert "failpoints" not in type(plain).__module__ + type(plain.runs).__module__
     monkeypatch.setenv("RUNYARD_FAILPOINTS", "runs.accept.before=error*1")
-    first, second = await backend_registry.connect("memory://"), await backend_registry.connect("memory://")
+    first, second = await backend_urls.connect("memory://"), await backend_urls.connect("memory://")
     with pytest.raises(BackendUnavailableError):
         await accept(first)
     await accept(second)  # counted for the whole process

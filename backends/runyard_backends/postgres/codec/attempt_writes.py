@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from runyard.domain.json_bounds import check_value
+from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.models import check_usage
 from runyard.ports.commands import Write

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from runyard.domain.json_bounds import check_content
+from runyard.domain.size_limits import check_content
 from runyard.errors import DataCorruptedError
 from runyard.models import MESSAGES, Message, check_fields, check_message, check_usage, check_uuid
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from runyard.domain.json_bounds import check_content
+from runyard.domain.size_limits import check_content
 from runyard.domain.states import RunStatus
 from runyard.models import MESSAGES, Message, Run, RunOptions, check_uuid
 from runyard.ports.commands import AcceptRequest, Cut, FanOut, ForkRequest

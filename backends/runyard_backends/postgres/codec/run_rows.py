@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runyard.domain.json_bounds import check_value
+from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.models import AttemptInfo, ErrorInfo, Message, Run, RunOptions, Usage
 from runyard.ports.results import Step

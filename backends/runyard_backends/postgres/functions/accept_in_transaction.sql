@@ -90,7 +90,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Refuse metadata that runyard.domain.json_bounds would refuse.
+-- Refuse metadata that runyard.domain.size_limits would refuse.
 CREATE OR REPLACE FUNCTION runyard.check_metadata(metadata jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE

@@ -119,3 +119,30 @@ BEGIN
     END IF;
     RETURN found_id;
 END $$;
+
+-- Refuse a cut inside a tool cycle. The error names the nearest messages of the branch at which no tool call is open. view,
+-- whole, at: as cut_at_message returns them.
+CREATE OR REPLACE FUNCTION runyard.check_boundary(view runyard.level[], whole runyard.level[], at runyard.messages) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    m record;
+    pending text[] := '{}';
+    before uuid;
+    after uuid;
+    calls text[] := runyard.open_calls(view);
+BEGIN
+    IF calls = '{}' THEN RETURN; END IF;
+    FOR m IN SELECT v.seq, v.message_id, v.calls, v.results FROM runyard.visible(whole) v ORDER BY v.seq LOOP
+        pending := ARRAY(SELECT c FROM unnest(pending) c WHERE m.results IS NULL OR c <> ALL (m.results)) || coalesce(m.calls, '{}');
+        IF pending = '{}' AND m.seq < at.seq THEN
+            before := m.message_id;
+        ELSIF pending = '{}' THEN
+            after := m.message_id;
+            EXIT;
+        END IF;
+    END LOOP;
+    PERFORM runyard.refuse('fork_boundary',
+        format('message %s is inside an unfinished tool cycle (open calls: %s); cut before at %s or after at %s, or repair the fork',
+               at.message_id, array_to_string(calls, ', '), coalesce(before::text, 'nothing'), coalesce(after::text, 'nothing')),
+        jsonb_build_object('message_id', at.message_id, 'open_calls', to_jsonb(calls), 'before', before, 'after', after));
+END $$;

@@ -1,7 +1,7 @@
 -- Limits on sizes: the greatest size of a message, and of the extra of a thread.
 
 -- Return the default of the limit message_bytes: the bytes of one message as it is stored. MESSAGE_BYTES in
--- runyard.domain.json_bounds has the same value.
+-- runyard.domain.size_limits has the same value.
 CREATE OR REPLACE FUNCTION runyard.default_message_bytes() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 8388608;
 
 -- Refuse messages of which one has more than `most` bytes.

@@ -78,12 +78,17 @@ local function make_due(queue)
   end
 end
 
--- Take up to `most` jobs of a tenant. BOUND limits the work of a call if many lanes are locked. Return true if the tenant has no
--- more due jobs.
-local function serve(queue, tenant, most)
+-- BOUND limits the work of a call if many lanes are locked.
+local function has_room()
+  return claimed < limit and scanned < limit + BOUND
+end
+
+-- Take one job of a tenant, or as many as there is room for if the tenant is `alone` in the queue. Return true if the tenant has
+-- no more due jobs.
+local function serve(queue, tenant, alone)
   local due = due_jobs(prefix, queue, tenant)
-  local enough = claimed + most
-  while claimed < enough and scanned < limit + BOUND do
+  local enough = alone and limit or claimed + 1
+  while claimed < enough and has_room() do
     local ids = redis.call('ZRANGE', due, 0, enough - claimed - 1)
     if #ids == 0 then
       return true
@@ -96,27 +101,9 @@ local function serve(queue, tenant, most)
   return redis.call('EXISTS', due) == 0
 end
 
--- Take jobs of `queue` until the limit, one per tenant and turn. A tenant that is alone in the queue gets all of them.
-local function by_turns(queue)
-  local turns = prefix .. 'turns:' .. queue
-  local last = nil
-  while claimed < limit and scanned < limit + BOUND do
-    local first = redis.call('ZRANGE', turns, 0, 1)
-    if #first == 0 then
-      return
-    end
-    if serve(queue, first[1], first[2] and 1 or limit - claimed) then
-      redis.call('ZREM', turns, first[1])
-    elseif first[2] then
-      last = (last or last_turn(turns)) + 1
-      redis.call('ZADD', turns, last, first[1])
-    end
-  end
-end
-
 for q = 4, #ARGV do
   make_due(ARGV[q])
-  by_turns(ARGV[q])
+  take_turns(prefix, ARGV[q], has_room, serve)
 end
 
 for q = 4, #ARGV do

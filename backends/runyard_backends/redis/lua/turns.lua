@@ -9,7 +9,7 @@ first, and among jobs of one priority the job that became due first.
 
 KEYS[1]  not used (the including script defines it)
 ARGV     not used (the including script defines it)
-Returns  nothing, but defines `due_jobs`, `enter`, `last_turn` and `owner_of`
+Returns  nothing, but defines `due_jobs`, `enter`, `take_turns` and `owner_of`
 ]]
 local CLASS = 2 ^ 50 -- number of positions of one priority among a tenant's jobs
 local CLASSES = {high = 0, normal = CLASS, low = 2 * CLASS}
@@ -44,4 +44,24 @@ local function owner_of(payload)
   local read, job = pcall(cmsgpack.unpack, payload or '')
   local named = read and type(job) == 'table' and type(job.k) == 'table' and job.k or {}
   return type(named.tenant) == 'string' and named.tenant or '', named.priority
+end
+
+-- Let the tenants of a queue take turns while has_room() is true. serve(queue, tenant, alone) serves a tenant, and returns true
+-- if the tenant has no more due jobs. alone: true if no other tenant has due jobs in the queue.
+local function take_turns(prefix, queue, has_room, serve)
+  local turns = prefix .. 'turns:' .. queue
+  local last = nil
+  while has_room() do
+    local first = redis.call('ZRANGE', turns, 0, 1)
+    if #first == 0 then
+      return
+    end
+    local alone = first[2] == nil
+    if serve(queue, first[1], alone) then
+      redis.call('ZREM', turns, first[1])
+    elseif not alone then
+      last = (last or last_turn(turns)) + 1
+      redis.call('ZADD', turns, last, first[1])
+    end
+  end
 end

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from runyard.domain.json_bounds import MAX_NESTING, MAX_VALUES, check_content, check_value, message_size
 from runyard.domain.quoting import brief
+from runyard.domain.size_limits import MAX_NESTING, MAX_VALUES, check_content, check_value, message_size
 from runyard.errors import InvalidInputError
 from runyard.models import Message, ToolResultPart
 from runyard_api.http.reading import MAX_BODY_VALUES, MAX_DIGITS, Shape

@@ -158,7 +158,7 @@ def message_size(message: Message) -> int:
 
 
 JsonValue: TypeAlias = Any
-"""A JSON value. :mod:`~runyard.domain.json_bounds` checks each incoming value once. Pydantic does not validate it.
+"""A JSON value. :mod:`~runyard.domain.size_limits` checks each incoming value once. Pydantic does not validate it.
 
 Validation of every value inside a JSON value would take as long as all other work on a message.
 """
