@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from typing import Any
 
+import fastapi.dependencies.utils
+import fastapi.routing
 import httpx
 import pytest
 
@@ -26,6 +29,23 @@ async def get(http: httpx.AsyncClient, path: str, expected: int = 200, /, **quer
     reply = await http.get(path, params=query)
     assert reply.status_code == expected, reply.text
     return reply.json()
+
+
+async def test_no_request_waits_for_a_thread(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FastAPI calls a dependency that is a plain function in a thread, which costs a request more than the function does."""
+
+    async def refuse(call: Callable[..., Any], *_: Any) -> None:
+        raise AssertionError(f"{call} is called in a thread")
+
+    for module in (fastapi.dependencies.utils, fastapi.routing):
+        monkeypatch.setattr(module, "run_in_threadpool", refuse)
+    await post(http, "/v1/threads", 201, thread_id="t")
+    await post(http, "/v1/threads/t/runs", 202, message="x", run_id="r")
+    await post(http, "/v1/threads/t/runs/r/cancel", 200)
+    await post(http, "/v1/threads/t/respond", 404, answer="yes")
+    await get(http, "/v1/runs", status="queued", limit=1)
+    assert (await http.get("/v1/threads/t", headers={"If-None-Match": "other"})).status_code == 200
+    assert (await http.patch("/v1/threads/t", json={"title": "x"}, headers={"If-Match": "*"})).status_code == 200
 
 
 class TestThreads:

@@ -43,13 +43,13 @@ def _header(says: str) -> Any:
     return Header(min_length=1, max_length=MAX_KEY_CHARACTERS, pattern="^[!-~]+$", description=says)
 
 
-def _key(request: Request, idempotency_key: Annotated[str | None, _header(SAYS)] = None) -> Key:
+async def _key(request: Request, idempotency_key: Annotated[str | None, _header(SAYS)] = None) -> Key:
     _check_one(request)
     principal: Principal = state_of(request.scope)["principal"]
     return Key(idempotency_key, principal.tenant)
 
 
-def _unused(request: Request, idempotency_key: Annotated[str | None, _header(UNUSED)] = None) -> None:
+async def _unused(request: Request, idempotency_key: Annotated[str | None, _header(UNUSED)] = None) -> None:
     """Check the form of the header."""
     _check_one(request)
 

@@ -38,11 +38,11 @@ _KNOWN: Final = Header(
 _MATCH: Final = Header(max_length=MAX_TAGS_CHARACTERS, description="ETag of the version to change. 412 if it is not current.")
 
 
-def _if_none_match(request: Request, if_none_match: Annotated[str | None, _KNOWN] = None) -> list[str] | None:
+async def _if_none_match(request: Request, if_none_match: Annotated[str | None, _KNOWN] = None) -> list[str] | None:
     return None if if_none_match is None else _tags(request.headers.getlist("if-none-match"))
 
 
-def _if_match(request: Request, if_match: Annotated[str | None, _MATCH] = None) -> list[str] | None:
+async def _if_match(request: Request, if_match: Annotated[str | None, _MATCH] = None) -> list[str] | None:
     return None if if_match is None else _tags(request.headers.getlist("if-match"))
 
 
