@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI
 
 from runyard import Client
 from runyard_api.http.document import operations
-from runyard_api.http.routes.scopes import Route
+from runyard_api.http.routes.route_access import Route
 from tests.http.conftest import Caller, ask
 
 THREAD, RUN, MESSAGE = "the-secret-thread", "the-secret-run", "0198c0de-0000-7000-8000-000000000001"

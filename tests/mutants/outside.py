@@ -16,7 +16,7 @@ STARTABLE: Final = f"{SQL}/functions/startable.sql"
 THREADS: Final = f"{SQL}/functions/threads.sql"
 LUA: Final = "backends/runyard_backends/redis/lua"
 TOKENS, ACCESS, READING, PROTOCOL, IDEMPOTENCY = (
-    f"api/runyard_api/http/{name}.py" for name in ("tokens", "routes/scopes", "reading", "protocol", "idempotency")
+    f"api/runyard_api/http/{name}.py" for name in ("tokens", "routes/route_access", "reading", "protocol", "idempotency")
 )
 BOUNDS, CURSOR, FETCHING, CODEC = (
     f"runner/runyard/{name}.py"

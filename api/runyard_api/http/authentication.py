@@ -1,7 +1,7 @@
 """Authentication of callers: API keys, a host's own scheme, stream tokens, or none if ``auth`` is off (A1).
 
 The result is a principal. Its tenant is enforced in :mod:`runyard_api.http.tenant_client`, which gives a route only a client
-that is bound to this tenant. :mod:`runyard_api.http.routes.scopes` decides which routes the principal may call.
+that is bound to this tenant. :mod:`runyard_api.http.routes.route_access` decides which routes the principal may call.
 """
 
 from __future__ import annotations

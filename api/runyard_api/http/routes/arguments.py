@@ -13,7 +13,7 @@ from runyard.models import MAX_ID_LENGTH
 from ..field_types import ID_SCHEMA, checked_id
 from ..paths import decoded
 from ..tenant_client import Caller
-from .scopes import Reads
+from .route_access import Reads
 
 MAX_CURSOR_CHARACTERS: Final = 2000
 """Most characters of the cursor of a page."""

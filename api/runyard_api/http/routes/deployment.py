@@ -14,7 +14,7 @@ from ..tenant_client import Caller
 from .arguments import AgentName, Paging
 from .documentation import operation
 from .replies import reply
-from .scopes import Administers, Reads, Route
+from .route_access import Administers, Reads, Route
 
 router = APIRouter(route_class=Route)
 

@@ -16,7 +16,7 @@ def operation(*refusals: type[RunyardError], **answers: Any) -> dict[str, Any]:
 
     ``refusals``: the errors. ``answers``: the responses by status, as ``s201=(Model, description, "Location", …)`` with the
     names of their headers. Model is None for a response without content. The scope of the route is documented from the type of
-    its parameter ``caller`` (:mod:`runyard_api.http.routes.scopes`).
+    its parameter ``caller`` (:mod:`runyard_api.http.routes.route_access`).
     """
     responses = documented(*refusals)
     for name, (model, words, *headers) in answers.items():

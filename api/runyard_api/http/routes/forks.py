@@ -30,8 +30,8 @@ from ..tenant_client import Caller
 from .arguments import ThreadId, Wait, patience
 from .documentation import operation
 from .replies import reply
+from .route_access import Route, Writes
 from .runs import RETRY_AFTER_SECONDS, accepted
-from .scopes import Route, Writes
 
 router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["forks"], route_class=Route)
 

@@ -14,7 +14,7 @@ from ..answers import Liveness, Readiness
 from ..service import service_of
 from .documentation import operation
 from .replies import reply
-from .scopes import Administers, Route
+from .route_access import Administers, Route
 
 router = APIRouter(tags=["probes"], route_class=Route)
 

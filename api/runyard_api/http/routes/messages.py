@@ -23,7 +23,7 @@ from ..request_bodies import MessageInput, StoreMessage
 from .arguments import MessageId, Paging, ThreadId
 from .documentation import operation
 from .replies import IfNoneMatch, reply, reply_if_changed, to_bytes
-from .scopes import Reads, Route, Writes
+from .route_access import Reads, Route, Writes
 
 router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["messages"], route_class=Route)
 

@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from runyard.domain.webhooks import HIDE_WEBHOOKS
 
-from .scopes import shows_webhooks
+from .route_access import shows_webhooks
 
 MAX_TAGS_CHARACTERS: Final = 2000
 """Most characters of an If-Match or If-None-Match."""

@@ -26,7 +26,7 @@ from ..tenant_client import Caller
 from .arguments import Paging, RequestId, ThreadId
 from .documentation import operation
 from .replies import reply
-from .scopes import Reads, Responds, Route
+from .route_access import Reads, Responds, Route
 
 router = APIRouter(tags=["requests"], route_class=Route)
 

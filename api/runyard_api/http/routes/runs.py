@@ -41,7 +41,7 @@ from ..tenant_client import Caller
 from .arguments import LastEventId, Paging, RunId, ThreadId, Wait, patience
 from .documentation import EVENTS, operation
 from .replies import reply
-from .scopes import Reads, Route, Streams, Writes
+from .route_access import Reads, Route, Streams, Writes
 
 router = APIRouter(tags=["runs"], route_class=Route)
 

@@ -18,7 +18,7 @@ from ..sse import Entry, EventStream
 from .arguments import LastEventId, ThreadId
 from .documentation import EVENTS, operation
 from .replies import reply
-from .scopes import Reads, Route, Streams
+from .route_access import Reads, Route, Streams
 
 router = APIRouter(tags=["runs"], route_class=Route)
 

@@ -27,7 +27,7 @@ from ..tenant_client import Caller
 from .arguments import Limit, Paging, ThreadId, bounded
 from .documentation import operation
 from .replies import ANY, IfMatch, IfNoneMatch, reply, reply_if_changed, to_bytes
-from .scopes import Reads, Route, Writes
+from .route_access import Reads, Route, Writes
 
 router = APIRouter(prefix="/v1/threads", tags=["threads"], route_class=Route)
 

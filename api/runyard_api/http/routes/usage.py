@@ -11,7 +11,7 @@ from runyard.domain.usage_report import UsageReport
 from ..field_types import Day
 from .documentation import operation
 from .replies import reply
-from .scopes import Reads, Route
+from .route_access import Reads, Route
 
 router = APIRouter(tags=["usage"], route_class=Route)
 

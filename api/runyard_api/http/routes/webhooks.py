@@ -13,7 +13,7 @@ from ..idempotency import Idempotency
 from ..request_bodies import RotateSecret
 from .documentation import operation
 from .replies import reply
-from .scopes import Administers, Route
+from .route_access import Administers, Route
 
 router = APIRouter(tags=["webhooks"], route_class=Route)
 

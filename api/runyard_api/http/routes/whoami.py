@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 from ..answers import StreamOf, WhoAmI
 from .documentation import operation
 from .replies import reply
-from .scopes import Anyone, Route
+from .route_access import Anyone, Route
 
 router = APIRouter(tags=["access"], route_class=Route)
 
