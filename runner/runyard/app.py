@@ -29,8 +29,8 @@ DEFAULT_AGENT = "default"
 class AgentSpec:
     """One agent as registered.
 
-    ``timeout`` (seconds for one attempt), ``max_attempts`` and ``retry`` apply to a run whose own options have the default
-    value. ``hitl``: the agent may ask a human.
+    ``timeout`` (seconds for one attempt), ``max_attempts`` and ``retry`` each apply to a run that leaves the same option at its
+    default. ``hitl``: the agent may ask a human.
     """
 
     name: str

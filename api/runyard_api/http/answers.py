@@ -48,8 +48,8 @@ class ForkMade(BaseModel):
 class RunOutcome(BaseModel):
     """The outcome of a run that ended or was suspended. ``text``: the text of its last answer. ``messages``: the messages that
     the run wrote. ``requests``: the requests for which it waits. ``omitted``: the names of lists that were larger than 8 MiB.
-    Such a list has only the last messages, or only the oldest requests. The other messages are on the path to the ``parent_id``
-    of the first message in the list."""
+    The list of messages then has only the last messages, and the list of requests only the oldest requests. The earlier
+    messages are on the path to the ``parent_id`` of the first message in the list."""
 
     run: Run
     text: str = ""

@@ -140,7 +140,8 @@ class Gate:
         return replace(owner, scopes=READ, only=(claims.thread_id, claims.run_id), expires=claims.expires / 1000)
 
     async def _owner(self, claims: Claims, keys: KeyStore) -> Principal | None:
-        """Return the principal that created a token; None if it is unknown, or the token is not of this server's scheme."""
+        """Return the principal that created a token. Return None if the token's API key is unknown, or if the token was created
+        under another ``auth``."""
         match claims:
             case ByKey() if self.auth == "keys":
                 return await self._keyring.find(claims.key_id, keys)

@@ -25,7 +25,7 @@ class Hold:
         self._own = 0
 
     def grow(self, size: int) -> None:
-        """Add ``size`` bytes. Raises RateLimitedError if all bodies of the key would have too many together."""
+        """Add ``size`` bytes. Raises RateLimitedError if the key's bodies would have too many bytes in total."""
         if self._held[self._key] + size > self._most:
             words = f"requests of this key that wait for their answers hold {self._most} bytes already"
             raise RateLimitedError(f"{words}; wait for some of them", retry_after=1)
@@ -39,7 +39,7 @@ class Hold:
             del self._held[self._key]
 
     def until_answered(self, send: Send) -> Send:
-        """Return ``send`` with a release of the bytes when the response begins. A stream may last long after its beginning."""
+        """Return ``send``, wrapped to release the bytes when the response begins: a stream may last long after that."""
 
         async def told(message: Message) -> None:
             self.release()
@@ -92,7 +92,8 @@ class Bounds:
     async def _body(self, scope: Scope, receive: Receive, held: Hold) -> bytes | None:
         """Return the whole body; None if the client left. Does not wait if the request announces no body.
 
-        A body whose shape is out of bounds is not kept. The route that would read the JSON finds the reason in ``scope``.
+        If the JSON of the body has too many values or a number with too many digits, return ``b""`` and put the reason into
+        ``scope``. The route that reads the JSON raises the error.
         """
         named = {name for name, _ in scope["headers"]}
         if scope["method"] in ("GET", "HEAD", "OPTIONS") and not named & {b"content-length", b"transfer-encoding"}:

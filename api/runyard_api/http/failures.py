@@ -98,7 +98,7 @@ class OwnScheme:
 
 
 def _shown(request: HTTPConnection) -> bytes:
-    """Return a digest of the headers that identify the caller. The query does not count: the API refuses unknown parameters."""
+    """Return a digest of the headers that identify the caller. The query is left out: the API refuses unknown parameters."""
     headers = sorted((bytes(name), bytes(value)) for name, value in request.scope["headers"])
     found = [each for each in headers if each[0] in SHOWN] or [each for each in headers if each[0] not in VARYING]
     return hashlib.sha256(repr(found).encode()).digest()

@@ -1,11 +1,11 @@
 """The header ``Idempotency-Key``. Every POST accepts it instead of the id with which its operation recognises repetitions.
 
-The id is derived from the key, the tenant, the operation and the thread. The API stores no keys. A repetition has the same
-id, which the store recognises for as long as the thread exists. The store decides whether a repeated body is the same request:
-by the hash of its content (``request_hash`` in :mod:`runyard.ports.commands`), or by the content that it stored under the id
-(``postgres/functions/same_request.sql``; in memory ``_same_or_conflict``).
-An id in the body takes precedence over the header. An operation whose repetition depends on the state alone has no id. The form
-of its key is checked, and the key is not used.
+The id is derived from the key, the tenant, the operation and the thread. The API stores no keys. A repetition has the same id,
+which the store recognises for as long as the thread exists. The store decides whether a repeated body is the same request: by
+the hash of its content (``request_hash`` in :mod:`runyard.ports.commands`), or by the content that it stored under the id
+(``postgres/functions/same_request.sql``; in memory ``_same_or_conflict``). An id in the body takes precedence over the header.
+If the effect of a repetition depends on the state alone, the operation has no id. The API then checks the form of the key and
+does not use the key.
 """
 
 from __future__ import annotations

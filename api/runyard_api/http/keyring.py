@@ -60,8 +60,8 @@ class Keyring:
     ) -> Principal | None:
         """Return the principal of a key that this process does not know, or None.
 
-        A look-up counts as a failure until the key is found. This bounds simultaneous look-ups too. A caller that waits for the
-        look-up of another caller is counted if the key is not found.
+        A look-up counts as a failure until the key is found. This bounds simultaneous look-ups too. If a caller waits for the
+        look-up of another caller and the key is not found, the waiting caller counts as a failure, too.
         """
         if secret is not None and secret.key_id in self._asking:
             found = await self.find(secret.key_id, keys)
@@ -83,8 +83,8 @@ class Keyring:
     async def find(self, key_id: str, keys: KeyStore) -> Principal | None:
         """Return the principal of a key; None if there is no such key.
 
-        The look-up of a key that was found is at most FOUND_SECONDS old, else NOT_FOUND_SECONDS. Simultaneous callers share one
-        look-up.
+        The result of a look-up is used again for FOUND_SECONDS if the key was found, and for NOT_FOUND_SECONDS if it was not.
+        Simultaneous callers share one look-up.
         """
         now = time.monotonic()
         if (known := self._met.get(key_id)) and now - known[0] < FOUND_SECONDS:

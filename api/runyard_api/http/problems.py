@@ -1,7 +1,8 @@
 """Errors as problem documents (RFC 9457), for the whole tree of :mod:`runyard.errors`.
 
-A problem has the error's stable ``code`` and its ``details``. ``detail`` is a sentence about the error and its remedy.
-``errors`` lists the fields of a request that do not fit its schema.
+The status of a response is the ``http_status`` of the error's class. A problem has the error's stable ``code`` and its
+``details``. ``detail`` is a sentence about the error and its remedy. ``errors`` lists the fields of a request that do not fit
+its schema.
 """
 
 from __future__ import annotations

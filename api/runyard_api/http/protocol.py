@@ -1,8 +1,8 @@
 """The protocol of one connection. It bounds the bytes before, between and around requests, which an application cannot do (A2).
 
-A timer runs while no request with a complete head waits for its response. Bytes that complete no head do not stop the timer.
-Bytes that are no HTTP/1.1 request are refused with one problem document, after the responses under way. The server then
-ignores all further bytes of the connection.
+A timer runs until the head of a request is complete, and runs again after the response. Bytes that complete no head do not stop
+the timer. Bytes that are no HTTP/1.1 request are refused with one problem document, which is sent after the responses to
+earlier requests. The server then ignores all further bytes of the connection.
 """
 
 from __future__ import annotations

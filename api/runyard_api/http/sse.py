@@ -1,8 +1,9 @@
 """Event streams (server-sent events). A reader resumes from the id of an event. While there is no event, a comment is sent.
 
 One connection to Redis feeds all streams of a process (:mod:`runyard_backends.redis.pubsub`). A reader that reads nothing
-delays only its own stream. The events that are read for it are bounded, and its connection is closed after STALLED_SECONDS
-(E1 to E3). Large events are sealed (:meth:`runyard.models.Event.seal`): a stream that waits for its reader holds only JSON.
+delays only its own stream. The process holds a bounded number of bytes for this reader, and closes the connection after
+STALLED_SECONDS (E1 to E3). Large events are sealed (:meth:`runyard.models.Event.seal`): a stream that waits for its reader
+holds only JSON.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ class StreamSlot(NamedTuple):
 class EventStream(Response):
     """Sends ``entries`` until they end or the reader disconnects.
 
-    ``on_left``: called if the reader disconnected before the end. ``place``: the id with which a reader that disconnected
-    before the first entry resumes.
+    ``on_left``: called if the reader disconnected before the end. ``place``: the id to resume from, for a reader that
+    disconnects before it has received an entry.
     """
 
     media_type = "text/event-stream"

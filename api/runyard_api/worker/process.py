@@ -192,7 +192,7 @@ def run_worker(app: App, settings: Settings) -> None:
 
 @contextmanager
 def _ending_soon() -> Iterator[Callable[[int], None]]:
-    """Yield a function of an exit status. LINGER_SECONDS after its call the process exits, if the block has not ended before.
+    """Yield a function that makes the process exit with a status LINGER_SECONDS later, unless the block has ended before.
 
     An event loop waits for every task and thread when it closes. Tasks and threads of user code may never end.
     """

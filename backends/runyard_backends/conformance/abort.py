@@ -89,7 +89,8 @@ class TestAbort:
 
     @pytest.mark.parametrize("taken", [False, True], ids=["queued", "running"])
     async def test_h8_a_run_that_has_one_answer_and_waits_for_another(self, world: World, taken: bool) -> None:
-        """H8, I8: A queued run with one of two answers ends at once. If a worker runs it, the worker stores nothing more."""
+        """H8, I8: An abort ends a queued run with one of two answers at once. If a worker executes the run, the worker stores
+        nothing more."""
         await self.waiting(world, "r1", call("a"), requests=2)
         await world.runs.respond(1, request_id="r1-0")
         attempt = await world.take("r1") if taken else None
@@ -114,7 +115,7 @@ class TestAbort:
         assert await world.texts() == [] and (await world.run("r1")).completion_seq is None
 
     async def test_h8_i7_what_no_provider_accepts_is_not_kept(self, world: World) -> None:
-        """I7: Messages are not kept if no provider accepts them even after the open calls are closed."""
+        """I7: If no provider accepts the messages of a run even after its open calls are closed, they are in no context."""
         await self.waiting(world, "r1", call("a"), said("and more"))
         done = await world.runs.abort_pending(T, "no")
         assert done.run is not None and (done.run.status, done.run.completion_seq) == (RunStatus.CANCELLED, None)

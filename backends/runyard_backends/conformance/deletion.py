@@ -59,7 +59,8 @@ class TestDeletion:
         assert await world.context(await world.start("own2", thread="c")) == ["r1?", "r1!", "r2?", "r2!", "own?", "own!", "hi"]
 
     async def test_forks_keep_the_extra_of_their_cut(self, world: World) -> None:
-        """F3, I5: A fork keeps the extra of its cut, even if a run on a branch that no fork shows saved extra later."""
+        """F3, I5: After the deletion of its source, a fork keeps the extra of its cut. This includes extra that a run saved on
+        a branch that the fork does not show."""
         await world.turn("r1", extra={"v": 1})
         asked, answered = [message.id for message in await world.messages()]
         await world.turn("other", parent_id=asked, extra={"v": 2})
@@ -288,7 +289,8 @@ class TestRunDeletion:
         assert await world.texts(leaf=leaf) == before == ["r1?", "r1!", "bad?", "bad…", "on?", "on!"]
 
     async def test_run_whose_message_another_is_to_go_on_from_is_not_deleted(self, world: World) -> None:
-        """A run is not deleted while one of its messages is the parent of a queued run, which needs its parent at the claim."""
+        """A run is not deleted while one of its messages is the parent of a queued run: the claim of the queued run needs the
+        parent."""
         await world.turn("r1")
         await world.failed("bad")
         last = await world.id_of("bad…")

@@ -178,8 +178,8 @@ class TestExternalRuns:
 
     @pytest.mark.parametrize("parallel", [False, True], ids=["the head moved", "parallel"])
     async def test_unclaimed_message_follows_its_run_to_another_branch(self, world: World, parallel: bool) -> None:
-        """I5, I3, R13: Unclaimed messages move with their run to its branch, also if the run appends them again. They are in no
-        other context."""
+        """I5, I3, R13: Unclaimed messages move to the branch of their run, also if the run appends them again. They are in no
+        context of another branch."""
         await world.turn("r1")
         early = [said("early", run_id="x"), said("more", run_id="x")]
         await world.checkpointer.append(T, early)
@@ -285,8 +285,8 @@ class TestExternalRuns:
         assert (await world.fork("c", after_run_id="x")).thread.extra == {"v": 1}
 
     async def test_completion_that_a_fork_job_waits_for_is_told(self, world: World) -> None:
-        """F5: The store notifies the workers of a completion for which a fork job waits, because ``mark_run_complete`` returns
-        no effects."""
+        """F5: If a fork job waits for an external run, the store notifies the workers of the completion, because
+        ``mark_run_complete`` returns no effects."""
         await world.checkpointer.claim_run(T, "x")
         fork = ForkRequest(src=T, new="c", cut=Cut(after_run_id="x"))
         assert not (await world.accept("job", None, kind="fork", fork=fork)).effects.jobs

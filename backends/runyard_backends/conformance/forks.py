@@ -93,8 +93,8 @@ class TestForks:
         assert await world.cut(after_run_id="slow") == ["slow0", "fast1", "slow2", "fast3"]
 
     async def test_earlier_completion_with_later_messages_is_in(self, world: World) -> None:
-        """S3: The high-water mark is the maximum over all completed runs. An earlier completed run with later messages is in
-        the fork."""
+        """S3: The high water is the maximum over all completed runs. If a run that completed earlier has the later messages,
+        all of them are in the fork."""
         cp = world.checkpointer
         for run_id in ("a", "b"):
             await cp.claim_run(T, run_id)
@@ -157,7 +157,8 @@ class TestForks:
         assert not (await world.fork("c", after_run_id="r1", metadata={"a": 1})).created
 
     async def test_extra_of_the_cut(self, world: World) -> None:
-        """F3: The fork's extra is the source's extra after the cut's run. Its key ``fork`` is the fork's metadata, if any."""
+        """F3: The fork's extra is a copy of the extra that the source last saved up to the cut. If the fork has metadata, the
+        copy has it under the key ``fork``."""
         await world.checkpointer.save_extra(T, {"v": 0, "fork": "old"})
         await world.turn("r1", extra={"v": 1})
         await world.turn("r2")
@@ -183,8 +184,8 @@ class TestForks:
         assert (await world.fork("f", src="c", after_run_id="own")).thread.extra == {"v": 2}
 
     async def test_extra_of_a_cut_at_an_inherited_message(self, world: World) -> None:
-        """F3: A cut at an inherited message has the extra of the ancestor at that message. Later changes of the extra, in the
-        ancestor or in the fork, do not matter."""
+        """F3: A cut at an inherited message has the extra of the ancestor at that message. Changes that the ancestor or the
+        fork made to the extra later have no effect."""
         await world.turn("r1", extra={"v": 1})
         await world.turn("r2", extra={"v": 2})
         await world.failed("bad")

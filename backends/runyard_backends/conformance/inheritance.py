@@ -89,8 +89,8 @@ class TestInheritance:
         assert await world.texts("e") == ["a1"]
 
     async def test_partly_visible_run(self, world: World) -> None:
-        """If the child was cut inside a run, a fork after that run raises ForkBoundaryError, and the run's id still counts as
-        completed."""
+        """A fork that was cut inside a run has a part of the run. Forking this fork after the run raises ForkBoundaryError.
+        Claiming the run in the fork raises RunAlreadyCompletedError if the run completed before the cut."""
         attempt = await world.start("r1", "q")
         (one,) = await world.runs.append(attempt, [said("one")])
         await world.finish(attempt, said("two"))
@@ -159,7 +159,8 @@ class TestInheritance:
             assert await world.texts(thread, leaf=stored.id) == ["r1?", "r1!", "same"]
 
     async def test_open_run_id_is_taken(self, world: World) -> None:
-        """The id of a failed run inside which the child was cut is taken, because the child shows that run."""
+        """If a fork was cut inside a failed run, the run's id is taken in the fork, because the fork shows a part of the
+        run."""
         await world.turn("r1")
         await world.failed("bad")
         at = await world.id_of("bad…")
@@ -180,7 +181,8 @@ class TestInheritance:
         assert await world.texts("e") == ["r1?", "r1!"]
 
     async def test_open_run_that_completes_later(self, world: World) -> None:
-        """I5: If the run inside which the child was cut completes later, the child still shows only its part."""
+        """I5: A fork is cut inside a running run. After the run completed, the fork still shows only the messages up to the
+        cut."""
         attempt = await world.start("live", "q")
         (half,) = await world.runs.append(attempt, [said("half")])
         await world.fork("c", at_message_id=half.id)
@@ -208,7 +210,7 @@ class TestInheritance:
             await world.checkpointer.claim_run("d", run_id)
 
     async def test_branch_that_continues_an_open_run(self, world: World) -> None:
-        """F8, I5: Messages that follow an unfinished run's message keep it on their path, also through forks of forks."""
+        """F8, I5: The path to a message that follows a message of an unfinished run contains both, also in forks of forks."""
         await world.turn("r1")
         await world.checkpointer.claim_run("t", "x")
         half = said("half", run_id="x")

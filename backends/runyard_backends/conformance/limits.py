@@ -192,8 +192,8 @@ class TestPermits:
         await few.backend.close()
 
     async def test_late_run_with_priority_waits_for_its_tenants_turn(self, world: World) -> None:
-        """R16: A run of high priority goes before the waiting runs of its tenant, even if their first was submitted already. It
-        does not go before the run of another tenant whose turn is earlier."""
+        """R16: A run of high priority starts before the other waiting runs of its tenant, even if one of these was submitted
+        already. It starts after the run of another tenant whose turn is earlier."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")
         running = await world.start("r", thread="running")

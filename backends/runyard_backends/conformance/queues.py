@@ -24,8 +24,8 @@ class TestQueues:
         assert await world.backend.queues.queues() == []
 
     async def test_queue_counts_the_runs_that_wait(self, world: World) -> None:
-        """A queue counts runs of all tenants that are due and wait for their lane or a worker, but not running runs or runs
-        that are not due."""
+        """A queue counts the due runs of all tenants that wait for their lane or for a worker. It counts neither running runs
+        nor runs that are not due."""
         other = World(await world.factory(tenant="b"), world.factory)
         await other.accept("r", thread="b")
         await world.start("running")

@@ -30,8 +30,8 @@ class TestRuns:
         assert await world.texts() == []
 
     async def test_a_job_announces_its_run_until_an_attempt_begins(self, world: World) -> None:
-        """E6: ``accept`` and ``redrive`` issue a fence for ``run.queued``. ``submit`` writes this event until an attempt
-        begins."""
+        """E6: ``accept`` and ``redrive`` issue a fence for the event ``run.queued``. Every job of the run has this event until
+        an attempt begins."""
 
         def announced(effects: Effects) -> Event | None:
             (job,) = effects.jobs

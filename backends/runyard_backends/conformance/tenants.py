@@ -56,7 +56,8 @@ class TestTenants:
         await other.backend.close()
 
     async def test_no_list_shows_another_tenants(self, world: World) -> None:
-        """A1: No list shows another tenant's items, for any filter and for tenants that sort before and after."""
+        """A1: No list shows another tenant's items, whatever the filter, and whether that tenant sorts before or after this
+        one."""
         tenants = ("a", "b", "c")
         worlds = {tenant: World(await world.factory(tenant=tenant), world.factory) for tenant in tenants}
         for tenant, each in worlds.items():

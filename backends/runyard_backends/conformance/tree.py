@@ -245,7 +245,8 @@ class TestTree:
         assert third.parent_id == await world.id_of("r1!")
 
     async def test_running_run_is_a_leaf(self, world: World) -> None:
-        """B3: A running run is a leaf, and so is the message that it continues, because the run is not completed."""
+        """B3: The last message of a running run is a leaf. The message before the run is still a leaf, because the run is not
+        completed."""
         await world.turn("r1")
         await world.start("r2", "r2?")
         assert {(leaf.run_id, leaf.depth, leaf.run_status) for leaf in await world.leaves()} == {

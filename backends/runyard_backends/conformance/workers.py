@@ -145,7 +145,7 @@ class TestWorkers:
         assert (await world.workers.orphans(unchanged=timedelta(hours=1))).orphans == []
 
     async def test_a_page_of_orphans_ends_with_a_whole_worker(self, world: World) -> None:
-        """W2: Pages have the orphans of worker after worker, so that the name of a worker is a cursor."""
+        """W2: A page has all orphans of each of its workers, so that the name of a worker is a cursor."""
         for n, worker in enumerate(("w1", "w2", "w1", "w3", "w2")):
             await world.accept("r", thread=f"t{n}")
             await world.take("r", thread=f"t{n}", worker=worker)
@@ -170,7 +170,7 @@ class TestWorkers:
         assert (await world.workers.waiting(unchanged=ZERO)).jobs == []
 
     async def test_the_heads_of_lanes_wait(self, world: World) -> None:
-        """W2: A run that is not the first of its lane, that is not due, or that has a worker does not wait for one."""
+        """W2: ``waiting`` returns no run that has a worker, is not due, or is not the first of its lane."""
         await world.start("running")
         await world.accept("behind")
         await world.accept("first", thread="u")
@@ -192,8 +192,8 @@ class TestWorkers:
         assert await waiting(within=timedelta(milliseconds=1)) == []
 
     async def test_a_page_of_waiting_runs_ends_after_the_examined_runs(self, world: World) -> None:
-        """W2: Runs that are not the first of their lanes count, so that a long lane does not make a read long. The order is
-        that of the last changes."""
+        """W2: ``limit`` counts examined runs, also those that are not the first of their lanes. A long lane thus does not make
+        a read long. The order is that of the last changes."""
         for thread in ("a", "b"):
             for n in range(3):
                 await world.accept(f"{thread}{n}", thread=thread)

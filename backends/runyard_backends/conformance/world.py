@@ -91,8 +91,8 @@ class World:
         return await self.take(run_id, thread=thread)
 
     async def crash(self, run_id: str, times: int, *, thread: str = T, worker: str = "crashing") -> None:
-        """Claim the run and declare its worker dead, ``times`` times. An attempt that must run alone calls ``isolate``
-        first."""
+        """Claim the run and declare its worker dead, ``times`` times. If an attempt must be executed alone, it is marked with
+        ``isolate`` before its crash."""
         for n in range(times):
             claim = await self.claim(run_id, thread=thread, worker=f"{worker}{n}")
             assert claim.attempt is not None, claim

@@ -1,4 +1,4 @@
-"""The documented checkpointer over the memory store, with external runs, which no worker executes (R17)."""
+"""The checkpointer (:class:`runyard.ports.stores.Checkpointer`) over the memory store. Its runs are external (R17)."""
 
 from __future__ import annotations
 

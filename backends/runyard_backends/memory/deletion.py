@@ -12,7 +12,7 @@ from .state import Database, Entry, RunState, ThreadState
 
 def delete_run(db: Database, thread: ThreadState, run: RunState) -> None:
     """Delete the run's content. ``run.request`` stays, because a repeated request is compared with it. Raises RunInUseError if
-    the run is live, has completed, or another run may still need one of its messages."""
+    the run is live or completed, or if another run may still need one of this run's messages."""
     details = {"thread_id": thread.id, "run_id": run.id, "status": str(run.run.status)}
     if run.live:
         raise RunInUseError(f"run {run.id!r} of thread {thread.id!r} is {run.run.status}; cancel it first", **details)

@@ -63,8 +63,8 @@ def _claim(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref
 
 
 def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref: RunRef) -> Claim:
-    """Start another attempt of a running run. The run's worker must be dead, or be ``worker_id`` itself, which lost the
-    run's task. The death of a worker counts as a crash, and a lost task does not."""
+    """Start another attempt of a running run. The claim is ``busy`` unless the run's worker is dead, or is ``worker_id``
+    itself, which then has lost the run's task. The death of a worker counts as a crash, and a lost task does not."""
     if run.external:
         return Claim(ref, "busy")
     worker = db.workers.get(run.run.worker_id or "")
@@ -221,8 +221,8 @@ def writer(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
 
 
 def append(db: Database, thread: ThreadState, run: RunState, messages: Sequence[Message], first_event: int) -> list[Entry]:
-    """Store messages of the run and return their entries. ``first_event``: the number of the event of the first message. Skip a
-    message whose id the run has already, because its call is a repetition after a lost reply."""
+    """Store messages of the run and return their entries. ``first_event``: the number of the event of the first message. A
+    message whose id the run has already is skipped: a repetition after a lost reply stores nothing twice."""
     if not messages:
         return []
     limits.check_size(db, messages)
@@ -274,7 +274,7 @@ def _ended(
 
 
 def _repeated(db: Database, attempt: AttemptToken) -> Ended | None:
-    """Return the end of an attempt that is over already, else None. Such a call is a repetition after a lost reply."""
+    """Return None while the attempt is live. If it is over, the call is a repetition after a lost reply: return its end."""
     _, run = _found(db, attempt)
     if run.run.fence != attempt.fence or run.run.status is RunStatus.RUNNING:
         return None
@@ -363,9 +363,9 @@ def release(
     first_event: int | None,
     until_fewer: int | None = None,
 ) -> Ended:
-    """Release the run and queue it again. ``delay``: seconds until it is due. ``error``: the error to retry after; None if the
-    release is no retry. ``first_event``: the number of the attempt's next event, or None. ``until_fewer``: the job waits
-    until fewer than this number of the runs that it started are live."""
+    """Release the run and queue it again. ``delay``: seconds until it is due. ``error``: the error after which the run is
+    retried; None if the release is no retry. ``first_event``: the number of the attempt's next event, or None. ``until_fewer``:
+    the job waits until fewer than this number of the runs that it started are live."""
     if repeated := _repeated(db, attempt):
         return repeated
     thread, run = holder(db, attempt)

@@ -57,8 +57,8 @@ def add(db: Database, thread: ThreadState, request: HitlRequest, run_id: str | N
 def record(
     db: Database, thread: ThreadState, state: RequestState, answer: Any, by: str | None, response_id: str | None
 ) -> Effects:
-    """Store the answer. Queue the suspended run of the request, which is still the head of its lane. ``by``: the author of the
-    answer."""
+    """Store the answer. If the run of the request is suspended, queue it: it is still the head of its lane. ``by``: the author
+    of the answer."""
     request = state.request
     request.answer, request.answered_at, request.answered_by, request.response_id = (
         check_json(answer, "answer"),
@@ -74,8 +74,8 @@ def record(
 
 
 def overdue(db: Database, thread: ThreadState) -> list[RequestState]:
-    """Return the overdue requests whose default can be applied. A default that fails a worker's run waits while the run is
-    queued or running."""
+    """Return the overdue requests whose default can be applied at present. A default that fails a worker's run is not applied
+    while this run is queued or running."""
     return [
         state
         for state in pending_of(db, thread)
@@ -91,8 +91,8 @@ def _applies(thread: ThreadState, request: HitlRequest) -> bool:
 
 
 def fire_deadlines(db: Database, thread: ThreadState) -> Effects:
-    """Apply the default of each overdue request. The default is an answer to store, or the failure of the run. Close an overdue
-    request without a run."""
+    """Apply the default of each overdue request: store the default answer, or fail the run. If the default is a failure and the
+    request has no run, close the request."""
     effects = Effects()
     for state in overdue(db, thread):
         request = state.request
@@ -110,8 +110,11 @@ def fire_deadlines(db: Database, thread: ThreadState) -> Effects:
 
 
 def choose(db: Database, thread: ThreadState, request_id: str | None, response_id: str | None) -> RequestState:
-    """Return the request that an answer is for: the request that was answered under ``response_id`` before. If there is none,
-    return the request ``request_id``. Without ``request_id``, return the only pending request.
+    """Return the request that an answer is for.
+
+    If the answer is a repetition, this is the request that was answered under ``response_id`` before, provided that
+    ``request_id`` is None or names this request. Otherwise it is the request ``request_id``, or without ``request_id`` the only
+    pending request.
 
     Raises HitlAmbiguousError if several requests are pending and none is named, HitlNoPendingRequestError if none is pending,
     and HitlStaleAnswerError if the named request takes no answer.

@@ -86,8 +86,8 @@ def permits_of(db: Database, thread: ThreadState, run: Run) -> list[Permit]:
 
 
 def missing_permit(db: Database, thread: ThreadState, run: RunState) -> Permit | None:
-    """Return a permit for which the run must wait, or None. The run must wait if at least as many runs are
-    before it in the permit's line as there are free permits."""
+    """Return a permit for which the run must wait, or None. The run must wait if the runs before it in the permit's line are at
+    least as many as the free permits."""
     for permit in permits_of(db, thread, run.run):
         line = [r for _, r in _line(db, permit)]
         before = line.index(run) if run in line else len(line)
@@ -116,7 +116,8 @@ def take_turn(db: Database, thread: ThreadState, run: RunState) -> None:
 
 
 def leave_line(db: Database, run: RunState) -> Effects:
-    """Take the run out of the line, because it cannot be claimed for another reason. Offer the permit to the runs behind it."""
+    """Take the run out of the line: something other than a missing permit prevents its claim. Offer the permit to the runs
+    behind it."""
     left, run.permit = run.permit, None
     return offers(db, [left] if left else [])
 

@@ -37,7 +37,7 @@ from .values import check_error, check_json, check_messages
 
 
 class MemoryRunStore:
-    """Runs of one tenant. The verbs of an attempt, ``claim``, ``admit`` and ``run_events`` cover all tenants."""
+    """Runs of one tenant. ``claim``, ``admit``, ``run_events`` and the verbs of an attempt cover all tenants."""
 
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
@@ -125,7 +125,8 @@ class MemoryRunStore:
 
     async def admit(self, limit: int = 1000) -> Admitted:
         """Admit the due runs, apply the deadlines of HITL requests, and fail the runs that were not started by their
-        ``expires_at``, of at most ``limit`` threads. Return also the seconds until the next due time, deadline or expiry."""
+        ``expires_at``. One call covers at most ``limit`` threads. Return also the seconds until the next due time, deadline or
+        expiry."""
         effects = Effects()
         threads = [t for t in self.db.threads.values() if not t.deleted]
         due_ones = [
@@ -368,7 +369,8 @@ def _matches(where: RunFilter, run: Run) -> bool:
 
 
 def _existing_run(thread: ThreadState, request: AcceptRequest) -> RunState | None:
-    """Return the run that was accepted for the same request, None if the run id is new. Refuse the id of another request."""
+    """Return the run that an equal request created under this id, or None if the id is new. Raises RunConflictError if the id
+    belongs to another request."""
     run = thread.runs.get(request.run_id)
     if run is None:
         return None

@@ -128,8 +128,8 @@ class MemoryWebhookStore:
         self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0
     ) -> list[Posting]:
         """Take up to ``limit`` due deliveries, in the order of their endpoints' names, beginning after the endpoint ``after``.
-        An endpoint gets at most ``each`` deliveries minus its number in ``busy``. A delivery that is not settled
-        is due again after ``lease`` seconds."""
+        An endpoint gets at most ``each`` deliveries minus its number in ``busy``. A delivery whose outcome is not stored within
+        ``lease`` seconds is due again."""
         for subscription in self.db.webhooks.values():
             self._spread(subscription)
         now = self.db.now()

@@ -80,8 +80,9 @@ class MemoryWorkerStore:
         return [RunRef(t.key, r.run_id) for t, r in asked if r.worker_id == worker_id]
 
     async def orphans(self, *, unchanged: timedelta, after: str = "", limit: int = 1000) -> OrphanPage:
-        """Return the running runs of dead and missing workers that did not change for ``unchanged``, worker by worker. The page
-        ends after the worker with which it has ``limit`` runs. ``after``: the worker after which to continue."""
+        """Return the running runs of dead and missing workers, worker by worker. Runs that changed within the time
+        ``unchanged`` are left out. The page ends after the worker with which it has ``limit`` runs. ``after``: the worker after
+        which to continue."""
         found: dict[str, list[Orphan]] = {}
         for thread, run in self._live():
             holder = run.run.worker_id
@@ -104,8 +105,8 @@ class MemoryWorkerStore:
         within: timedelta | None = None,
         limit: int = 1000,
     ) -> WaitingPage:
-        """Examine up to ``limit`` queued runs that did not change for ``unchanged``. Return the lane heads among them that need
-        nothing but a worker. ``within``: examine only runs that changed in this time."""
+        """Examine up to ``limit`` queued runs. Return the lane heads among them that need nothing but a worker. ``unchanged``:
+        the shortest time since the last change of an examined run. ``within``: the longest such time, or None."""
         found = [(place(run), thread, run) for thread, run in self._live() if self._queued(run, unchanged)]
         if within is not None:
             found = [each for each in found if each[0][0] >= self.db.now() - within]

@@ -21,9 +21,9 @@ class AgentState:
     """The state of an in-process Agent.
 
     ``active_run_id``: the run that has begun and has not ended. It stays set while the run streams, while the run waits for a
-    human, and after an error, so that the run can be resumed. It is None after completion or a definite failure (R8).
-    ``is_streaming``: whether the agent executes a prompt. ``pending``: the questions that the active run waits for.
-    ``messages``: the context of the last run, and its own messages.
+    human, and after an error, so that the run can be resumed. It is None after the run completed, was aborted, or ended with an
+    incomplete tool cycle (R8). ``is_streaming``: whether the agent executes a prompt. ``pending``: the questions that the
+    active run waits for. ``messages``: the context of the last run, and its own messages.
     """
 
     active_run_id: str | None = None

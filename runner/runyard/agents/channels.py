@@ -1,4 +1,4 @@
-"""Channels: they carry the questions of an in-process Agent to a human. In a worker the store does that."""
+"""Channels: they carry the questions of an in-process Agent to a human. A worker stores questions and needs no channel."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 A file in a message may be a URL. Either the model's provider fetches the file, or pydantic-ai downloads it. A download would
 send a request from this process's network to an address that anyone may have written. A download is therefore refused unless
-``RUNYARD_FETCH_HOSTS`` contains the host. The refusal applies everywhere in a worker's processes, and inside attempts of runs
-in other programs. pydantic-ai itself limits downloads to http and https, to public addresses (``RUNYARD_FETCH_PRIVATE`` allows
-others), and to few redirects. The redirects must stay within the allowed hosts.
+``RUNYARD_FETCH_HOSTS`` contains the host. In a worker's processes this holds for all code, in other programs only for the
+attempts of runs. pydantic-ai itself limits downloads to http and https, to public addresses (``RUNYARD_FETCH_PRIVATE`` allows
+others), and to few redirects. A redirect may lead to an allowed host only.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 **The messages are the record.** A model's answer is appended before its tools start. Each tool's result is appended as soon as
 the tool has returned. A later attempt may find, for example, an assistant message with the calls A, B, C and the result of B.
-That attempt answers B from the record, and executes A and C. A crash therefore repeats at most one model request and no
-finished tool (R9).
+That attempt takes the result of B from the record, and executes A and C. A crash therefore repeats at most one model request
+and no finished tool (R9).
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ async def drive(
 class _Tail:
     """The end of a stored history.
 
-    ``answered``: whether the run's own last answer is still to be processed. ``messages``: the history, with ``answered`` only
-    up to that answer. ``results``: with ``answered``, the stored results of the answer's tool calls, by call id. ``used``: the
-    run's usage so far.
+    ``answered``: whether the model's last answer in this run is still to be processed. ``messages``: the history; if
+    ``answered``, it ends with that answer. ``results``: if ``answered``, the stored results of the answer's tool calls, by call
+    id. ``used``: the run's usage so far.
     """
 
     messages: list[ModelMessage]

@@ -61,7 +61,7 @@ class Listeners:
 
 
 def external_run(thread_id: str, run_id: str, given: Message | None, *, attempt: int = 1, kind: RunKind = "external") -> Run:
-    """Return the record of a run that no store has, for the run's agent. ``given``: the prompt, or None."""
+    """Return a run's record for the run's agent, because no store has one. ``given``: the prompt, or None."""
     now = datetime.now(UTC)
     return Run(
         thread_id=thread_id,

@@ -226,7 +226,7 @@ class ExtraRequests:
         return data.extra, [_overdue(request) for request in kept if request.thread_id == thread_id]
 
     async def _store(self, thread_id: str, extra: JsonObject, kept: Iterable[HitlRequest]) -> None:
-        """Store the requests in extra, then the pending one: after a crash in between, no question is unanswerable (H6)."""
+        """Store the requests in extra, then the pending one: every question can be answered after a crash in between (H6)."""
         by_run: dict[str, JsonValue] = {}
         for request in kept:
             _list(by_run.setdefault(request.run_id or "", [])).append(request.model_dump(mode="json", exclude_none=True))

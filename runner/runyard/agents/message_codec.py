@@ -79,7 +79,7 @@ async def to_model_in_slices(messages: Sequence[Message]) -> list[ModelMessage]:
 def _slices(messages: Sequence[Message]) -> Iterator[tuple[bytes, dict[int, list[dict[str, Any]]]]]:
     """Yield slices of about SLICE_BYTES: a JSON list of pydantic-ai messages, and the tool results that the list leaves out.
 
-    The tool results come as the parts of their messages, by the index of the message in the list.
+    These results are given as parts of messages, by the index of their message in the list.
     """
     texts: list[bytes] = []
     returned: dict[int, list[dict[str, Any]]] = {}
@@ -188,7 +188,7 @@ def call_of(call: ModelToolCall) -> ToolCallPart:
 
 
 def make_storable(part: ModelResponsePart) -> None:
-    """Join surrogate pairs that a provider split, and replace lone surrogates: neither a store nor a provider accepts them."""
+    """Join surrogate pairs that a provider split. Replace lone surrogates, which neither a store nor a provider accepts."""
     match part:
         case ModelTextPart() | ModelThinkingPart():
             part.content = _whole(part.content)

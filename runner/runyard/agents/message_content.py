@@ -1,7 +1,8 @@
 """Conversion of a message's content for pydantic-ai. No other code passes a caller's data to pydantic-ai's constructors.
 
 The conversion is a closed table (M5). A part yields only the fields written here, with values that runyard's own types checked.
-Invalid images are skipped, and parts that a role cannot have for a model, such as a tool call of the user.
+Two kinds of parts are skipped: invalid images, and parts that a message of its role cannot have for a model, such as a tool
+call of the user.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ PASSING: Final = (408, 409, 425, 429)
 
 @contextmanager
 def judged() -> Iterator[None]:
-    """Set ``retryable = False`` on an error of pydantic-ai that another attempt would repeat. Raise the error again."""
+    """Set ``retryable = False`` on an error of pydantic-ai if another attempt would raise it again. Raise the error."""
     try:
         yield
     except (AgentRunError, UserError, FallbackExceptionGroup) as error:

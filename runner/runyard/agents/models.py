@@ -1,4 +1,4 @@
-"""Cache of models by name. pydantic-ai would make one per run of an agent, with a new HTTP client and new connections."""
+"""Cache of models by name. Without it, pydantic-ai makes a model per run, with a new HTTP client and new connections."""
 
 from __future__ import annotations
 

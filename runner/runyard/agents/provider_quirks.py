@@ -1,4 +1,4 @@
-"""Adaptation of a conversation to the next model: an earlier part may come from another provider or from a caller.
+"""Adaptation of a conversation to the next model. Earlier messages may come from another provider or from a caller.
 
 pydantic-ai translates between providers. This module changes the messages that a provider would refuse after that translation.
 """
@@ -42,7 +42,10 @@ def unwrapped(model: Model[Any]) -> Model[Any]:
 
 @dataclass
 class Fitted(Capability):
-    """Adapts each request to its model and refuses downloads. The stored messages stay as they are."""
+    """Adapts the messages of each model request to the model. The stored messages stay as they are.
+
+    Raises FetchNotAllowedError if a file in the messages would be downloaded from a host that is not allowed.
+    """
 
     def get_ordering(self) -> CapabilityOrdering | None:
         return CapabilityOrdering(position="innermost")

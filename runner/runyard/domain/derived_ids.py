@@ -1,6 +1,6 @@
-"""Ids and digests that are derived from content. A repetition with the same content has the same ones.
+"""Ids and digests that are derived from content. A repetition with the same content has the same ids and digests.
 
-Later versions of the code keep these values. With other values a continued run would ask its questions again, and would send
+Every version of the code must derive the same values. Otherwise a continued run would ask its questions again, and would send
 other idempotency keys.
 """
 

@@ -79,8 +79,8 @@ def check_tags(tags: Mapping[str, Any], title: str | None = None) -> dict[str, s
 def check_aware(moment: datetime | None, name: str = "run_at") -> datetime | None:
     """Return ``moment`` if it has a time zone and one of ALLOWED_YEARS, or is None. Raise InvalidInputError otherwise.
 
-    A time without a zone is another instant on another host. A duration can be added to every allowed time, because Python's
-    calendar ends after ALLOWED_YEARS.
+    A time without a zone would be another instant on another host. The allowed years end before Python's calendar does, so that
+    a duration can be added to each allowed time.
     """
     if moment is None:
         return None

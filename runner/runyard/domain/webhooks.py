@@ -97,7 +97,7 @@ class SigningKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posting:
-    """A delivery that the dispatcher took. The store offers the delivery again if its lease ends before it is settled.
+    """A delivery that the dispatcher took. The store offers the delivery again if the lease ends before the outcome is stored.
 
     ``tries``: the number of tries, this one included. ``versions``: the version numbers of the secrets that sign the delivery,
     the current one first, or empty if the webhook was removed. ``webhook_id``: None if the URL is the run's ``webhook``.

@@ -1,7 +1,7 @@
-"""Follow one run's events: recent ones from Redis, those that Redis lost from Postgres (E1, E2, E4).
+"""Follow one run's events. Recent events are read from Redis. Events that Redis lost are made from Postgres (E1, E2, E4).
 
-The ids ``<fence>-<n>`` order a run's events. Fences grow from attempt to attempt, and n counts the events of one attempt. By
-the ids a reader merges both sources, delivers no event twice, and finds a loss as a hole in the count.
+The ids ``<fence>-<n>`` order a run's events. Fences grow from attempt to attempt, and n counts the events of one attempt. With
+the ids a reader merges both sources and delivers no event twice. A hole in the count shows it a loss.
 """
 
 from __future__ import annotations
@@ -224,9 +224,9 @@ class _Reader:
     ) -> AsyncIterator[Event]:
         """Yield the events between the cursor and ``until`` (inclusive; None: all), and a gap for each hole.
 
-        Redis is read a page at a time, as the reader takes the events. Postgres is read where the count has a hole and where an
-        attempt begins, with ``to_the_end`` also after the last event in Redis. ``arrived``: an event that follows those in
-        Redis, or None.
+        Redis is read a page at a time, as the reader takes the events. Postgres is read where the count has a hole, and where
+        an attempt begins. ``to_the_end``: read Postgres also after the last event in Redis. ``arrived``: an event that follows
+        those in Redis, or None.
         """
         async for event in self._kept(ref, arrived):
             place = position(event.id)

@@ -1,8 +1,8 @@
 """Follow all runs of a thread as one stream, for a page that shows a conversation (E3).
 
 One task per running run follows the run (:mod:`runyard.events.run_stream`) and passes its events on as they come. One more task
-reads the other runs in turn: runs that wait, and runs that ended and whose end this reader has not seen. The number of tasks
-and of reads is bounded for any number of runs in the thread and for any cursor (:mod:`runyard.events.thread_cursor`).
+reads the other runs in turn. These are the runs that wait, and the ended runs whose end this reader has not seen. The number of
+tasks and of reads is bounded for any number of runs in the thread and for any cursor (:mod:`runyard.events.thread_cursor`).
 
 Every verb of a thread is decided under the thread's lock. Fences therefore grow in the order of the thread's commits. Before
 the reader passes on an event with a higher fence than any event before, it lists the thread's runs. It thus misses no run that
@@ -344,5 +344,8 @@ class _Listed(NamedTuple):
 
 
 def _urgency(run: Run) -> tuple[bool, int]:
-    """Return the sort key: running runs first, then the others by their ends. A cursor in between names the remaining ones."""
+    """Return the sort key: running runs first, then the others by their ends.
+
+    The cursor of an event that is passed on before all runs are read still names the remaining runs.
+    """
     return run.status is not RunStatus.RUNNING, KnownRun.of(run).fence

@@ -2,7 +2,7 @@
 
 An :class:`EventEmitter` numbers the events of one attempt, ``"<fence>-<n>"``. The numbers have no holes: a reader counts a hole
 as a loss. A write to the store reserves the numbers of its events (:meth:`EventEmitter.reserve`) before the commit. These
-events, and all later ones, are sent when the outcome of the commit is known. The :class:`EventWriter` sends the events of a
+events, and all later ones, are sent once the outcome of the commit is known. The :class:`EventWriter` sends the events of a
 worker.
 """
 

@@ -131,8 +131,8 @@ class Scheduler(Protocol):
     """The jobs that may start, and the locks of their lanes. Losing all jobs and locks costs latency, never a run.
 
     ``submit``, and ``release`` with the argument ``submit``, write a job's ``queued`` event before a worker can claim the job.
-    ``claim`` waits up to ``wait`` seconds for a job. If a call of ``claim`` is cancelled, no worker holds the jobs that the
-    call took; they are submitted again after their locks expire. ``rouse`` ends the wait of a worker's current or next
+    ``claim`` waits up to ``wait`` seconds for a job. If a call of ``claim`` is cancelled, no worker executes the jobs that the
+    call took. The reconciler submits them again after their locks expire. ``rouse`` ends the wait of a worker's current or next
     ``claim`` and loses no job.
     """
 
@@ -152,8 +152,9 @@ class EventLog(Protocol):
 
     ``follow`` yields each event. With ``silence`` it also yields None after that many seconds without an event. ``read``
     returns the events after an event id. With ``page`` it returns at most EVENTS_PER_READ events with about
-    EVENT_BYTES_PER_READ bytes in total, and an empty list at the end. ``begins`` yields once at first, then for each event with
-    the number 1 on the thread. Such an event begins an attempt, or belongs to a verb outside any attempt.
+    EVENT_BYTES_PER_READ bytes in total, and an empty list at the end. ``begins`` yields once at the start, and again whenever a
+    run of the thread gets an event whose id ends in ``-1``. Such an event begins an attempt, or belongs to a verb outside any
+    attempt.
     """
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None: ...

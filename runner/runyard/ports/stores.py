@@ -32,7 +32,7 @@ DEFAULT_MAX_POOL_CONNECTIONS: Final = 10
 
 
 class Checkpointer(Protocol):
-    """The documented checkpointer: messages, extra, one pending request, external runs, forks (R13 to R15)."""
+    """A checkpointer: messages, extra, one pending request, external runs, forks (R13 to R15)."""
 
     async def load(self, thread_id: str) -> CheckpointData | None: ...
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None: ...
@@ -107,7 +107,8 @@ class RunStore(Protocol):
     A store is bound to one tenant. The verbs of an attempt use the tenant of the run.
 
     ``admit``: admit the runs that are due, apply the deadlines of HITL requests, and fail the runs that were not started by
-    their ``expires_at``, each on at most ``limit`` threads of all tenants. The reconciler calls it in each pass.
+    their ``expires_at``. Each of these three covers at most ``limit`` threads of all tenants. The reconciler calls it in each
+    pass.
 
     ``delete_run``: delete the content of a run that ended and is in no context, except messages that forks and branches show.
     The run's row stays, with ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError.
@@ -260,8 +261,9 @@ class WorkerStore(Protocol):
 
     ``waiting``: return the lane heads that need nothing but a worker, in the order of their last changes. ``limit`` bounds the
     runs that the call examines. ``within``: examine only runs that changed in this time. ``still_waiting``: return the jobs of
-    those runs of ``refs`` that ``waiting`` would return. All three pass over runs that changed in the time ``unchanged``.
-    Suspended runs, external runs, runs that wait for a permit, and runs of live workers cost nothing.
+    those runs of ``refs`` that ``waiting`` would return. ``orphans``, ``waiting`` and ``still_waiting`` leave out runs that
+    changed within the time ``unchanged``. They examine no suspended run, no external run, no run that waits for a permit, and
+    no run of a live worker.
 
     ``prune``: delete data whose retention has
     passed, at most ``limit`` rows of each kind. Return True if there may be more.
@@ -318,9 +320,9 @@ class KeyStore(Protocol):
 class Backend(Protocol):
     """The connected stores, scheduler and event log for a client or a worker. Stores are bound to ``tenant``.
 
-    Every backend has every attribute. Over HTTP, a call to a part that the backend lacks raises CapabilityMissingError.
-    Without Redis, ``rouse`` and ``hint_cancel`` of the scheduler and the appends of the event log do nothing. All other calls
-    of the scheduler and the event log raise BackendUnavailableError.
+    Every backend has every attribute. Over HTTP, some parts have no implementation: a call to such a part raises
+    CapabilityMissingError. Without Redis, ``rouse`` and ``hint_cancel`` of the scheduler and the appends of the event log do
+    nothing. All other calls of the scheduler and the event log raise BackendUnavailableError.
 
     ``for_tenant``: return the same connections, bound to another tenant. ``check``: raise BackendUnavailableError, or
     SchemaError if this code cannot run on the store's schema. ``notifications``: yield the effects of calls that do not return

@@ -232,8 +232,8 @@ class RunMeter:
         """Record the end of the attempt.
 
         ``status``: the run's status after the attempt, or None if the attempt lost the run. ``spoke_at``: the time of the first
-        streamed text in seconds of the monotonic clock, or None. ``outside``: :func:`count_ends` counts the run's end, because
-        the store writes its event.
+        streamed text in seconds of the monotonic clock, or None. ``outside``: whether :func:`count_ends` counts the end of the
+        run, as it does for an end whose event the store makes.
         """
         lasted = time.monotonic() - self._began
         outcome = "lost" if status is None else "released" if status is RunStatus.QUEUED else status.value

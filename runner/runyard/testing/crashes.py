@@ -24,7 +24,7 @@ WRITES: Final = frozenset(get_args(Write))
 
 @dataclass
 class Crash:
-    """A crash ``moment`` (before or after) the ``nth`` write from now on; with ``verb``, the ``nth`` such write."""
+    """A crash before or after (``moment``) the ``nth`` write from now on. With ``verb`` only the writes of this name count."""
 
     moment: Moment
     verb: Write | None

@@ -93,7 +93,7 @@ class Harness:
 
     @property
     def writes(self) -> list[Write]:
-        """The writes of workers for runs so far, in order, with those before which a worker crashed."""
+        """The writes that workers made for runs so far, in order. A write is included even if a worker crashed before it."""
         return list(self._crash_plan.writes)
 
     async def __aenter__(self) -> Self:

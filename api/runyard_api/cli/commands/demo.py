@@ -71,8 +71,8 @@ def demo(
 ) -> None:
     """Show order, forks, approvals and recovery on private servers in under a minute, and check each of them.
 
-    A real model answers if OPENAI_API_KEY or ANTHROPIC_API_KEY is set:
-    openai:gpt-5.4-mini, anthropic:claude-haiku-5-5, or the one that RUNYARD_MODEL names.
+    By default a script answers in place of a model. RUNYARD_MODEL names a model that answers instead. Without RUNYARD_MODEL,
+    OPENAI_API_KEY selects openai:gpt-5.4-mini, and ANTHROPIC_API_KEY selects anthropic:claude-haiku-5-5.
     """
     wide = None if sys.stdout.isatty() and not picture else 108
     stage = Stage(Terminal(file=sys.stdout, width=wide, record=picture is not None))

@@ -56,7 +56,8 @@ def doctor(context: typer.Context, as_json: options.Json = False) -> None:
 
 
 async def _examine(url: str, redis: str | None, tenant: str, settings: Settings) -> list[Finding]:
-    """Check Redis and Postgres. If the schema is usable, check workers and queues too. Over HTTP, check only these two."""
+    """Check Redis and Postgres. If the schema is usable, check workers and queues too. Over HTTP, check only workers and
+    queues."""
     if not url.startswith("postgres"):
         async with Client.connect(url, tenant=tenant) as client:
             leader = "this process" if await client.workers() else None

@@ -155,7 +155,8 @@ async def _type(stage: Stage, handle: RunHandle) -> None:
 
 
 async def _until(handle: RunHandle, *types: str, role: str | None = None) -> float:
-    """Wait for the first event of one of ``types`` after the run's last stop. Return its time of arrival (perf_counter).
+    """Wait for the first event of one of ``types`` after the run's last stop. Return the time at which this event arrived
+    (perf_counter).
 
     ``role``: the role of the event's message; None for any event.
     """

@@ -18,7 +18,7 @@ RESTART_SECONDS: Final = 5.0
 class ApiProcess:
     """The API process. Entering ``with`` starts it, leaving stops it.
 
-    ``port``: the port on which it listens; any free port if the given one is taken or 0.
+    ``port``: the port on which it listens. If the given port is taken or 0, any free port is used.
     """
 
     def __init__(self, postgres_url: str, redis_url: str, port: int) -> None:
@@ -45,7 +45,10 @@ class ApiProcess:
         return f"http://{HOST}:{self.port}"
 
     def revive(self) -> int | None:
-        """Start the process again if it ended, RESTART_SECONDS after the last start. Returns the code with which it ended."""
+        """Start the process again if it ended. Return its exit code, or None if it was not started again.
+
+        There are at least RESTART_SECONDS between two starts.
+        """
         code = self._process.exit_code
         if code is None or time.monotonic() - self._started < RESTART_SECONDS:
             return None

@@ -48,7 +48,8 @@ class WorkerProcesses:
             self.processes.append(OwnedProcess.runyard("worker", self.app, environment=self.environment, log=self.log))
 
     def replace(self) -> None:
-        """Start new workers at once. The old workers drain meanwhile, so that no new run waits for their runs."""
+        """Start new workers at once. The old workers drain meanwhile, so that no new run waits for the runs of the old
+        workers."""
         leaving, self.processes = self.processes, []
         self.start()
         drain = threading.Thread(target=stop_all, args=(leaving,), name="runyard-drain")

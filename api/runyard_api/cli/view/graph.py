@@ -36,7 +36,8 @@ class Turn:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the graph: its lanes and its turn (None: lanes only). ``hidden``: the number of turns that it replaces."""
+    """One line of the graph: its lanes and its turn (None: lanes only). ``hidden``: the number of turns that this line
+    replaces."""
 
     lanes: str
     turn: Turn | None = None
@@ -128,7 +129,7 @@ def _fork_line(lanes: Sequence[str | None], lane: int, opened: Sequence[int]) ->
 
 
 def _stretches(known: dict[str, Turn], children: dict[str | None, list[Turn]]) -> dict[str, list[str]]:
-    """Return first hidden turn → all hidden turns, for long stretches without forks, ends or failures."""
+    """Return the turns to hide in each long stretch without forks, ends or failures, by the first of these turns."""
 
     def plain(turn: Turn) -> bool:
         return len(children.get(turn.key, [])) == 1 and not turn.refs and turn.status in ("completed", "stored")

@@ -1,7 +1,8 @@
 """The output of commands: tables and sentences for people, JSON for programs.
 
-Every command writes through this module. It keeps control characters in stored text from a terminal: consoles print them as
-visible signs, JSON escapes them.
+Every command writes through this module. The option ``--json`` (:mod:`runyard_api.cli.options`) chooses JSON. rich decides
+whether there is colour. Control characters in stored text do not reach a terminal: consoles print visible signs in their place,
+and JSON escapes them.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def question(request: HitlRequest) -> str:
 
 
 def marked(shown: str, damaged: Sequence[str]) -> str:
-    """Return ``shown``, followed by the names of the ``damaged`` fields, which cannot be read, if there are any."""
+    """Return ``shown``. If there are ``damaged`` fields, which cannot be read, add their names."""
     return f"{shown} [red]cannot be read: {escape(', '.join(damaged))}[/]".strip() if damaged else shown
 
 

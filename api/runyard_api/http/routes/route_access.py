@@ -1,8 +1,8 @@
-"""Which key may call which route, and which streams a stream token may read (A1).
+"""The access to routes: the scope that a key needs for a route, and the stream that a stream token may read (A1).
 
-The type of a route's parameter ``caller`` names the scope of the route: :data:`Reads`, :data:`Writes`, :data:`Responds`,
-:data:`Administers`, :data:`Streams` or :data:`Anyone`. :class:`Route` reads the scope from there. It checks the scope, and puts
-the scope into the OpenAPI document.
+Each route declares its own access by the type of its parameter ``caller``: :data:`Reads`, :data:`Writes`, :data:`Responds`,
+:data:`Administers`, :data:`Streams` or :data:`Anyone`. :class:`Route` checks the declared scope, and puts it into the OpenAPI
+document.
 """
 
 from __future__ import annotations
