@@ -141,7 +141,8 @@ class _Connected:
 
 
 class MemoryCheckpointer(_Connected):
-    """Threads in the memory of this process. It needs no opening. Checkpointers of the same ``name`` share their threads."""
+    """Threads in the memory of this process. The checkpointer need not be opened. Checkpointers of one ``name`` share their
+    threads."""
 
     def __init__(self, name: str = "", *, tenant: str = "") -> None:
         super().__init__(f"memory://{name}", tenant=tenant)

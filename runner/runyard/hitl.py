@@ -88,8 +88,8 @@ def ask_user_tool(
     seconds to wait for the user, by default the channel's. After the timeout the model gets an error result.
 
     An answer is ``{"answers": ["…", …]}`` with one entry per question, in order, or ``{"cancelled": true, "reason": "…"}``. The
-    entry of a question with ``multiple`` is a list. The entry alone also answers a single question. The model gets the result
-    "User answers", or an error result with the details if the user cancelled or did not answer in time.
+    entry of a question with ``multiple`` is a list. A single question may also be answered by the entry alone. The model gets
+    the result "User answers", or an error result with the details if the user cancelled or did not answer in time.
     """
     seconds = timeout if timeout is not None or channel is None else channel.default_timeout
 

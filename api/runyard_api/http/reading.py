@@ -1,7 +1,8 @@
 """Reads the JSON of requests. Its bounds are checked before it is parsed (A2).
 
-A body can have millions of values, and numbers that take longer to convert than to send. Both are counted piece by piece while
-the body arrives. Once there are too many, the rest of the body is neither checked nor kept. The parser bounds the depth.
+A body can have millions of values, and numbers that take longer to convert than to send. The values, and the digits of each
+number, are counted piece by piece while the body arrives. Beyond a bound, the rest of the body is neither checked nor kept. The
+parser bounds the depth.
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ class TestWebhooks:
         assert await take(world) == []
 
     async def test_subscription_gets_events_of_its_tenant_or_of_all_tenants(self, world: World) -> None:
-        """A subscription receives the events of its tenant, or of all. A tenant lists only deliveries of its own events."""
+        """A subscription receives the events of its tenant, or those of all tenants. A tenant lists only deliveries of its own
+        events."""
         other = World(await world.factory(tenant="other"), world.factory)
         await subscribe(world)
         await subscribe(other, "theirs", "https://theirs.example/")

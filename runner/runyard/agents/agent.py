@@ -214,7 +214,8 @@ class Agent:
 
         ``request_id``: the question's id, or None for the only pending one. ``response_id``: an id of this response, by which a
         repetition is recognised. The run keeps its id and its claim (H5). An answer that was given before, by any caller, is
-        not applied again (H4). If questions wait in memory, the prompt that asked continues and this call returns at once.
+        not applied again (H4). If the channel keeps questions in memory, the prompt that asked continues, and this call returns
+        at once.
 
         Raises HitlAmbiguousError, HitlNoPendingRequestError, HitlStaleAnswerError, HitlAlreadyAnsweredError,
         HitlInvalidAnswerError, and the errors of :meth:`prompt`. After an invalid answer the question stays pending (H3).

@@ -76,7 +76,8 @@ class RunResult:
 class RunHandle:
     """A handle of one run of a thread. Each call reads the store, because the handle keeps no state of the run.
 
-    ``created``: False for a repeated enqueue. ``accepted``: the run as the enqueue returned it, or None without an enqueue.
+    ``created``: False for a repeated enqueue. ``accepted``: the run as the enqueue returned it, or None if the handle is not
+    the result of an enqueue.
     """
 
     def __init__(

@@ -106,8 +106,7 @@ class RunCalls(ThreadCalls):
         """Answer a user message again, on a new branch (B5).
 
         ``message_id``: the id of the answer to replace, or of the user message itself. None takes the newest message.
-        ``message``: a new text in place of the user message (edit and resend). ``how``: the other arguments of
-        :meth:`enqueue`.
+        ``message``: a new text in place of the user message (edit and resend). ``how``: other arguments of :meth:`enqueue`.
 
         Raises MessageNotFoundError if there is no user message to answer, and InvalidInputError if ``message`` would replace
         the first message of the thread.

@@ -72,9 +72,9 @@ class Cursor:
         return n > (self.at[1] if fence == self.at[0] else 0) + 1
 
     def turns(self, event: Event) -> bool:
-        """Return whether ``event`` begins an attempt after the first.
+        """Return whether ``event`` begins an attempt that is not the run's first.
 
-        The attempt before may have crashed after a commit, before the events of that commit were written.
+        The attempt before it may have crashed between a commit and the write of the commit's events.
         """
         place = position(event.id)
         if place is None or place[0] <= self.at[0]:

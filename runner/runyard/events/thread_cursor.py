@@ -28,7 +28,7 @@ _EVENT_ID: Final = re.compile("(?:0|[1-9][0-9]{0,18})-(?:0|[1-9][0-9]{0,18})")
 class KnownRun(NamedTuple):
     """A run as it was listed last. ``waits``: whether it was queued or suspended.
 
-    The end of a run that waits will have a higher fence than every event that was passed on before. The end of another run has
+    If it waits, its end will have a higher fence than every event that was passed on before. If it does not, its end has
     ``fence`` or a higher one.
     """
 
@@ -47,9 +47,9 @@ class KnownRun(NamedTuple):
 class ThreadCursor:
     """The position of a reader.
 
-    ``top``: the highest fence that the reader saw. ``open``: for each run whose end the reader has not seen, by run id, the id
-    of the last event that it saw, or an empty text. ``since``: the time at which the oldest run that may be missing in ``open``
-    was accepted, or None.
+    ``top``: the highest fence that the reader saw. ``open``: by the id of each run whose end the reader has not seen, the id of
+    the last event that the reader saw of this run, or an empty text. ``since``: the time at which the oldest run that may be
+    missing in ``open`` was accepted, or None.
     """
 
     top: int = -1
@@ -87,8 +87,8 @@ class ThreadCursor:
         """Return the same position, or an earlier one if the names of the open runs take more than ``room`` bytes or are more
         than MAX_NAMED_RUNS.
 
-        Runs that wait are left out first. A listing back to ``since`` finds them again. If another run is left out, ``top`` is
-        set below its end: otherwise the run would count as seen after its end.
+        Runs that wait are left out first. A listing back to ``since`` finds them again. If a run that does not wait is left
+        out, ``top`` is set below the fence of its end: otherwise the run would count as seen once it has ended.
         """
         place = ThreadCursor(self.top)
         for run_id in sorted(self.open, key=lambda id: (id in known and known[id].waits, _descending(self.open[id]))):

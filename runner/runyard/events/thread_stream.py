@@ -40,7 +40,7 @@ MAX_RUNS_TAKEN_UP: Final = 500
 MAX_UNREAD_EVENTS: Final = 100
 """Maximum number of events, of all runs together, that wait for a slow reader. At that number the reading of runs pauses."""
 MAX_UNREAD_CHARACTERS: Final = 2**18
-"""Maximum number of characters in these events. A single event may have more.
+"""Maximum number of characters in the events that wait for a slow reader. A single event may have more.
 
 The text of an event counts twice, since the event may also hold its JSON. The JSON of a sealed event counts once.
 """
@@ -206,7 +206,7 @@ class _Reader:
         await asyncio.gather(*self.following.values(), *others, return_exceptions=True)
 
     async def _listen(self) -> None:
-        """Request a listing of the runs whenever a run begins, and after ``look`` seconds without a beginning."""
+        """Request a listing of the runs whenever a run begins, and after ``look`` seconds in which no run begins."""
         while True:
             try:
                 async with aclosing(with_silence(self.backend.events.begins(self.key), self.look)) as begins:

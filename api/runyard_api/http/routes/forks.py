@@ -85,7 +85,8 @@ async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork, key: Idem
     ),
 )
 async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, key: Idempotency, wait: Wait = 30.0) -> Response:
-    """Ask a snapshot of the thread one question. Writes to no thread. Tools that the agent calls have their real effects."""
+    """Answer one message on a snapshot of the thread. Writes to no thread. Tools that the agent calls have their real
+    effects."""
     run_id = body.run_id or key.id("fork_once", thread_id) or new_id()
     message = as_message(body.message)
     assert message is not None
