@@ -147,7 +147,7 @@ class TestFanOut:
 
     async def test_f9_an_agent_that_is_known_to_ask_is_refused_when_it_is_accepted(self, world: World) -> None:
         """F9: An agent that can ask a human is refused as agent of a probe and as judge. The refusal is at acceptance, before
-        the snapshot is read. The last registered worker with the agent decides whether the agent can ask."""
+        the snapshot is read. The worker with this agent that registered last decides whether the agent can ask."""
         await world.hire("asks", agents={"a": "default", "j": "default"}, asking=["j"])
         await world.accept("before")  # no run has completed, so a cut would be refused
         probe = ForkRequest(src=T, new="p", cut=Cut())

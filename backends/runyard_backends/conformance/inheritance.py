@@ -139,7 +139,8 @@ class TestInheritance:
             assert await world.texts(thread) == [*before, "hi", "fresh"]
 
     async def test_inherited_message_said_again(self, world: World) -> None:
-        """B1, I3: A repeated store of an inherited message finds it. A message that was not inherited is stored."""
+        """B1, I3: If an inherited message is stored again in the fork, it is found. A message that was not inherited is
+        stored."""
         plain = await world.threads.store_message("t", user("plain"))
         await world.turn("r1")
         later = await world.threads.store_message("t", user("later"))
@@ -149,7 +150,8 @@ class TestInheritance:
         assert await world.texts("c") == ["plain", "r1?", "r1!", "later"]
 
     async def test_message_that_its_ancestor_stored_after_the_fork(self, world: World) -> None:
-        """B2, B3: A message that both threads store after the fork, under one id, is a message and a leaf of each thread."""
+        """B2, B3: After the fork, both threads store a message under the same id. Each thread then has it as a message and a
+        leaf."""
         await world.turn("r1")
         await world.fork("c", after_run_id="r1")
         message = user("same")

@@ -41,7 +41,7 @@ class ThreadCalls(Calls):
         """Create an empty thread. Return the thread, and whether this call created it. A prompt creates its thread by itself.
 
         ``thread_id``: the thread's id, or None for a uuid7. The same id with the same content is the same thread. ``agent``:
-        the name of the agent of prompts without an agent. ``config``: a JSON object, which forks copy by value. ``extra``: a
+        the name of the agent for prompts that name none. ``config``: a JSON object, which forks copy by value. ``extra``: a
         JSON object. Both have the bounds of :mod:`runyard.domain.size_limits`.
 
         Raises ThreadAlreadyExistsError, InvalidInputError.
