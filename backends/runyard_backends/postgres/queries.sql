@@ -203,8 +203,8 @@ FROM (
     WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
     UNION ALL
     SELECT o.* FROM runyard.threads t
-    JOIN runyard.runs r ON r.thread_key = t.thread_key AND r.branch_id = t.head_branch
-        AND r.kind = 'external' AND r.finished_at IS NULL AND r.last_seq IS NOT NULL
+    JOIN runyard.live_runs l ON l.thread_key = t.thread_key
+    JOIN runyard.runs r ON r.accept_no = l.accept_no AND r.branch_id = t.head_branch AND r.kind = 'external' AND r.last_seq IS NOT NULL
     JOIN runyard.messages o ON o.branch_id = r.branch_id AND o.run_id = r.run_id AND o.seq >= r.first_seq
     WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
     UNION ALL
@@ -283,12 +283,12 @@ RETURNING worker_id
 
 -- name: running
 -- Return the attempts that a worker holds by the rows of its runs.
-SELECT r.thread_key, r.run_id, r.fence FROM runyard.runs r WHERE r.worker_id = $1 AND r.finished_at IS NULL AND r.status = 'running'
+SELECT r.thread_key, r.run_id, r.fence FROM runyard.live_runs l JOIN runyard.runs r USING (accept_no) WHERE l.worker_id = $1 AND l.status = 'running'
 
 -- name: cancelling
 -- Return the running runs of a worker for which a cancel was requested.
-SELECT r.thread_key, r.run_id FROM runyard.runs r
-WHERE r.worker_id = $1 AND r.finished_at IS NULL AND r.status = 'running' AND r.cancel_requested_at IS NOT NULL
+SELECT r.thread_key, r.run_id FROM runyard.live_runs l JOIN runyard.runs r USING (accept_no)
+WHERE l.worker_id = $1 AND l.status = 'running' AND r.cancel_requested_at IS NOT NULL
 
 -- name: orphans
 -- Return the running runs of workers that are dead or have left.

@@ -73,10 +73,11 @@ DECLARE
     further integer;
 BEGIN
     expired := ARRAY(
-        SELECT x.accept_no FROM runyard.runs x
-        WHERE x.fork IS NOT NULL AND x.result IS NOT NULL AND x.finished_at < clock_timestamp() - results
-        ORDER BY x.finished_at LIMIT most FOR UPDATE SKIP LOCKED);
+        SELECT x.accept_no FROM runyard.fork_results f JOIN runyard.runs x USING (accept_no)
+        WHERE f.finished_at < (SELECT clock_timestamp() - results)
+        ORDER BY f.finished_at LIMIT most FOR UPDATE OF x SKIP LOCKED);
     UPDATE runyard.runs r SET result = NULL WHERE r.accept_no = ANY (expired);
+    DELETE FROM runyard.fork_results f WHERE f.accept_no = ANY (expired);
     DELETE FROM runyard.steps s WHERE s.accept_no = ANY (expired); -- the steps of a fan-out contain the data of its result
     further := cardinality(expired);
     gone := greatest(gone, further);

@@ -131,9 +131,9 @@ BEGIN
     SELECT r.run_id
     FROM unnest(runyard.branch_view(t.head_branch)) l
     CROSS JOIN LATERAL (
-        SELECT r.run_id, r.completion_seq FROM runyard.runs r
-        WHERE r.branch_id = l.branch_id AND r.completion_seq <= l.cutoff AND coalesce(r.first_seq, 0) <= l.high_water_seq
-        ORDER BY r.completion_seq DESC LIMIT 1
+        SELECT r.run_id, r.completion_seq FROM runyard.completions c JOIN runyard.runs r USING (accept_no)
+        WHERE c.branch_id = l.branch_id AND c.completion_seq <= l.cutoff AND coalesce(r.first_seq, 0) <= l.high_water_seq
+        ORDER BY c.completion_seq DESC LIMIT 1
     ) r
     ORDER BY r.completion_seq DESC LIMIT 1
     );
@@ -146,9 +146,9 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (
     SELECT coalesce(
-        (SELECT r.extra FROM runyard.runs r
-         WHERE r.thread_key = t.thread_key AND r.completion_seq <= l.cutoff AND r.completion_seq IS NOT NULL AND r.extra IS NOT NULL
-         ORDER BY r.completion_seq DESC LIMIT 1),
+        (SELECT r.extra FROM runyard.completions c JOIN runyard.runs r USING (accept_no)
+         WHERE c.thread_key = t.thread_key AND c.completion_seq <= l.cutoff AND c.with_extra
+         ORDER BY c.completion_seq DESC LIMIT 1),
         t.base_extra)
     FROM runyard.branches b JOIN runyard.threads t USING (thread_key), (SELECT (view[array_upper(view, 1)]).*) l
     WHERE b.branch_id = l.branch_id
