@@ -107,7 +107,9 @@ CREATE TABLE runyard.runs (
 CREATE UNIQUE INDEX runs_id ON runyard.runs (tenant, thread_id, run_id) WHERE NOT deleted;
 CREATE UNIQUE INDEX runs_key ON runyard.runs (thread_key, run_id);
 CREATE INDEX runs_unadmitted ON runyard.runs (tenant, thread_id) WHERE lane_seq IS NULL;
-CREATE INDEX runs_due ON runyard.runs (coalesce(run_at, accepted_at)) WHERE lane_seq IS NULL;
+-- The last condition is always true, and only the statements of runyard.admit have it. A search for the runs of a thread in this index
+-- would read the delayed runs of all threads.
+CREATE INDEX runs_due ON runyard.runs (coalesce(run_at, accepted_at)) WHERE lane_seq IS NULL AND accept_no > 0;
 CREATE INDEX runs_waiting ON runyard.runs (thread_key, after_run_id) WHERE after_run_id IS NOT NULL;
 CREATE INDEX runs_started_by ON runyard.runs (started_by_key, started_by_run_id) WHERE started_by_key IS NOT NULL;
 -- The indexes of lists (runyard.list_runs).
