@@ -26,6 +26,8 @@ INSERT INTO runyard.runs (tenant, thread_id, run_id, kind, status, queue, priori
 SELECT 'tenant-' || n, 't', 'r', 'prompt', 'queued', 'default', 'normal', '{{}}', '', n, now(), 'agent default', n FROM generate_series(1, 500) n;
 INSERT INTO runyard.runs (tenant, thread_id, run_id, kind, status, queue, priority, request_hash, run_at)
 SELECT 'late', 'late-' || n, 'r', 'prompt', 'queued', 'default', 'normal', '{{}}', now() + interval '1 hour' FROM generate_series(1, 500) n;
+INSERT INTO runyard.webhook_deliveries (tenant, url, type, thread_id)
+SELECT '{TENANT}', 'https://example.com/hook', 'run.completed', 'thread-1' FROM generate_series(1, 3000);
 SELECT runyard.fork('{TENANT}', '{{"src": "{LONG}", "new": "a-fork", "cut": {{}}, "tags": {{}}}}', 'hash')
 """
 LIVE = f"SELECT * FROM runyard.list_runs('{TENANT}', NULL, '{{}}', NULL, NULL, NULL, NULL, NULL, {PAGE})"
@@ -76,6 +78,7 @@ SERVES: dict[str, str] = {
     "live_runs_worker": "SELECT * FROM runyard.orphans('0 s', '', 100)",
     "live_runs_of_agent": "SELECT runyard.free_permits('agent default')",
     "live_runs_of_tenant": LIVE.format("suspended"),
+    "live_runs_suspended": "SELECT * FROM runyard.queues()",
     "live_runs_queued": LIVE.format("queued"),
     "live_runs_waiting_since": "SELECT * FROM runyard.waiting('0 s', NULL, NULL, NULL, 100)",
     "live_runs_line": "SELECT runyard.next_for_permit('agent default')",
@@ -130,6 +133,7 @@ SERVES: dict[str, str] = {
 """An index, and a call that reads it: mostly of a stored function, else a statement of ``queries.sql``."""
 GUARDS = {
     "live_runs_active": "at most one run of a lane is running or suspended; tests/integration/postgres/test_last_guards.py",
+    "prune_place_pkey": "the table has one row",
     "usage_counter_pkey": "the table has one row",
 }
 """Unique indexes that refuse rows, and that no statement reads."""

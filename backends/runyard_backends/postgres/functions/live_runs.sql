@@ -7,7 +7,8 @@ BEGIN
     IF NEW.finished_at IS NULL AND TG_OP = 'UPDATE' THEN
         UPDATE runyard.live_runs SET thread_key = NEW.thread_key, lane = NEW.lane, lane_seq = NEW.lane_seq, agent = NEW.agent, status = NEW.status,
             worker_id = NEW.worker_id, waits_for_permit = NEW.waits_for_permit, place_in_line = NEW.place_in_line,
-            expires_at = CASE WHEN NEW.attempt = 0 THEN NEW.expires_at END, changed_at = NEW.changed_at
+            expires_at = CASE WHEN NEW.attempt = 0 THEN NEW.expires_at END, changed_at = NEW.changed_at,
+            waits_since = CASE WHEN NEW.until_fewer IS NULL THEN greatest(NEW.changed_at, NEW.run_at, NEW.not_before) END
         WHERE accept_no = NEW.accept_no;
         IF FOUND THEN RETURN NULL; END IF;
         DELETE FROM runyard.unsuccessful_runs WHERE accept_no = NEW.accept_no; -- the run was redriven
@@ -15,10 +16,10 @@ BEGIN
     END IF;
     IF NEW.finished_at IS NULL THEN
         INSERT INTO runyard.live_runs (accept_no, tenant, thread_id, run_id, thread_key, lane, lane_seq, queue, agent, status, worker_id,
-            waits_for_permit, place_in_line, expires_at, accepted_at, changed_at)
+            waits_for_permit, place_in_line, expires_at, accepted_at, changed_at, waits_since)
         VALUES (NEW.accept_no, NEW.tenant, NEW.thread_id, NEW.run_id, NEW.thread_key, NEW.lane, NEW.lane_seq, NEW.queue, NEW.agent, NEW.status,
             NEW.worker_id, NEW.waits_for_permit, NEW.place_in_line, CASE WHEN NEW.attempt = 0 THEN NEW.expires_at END, NEW.accepted_at,
-            NEW.changed_at);
+            NEW.changed_at, CASE WHEN NEW.until_fewer IS NULL THEN greatest(NEW.changed_at, NEW.run_at, NEW.not_before) END);
         RETURN NULL;
     END IF;
     IF TG_OP = 'UPDATE' THEN

@@ -1,7 +1,7 @@
 -- Queues and their waiting runs.
 
 -- Return the queues that have live runs, are paused or have a live worker, with the numbers of their waiting runs. The function
--- reads the rows of all live runs, and the runs that wait.
+-- reads the live runs by the indexes of their statuses.
 CREATE OR REPLACE FUNCTION runyard.queues() RETURNS TABLE (
     queue text, queued bigint, deepest bigint, oldest double precision, suspended bigint, workers bigint, paused_at timestamptz,
     known boolean
@@ -11,14 +11,16 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan
 BEGIN
     RETURN QUERY
     WITH lanes AS (
-        SELECT x.queue, x.thread_key, x.lane, count(*) AS queued, min(x.since) AS since, count(x.lane) AS depth
-        FROM (SELECT l.queue, l.thread_key, l.lane, greatest(l.changed_at, y.run_at, y.not_before) AS since
-              FROM runyard.live_runs l JOIN runyard.runs y USING (accept_no) WHERE l.status = 'queued' AND y.until_fewer IS NULL) x
-        WHERE x.since <= clock_timestamp()
-        GROUP BY x.queue, x.thread_key, x.lane
+        SELECT l.queue, l.thread_key, l.lane, count(*) AS queued, min(l.waits_since) AS since, count(l.lane) AS depth FROM runyard.live_runs l
+        WHERE l.status = 'queued' AND l.waits_since <= clock_timestamp() GROUP BY l.queue, l.thread_key, l.lane
     ), live AS (
-        SELECT l.queue, count(*) FILTER (WHERE l.status = 'suspended') AS suspended FROM runyard.live_runs l
-        WHERE l.status <> 'running' OR l.worker_id IS NOT NULL GROUP BY l.queue -- without external runs
+        SELECT s.queue, sum(s.suspended)::bigint AS suspended FROM (
+            SELECT l.queue, count(*) AS suspended FROM runyard.live_runs l WHERE l.status = 'suspended' GROUP BY l.queue
+            UNION ALL
+            SELECT DISTINCT l.queue, 0 FROM runyard.live_runs l WHERE l.status = 'queued'
+            UNION ALL
+            SELECT DISTINCT l.queue, 0 FROM runyard.live_runs l WHERE l.worker_id IS NOT NULL) s
+        GROUP BY s.queue
     ), waiting AS (
         SELECT l.queue, sum(l.queued)::bigint AS queued, max(l.depth) AS deepest, min(l.since) AS since FROM lanes l GROUP BY l.queue
     ), found AS (

@@ -50,5 +50,5 @@ BEGIN
                                jsonb_build_object('run_id', context.run_id, 'fence', with_fence, 'current_fence', r.fence));
     END IF;
     RETURN QUERY SELECT v.* FROM runyard.visible(runyard.run_view(r)) v ORDER BY v.seq;
-    RETURN QUERY SELECT m.* FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.seq >= r.first_seq AND m.run_id = context.run_id ORDER BY m.seq;
+    RETURN QUERY SELECT m.* FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.seq BETWEEN r.first_seq AND r.last_seq AND m.run_id = context.run_id ORDER BY m.seq;
 END $$;

@@ -81,6 +81,7 @@ CREATE OR REPLACE FUNCTION runyard.waiting(
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    l runyard.live_runs;
     r runyard.runs;
     examined integer := 0;
     first_time timestamptz := coalesce(after_time, '-infinity');
@@ -89,14 +90,16 @@ BEGIN
     IF first_time < now() - within THEN
         first_time := now() - within; first_no := 0;
     END IF;
-    FOR r IN
-        SELECT x.* FROM runyard.live_runs l JOIN runyard.runs x USING (accept_no)
-        WHERE l.status = 'queued' AND l.lane_seq IS NOT NULL AND l.waits_for_permit IS NULL
-          AND (l.changed_at, l.accept_no) > (first_time, first_no) AND l.changed_at < now() - unchanged
-        ORDER BY l.changed_at, l.accept_no LIMIT most
+    FOR l IN
+        SELECT x.* FROM runyard.live_runs x
+        WHERE x.status = 'queued' AND x.lane_seq IS NOT NULL AND x.waits_for_permit IS NULL
+          AND (x.changed_at, x.accept_no) > (first_time, first_no) AND x.changed_at < now() - unchanged
+        ORDER BY x.changed_at, x.accept_no LIMIT most
     LOOP
         examined := examined + 1;
-        place_time := r.changed_at; place_no := r.accept_no;
+        place_time := l.changed_at; place_no := l.accept_no;
+        CONTINUE WHEN NOT runyard.leads_lane(l);
+        SELECT x.* INTO r FROM runyard.runs x WHERE x.accept_no = l.accept_no;
         r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call would read them all
         CONTINUE WHEN NOT runyard.waits_for_worker(r, unchanged);
         job := runyard.job(r);
@@ -117,21 +120,28 @@ BEGIN
     FOR r IN
         SELECT x.* FROM unnest(thread_keys, run_ids) u(thread_key, run_id)
         JOIN runyard.runs x ON x.thread_key = u.thread_key AND x.run_id = u.run_id
-        WHERE x.status = 'queued' AND x.lane_seq IS NOT NULL AND x.waits_for_permit IS NULL AND x.changed_at < now() - unchanged
+        JOIN runyard.live_runs l ON l.accept_no = x.accept_no
+        WHERE l.status = 'queued' AND l.lane_seq IS NOT NULL AND l.waits_for_permit IS NULL AND l.changed_at < now() - unchanged
+          AND runyard.leads_lane(l)
     LOOP
         r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call would read them all
         IF runyard.waits_for_worker(r, unchanged) THEN RETURN NEXT runyard.job(r); END IF;
     END LOOP;
 END $$;
 
--- Return true if an admitted, queued run waits for a worker only: it is due since the time `unchanged`, it is the first run of its
--- lane, and it waits for no other run.
+-- Return true if an admitted run is the first of its lane. The function reads from the run backwards, because the front of a long
+-- lane may have index entries of many runs that ended.
+CREATE OR REPLACE FUNCTION runyard.leads_lane(l runyard.live_runs) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT x.accept_no FROM runyard.live_runs x WHERE x.thread_key = l.thread_key AND x.lane = l.lane
+            AND x.lane_seq < l.lane_seq ORDER BY x.lane_seq DESC LIMIT 1) IS NULL;
+END $$;
+
+-- Return true if a queued run that is the first of its lane waits for a worker only: it is due since the time `unchanged`, and it
+-- waits for no other run.
 CREATE OR REPLACE FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged interval) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN r.status = 'queued' AND coalesce(r.not_before, r.admitted_at) < now() - unchanged
-       -- From the run backwards: the front of a long lane may have index entries of many runs that ended.
-       AND (SELECT x.accept_no FROM runyard.live_runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane
-            AND x.lane_seq < r.lane_seq ORDER BY x.lane_seq DESC LIMIT 1) IS NULL
-       AND (r.kind = 'prompt' OR NOT runyard.must_wait(r));
+    RETURN coalesce(r.not_before, r.admitted_at) < now() - unchanged AND (r.kind = 'prompt' OR NOT runyard.must_wait(r));
 END $$;

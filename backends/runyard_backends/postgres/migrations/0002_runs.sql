@@ -122,6 +122,7 @@ CREATE INDEX runs_list_hosted ON runyard.runs (tenant, thread_id, accepted_at, a
 
 -- The live runs: a row for each run that has not ended, with the columns by which live runs are searched.
 -- expires_at: NULL also after the first attempt began.
+-- waits_since: the time from which a queued run waits for its lane or for a worker; NULL for a job that waits for runs that it started.
 CREATE TABLE runyard.live_runs (
     accept_no        bigint PRIMARY KEY,
     tenant           text NOT NULL,
@@ -138,7 +139,8 @@ CREATE TABLE runyard.live_runs (
     place_in_line    bigint,
     expires_at       timestamptz,
     accepted_at      timestamptz NOT NULL,
-    changed_at       timestamptz NOT NULL
+    changed_at       timestamptz NOT NULL,
+    waits_since      timestamptz
 );
 CREATE UNIQUE INDEX live_runs_lane ON runyard.live_runs (thread_key, lane, lane_seq);
 CREATE UNIQUE INDEX live_runs_active ON runyard.live_runs (thread_key, lane) WHERE status IN ('running', 'suspended');
@@ -146,6 +148,7 @@ CREATE INDEX live_runs_expiring ON runyard.live_runs (expires_at) WHERE expires_
 CREATE INDEX live_runs_worker ON runyard.live_runs (worker_id) WHERE worker_id IS NOT NULL;
 CREATE INDEX live_runs_of_agent ON runyard.live_runs (agent) WHERE worker_id IS NOT NULL;
 CREATE INDEX live_runs_of_tenant ON runyard.live_runs (tenant, status, accepted_at, accept_no) WHERE status <> 'queued';
+CREATE INDEX live_runs_suspended ON runyard.live_runs (queue) WHERE status = 'suspended';
 CREATE INDEX live_runs_queued ON runyard.live_runs (tenant, accept_no) WHERE status = 'queued';
 CREATE INDEX live_runs_waiting_since ON runyard.live_runs (changed_at, accept_no)
     WHERE status = 'queued' AND lane_seq IS NOT NULL AND waits_for_permit IS NULL;

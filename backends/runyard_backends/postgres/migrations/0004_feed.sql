@@ -33,6 +33,12 @@ CREATE TABLE runyard.pruned (
     position    bigint NOT NULL
 );
 
+-- The tenant with which the next pruning of the outbox begins, in one row.
+CREATE TABLE runyard.prune_place (
+    one    boolean PRIMARY KEY DEFAULT true CHECK (one),
+    tenant text NOT NULL
+) WITH (fillfactor = 50);
+
 -- The usage of the runs of a tenant that ended on a day (UTC), counted from the outbox. A row has the runs of one agent. The row
 -- with agent '' has all runs.
 CREATE TABLE runyard.usage_days (
