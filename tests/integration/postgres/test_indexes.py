@@ -26,8 +26,9 @@ INSERT INTO runyard.runs (tenant, thread_id, run_id, kind, status, queue, priori
 SELECT 'tenant-' || n, 't', 'r', 'prompt', 'queued', 'default', 'normal', '{{}}', '', n, now(), 'agent default', n FROM generate_series(1, 500) n;
 INSERT INTO runyard.runs (tenant, thread_id, run_id, kind, status, queue, priority, request_hash, run_at)
 SELECT 'late', 'late-' || n, 'r', 'prompt', 'queued', 'default', 'normal', '{{}}', now() + interval '1 hour' FROM generate_series(1, 500) n;
-INSERT INTO runyard.webhook_deliveries (tenant, url, type, thread_id)
-SELECT '{TENANT}', 'https://example.com/hook', 'run.completed', 'thread-1' FROM generate_series(1, 3000);
+INSERT INTO runyard.webhook_deliveries (tenant, url, type, thread_id, next_at, delivered_at, failed_at)
+SELECT '{TENANT}', 'https://example.com/hook', 'run.completed', 't', CASE n % 3 WHEN 0 THEN now() END, CASE n % 3 WHEN 1 THEN now() END,
+       CASE n % 3 WHEN 2 THEN now() END FROM generate_series(1, 3000) n;
 SELECT runyard.fork('{TENANT}', '{{"src": "{LONG}", "new": "a-fork", "cut": {{}}, "tags": {{}}}}', 'hash')
 """
 LIVE = f"SELECT * FROM runyard.list_runs('{TENANT}', NULL, '{{}}', NULL, NULL, NULL, NULL, NULL, {PAGE})"

@@ -101,7 +101,7 @@ CREATE TABLE runyard.runs (
     usage_before        jsonb,
     CHECK (runyard.run_is_sound(status, kind, finished_at, suspended_at, started_at, fence, lane_seq, admitted_at, completion_seq,
                                priority, multitask_strategy))
-) WITH (fillfactor = 70);
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 -- No index has a column that a claim, an append or the end of a run changes. Such an update therefore writes no index, if the page
 -- of the row has room for the new version. What these verbs change and others search is in the tables below, which triggers keep.
 CREATE UNIQUE INDEX runs_id ON runyard.runs (tenant, thread_id, run_id) WHERE NOT deleted;
@@ -141,6 +141,9 @@ CREATE TABLE runyard.live_runs (
     accepted_at      timestamptz NOT NULL,
     changed_at       timestamptz NOT NULL,
     waits_since      timestamptz
+) WITH ( -- Every run leaves two dead rows. The leader reads the indexes from their start, where the entries of dead rows are.
+    fillfactor = 90, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.02
 );
 CREATE UNIQUE INDEX live_runs_lane ON runyard.live_runs (thread_key, lane, lane_seq);
 CREATE UNIQUE INDEX live_runs_active ON runyard.live_runs (thread_key, lane) WHERE status IN ('running', 'suspended');
@@ -252,7 +255,7 @@ CREATE TABLE runyard.hitl_requests (
     event_id    text,
     created_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant, request_id)
-);
+) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 CREATE UNIQUE INDEX hitl_responses ON runyard.hitl_requests (thread_key, response_id) WHERE response_id IS NOT NULL;
 CREATE INDEX hitl_run ON runyard.hitl_requests (thread_key, run_id);
 CREATE INDEX hitl_deadlines ON runyard.hitl_requests (deadline_at) WHERE answered_at IS NULL AND closed_at IS NULL;
