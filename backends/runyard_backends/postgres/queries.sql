@@ -90,7 +90,7 @@ SELECT (c.run).*, c.effects FROM runyard.redrive($1, $2, $3) c
 
 -- name: run
 -- Return one run by its ids.
-SELECT r.* FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
+SELECT i.* FROM runyard.runs r, runyard.with_input(r) i WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
 
 -- name: last_message
 -- Return the id of the last message of a run.

@@ -35,6 +35,7 @@ BEGIN
             more := found >= most;
             EXIT WHEN more;
             omitted := '{}';
+            r := runyard.with_input(r);
             IF octet_length(r.input) > 8192 THEN r.input := NULL; omitted := omitted || 'input'::text; END IF;
             IF octet_length(r.result) > 8192 THEN r.result := NULL; omitted := omitted || 'result'::text; END IF;
             size := runyard.json_bytes(r.metadata);

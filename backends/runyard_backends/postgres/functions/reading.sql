@@ -1,4 +1,14 @@
--- Reading a thread's messages and a run's context.
+-- Reading a thread's messages, a run's context and a run's input.
+
+-- Return the run with its input. From the first claim on, the input is a message of the run, and its row has it no more.
+CREATE OR REPLACE FUNCTION runyard.with_input(r runyard.runs) RETURNS runyard.runs
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    IF r.input IS NULL AND r.input_id IS NOT NULL AND r.branch_id IS NOT NULL THEN
+        r.input := (SELECT m.payload FROM runyard.messages m WHERE m.message_id = r.input_id AND m.branch_id = r.branch_id);
+    END IF;
+    RETURN r;
+END $$;
 
 -- Return one page of messages, in the order of their numbers. at: the last message of the path; NULL for all visible messages of
 -- of_branch, by default of the head. The call for a later page must name the branch of the first page. most: NULL for all

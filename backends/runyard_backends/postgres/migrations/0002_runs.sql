@@ -19,6 +19,7 @@ BEGIN
 END $$;
 
 -- Runs of every kind, live and ended.
+-- input: the message of the request, until the run is claimed for the first time; then it is a message of the run.
 -- candidates: the messages of a fan-out.
 -- started_by_key, started_by_run_id: the job that started the run. The job is offered again when the run ends.
 -- until_fewer: a job waits until fewer runs that it started are live.
