@@ -332,8 +332,12 @@ SELECT * FROM runyard.usage_of($1, $2, $3, $4)
 SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date
 
 -- name: count_usage
--- Add entries of the feed to the totals of usage.
-SELECT runyard.count_usage($1)
+-- Add entries of the feed to the totals of usage. Return for how many seconds the feed is held back, and by which transaction.
+SELECT d.seconds, d.holder FROM runyard.count_usage($1) c, runyard.feed_delay() d
+
+-- name: feed_delay
+-- Return for how many seconds the feed is held back, and by which transaction.
+SELECT d.seconds, d.holder FROM runyard.feed_delay() d
 
 -- name: add_webhook
 -- Add a webhook.

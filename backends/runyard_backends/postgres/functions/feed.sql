@@ -28,6 +28,26 @@ BEGIN
         ORDER BY o.transaction, o.position;
 END $$;
 
+-- Return for how many seconds committed entries of the feed cannot be read, because a transaction that began before them is open in any
+-- database of the server. A delay of two seconds is usual. holder: after five seconds, the oldest open transaction that has written.
+CREATE OR REPLACE FUNCTION runyard.feed_delay(OUT seconds double precision, OUT holder text)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    seconds := coalesce((SELECT extract(epoch FROM clock_timestamp() - u.goal_at) FROM runyard.usage_counter u
+                         WHERE u.goal > pg_snapshot_xmin(pg_current_snapshot())), 0);
+    IF seconds < 5 THEN RETURN; END IF;
+    SELECT h.says INTO holder FROM (
+        SELECT format('pid %s of %s in database %s%s, %s, since %s', a.pid, a.usename, a.datname,
+                      CASE WHEN a.application_name <> '' THEN format(' (%s)', a.application_name) END, a.state, a.xact_start) AS says,
+               age(a.backend_xid) AS age
+        FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
+        UNION ALL
+        SELECT format('prepared transaction %s of %s in database %s, since %s', p.gid, p.owner, p.database, p.prepared), age(p.transaction)
+        FROM pg_prepared_xacts p) h
+    ORDER BY h.age DESC LIMIT 1;
+    holder := coalesce(holder, 'a transaction of a role whose sessions this role may not see (GRANT pg_read_all_stats shows them)');
+END $$;
+
 -- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return
 -- their number. Entries stay until they were counted (runyard.count_usage) and every active webhook has read them. Entries of
 -- transactions that are not older than the oldest open transaction are not counted.
