@@ -19,9 +19,16 @@ SELECT c.thread_key AS key, c.run_id AS id, c.outcome, c.retry_in, c.takeover, c
 FROM runyard.claim($1, $2, $3) c
 
 -- name: context
--- Return the messages that an attempt's run sees, in order.
-SELECT c.seq, c.message_id::text AS id, c.parent_id::text AS parent_id, c.run_id, c.role, c.payload, c.note, c.calls, c.results, c.created_at
-FROM runyard.context($1, $2, $3) c
+-- Return a part of the messages that an attempt's run sees, in order. found: the number of messages before some were left out for their
+-- size. own: true for messages of the run.
+SELECT x.seq, x.message_id::text AS id, x.parent_id::text AS parent_id, x.run_id, x.role, x.payload, x.note, x.calls, x.results, x.created_at,
+       x.found, x.own
+FROM (
+    SELECT (c.message).*, c.own, c.ordinality, count(*) OVER () AS found,
+           c.ordinality = 1 OR sum(512 + coalesce(octet_length((c.message).payload), 0)) OVER (ORDER BY c.ordinality) <= $7 AS fits
+    FROM runyard.context($1, $2, $3, $4, $5, $6) WITH ORDINALITY c
+) x
+WHERE x.fits ORDER BY x.ordinality
 
 -- name: steps
 -- Return the steps of a run.
@@ -139,11 +146,6 @@ SELECT (c.thread).*, c.created FROM runyard.create_thread($1, $2, $3, $4, $5, $6
 -- name: update_thread
 -- Change fields of a thread. Return the changed thread.
 SELECT t.* FROM runyard.update_thread($1, $2, $3::jsonb, $4) t
-
--- name: path
--- Return all messages of a branch, or of the path to a message, in order.
-SELECT p.seq, p.message_id::text AS id, p.parent_id::text AS parent_id, p.run_id, p.role, p.payload, p.note, p.calls, p.results, p.created_at
-FROM runyard.page($1, $2, $3, $4, $5, NULL, false, $6) p
 
 -- name: page
 -- Return a page of the messages of a branch, or of the path to a message, and the branch for the next page.

@@ -22,6 +22,23 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Return the number of messages that a view shows.
+CREATE OR REPLACE FUNCTION runyard.count_visible(levels runyard.level[]) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    l runyard.level;
+    owner bigint;
+    total bigint := 0;
+BEGIN
+    FOREACH l IN ARRAY levels LOOP
+        SELECT b.thread_key INTO owner FROM runyard.branches b WHERE b.branch_id = l.branch_id;
+        total := total + (SELECT count(*) FROM runyard.messages m LEFT JOIN runyard.runs r ON r.thread_key = owner AND r.run_id = m.run_id
+                          WHERE m.branch_id = l.branch_id AND m.seq <= l.high_water_seq
+                            AND (m.run_id IS NULL OR m.run_id = l.open_run_id OR r.completion_seq <= l.cutoff));
+    END LOOP;
+    RETURN total;
+END $$;
+
 -- Return at most `most` visible messages of a level whose numbers are between `after` and `before`, from the start or, if
 -- newest_first, from the end. The function reads only these messages and the invisible messages between them.
 CREATE OR REPLACE FUNCTION runyard.visible_part(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
