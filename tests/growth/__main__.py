@@ -1,6 +1,7 @@
 """``make growth``: loads a large deployment and checks that speed and idle load are those of a small one.
 
-Ends with 1 if a bound is exceeded. ``RUNYARD_GROWTH_PARKED``, ``_QUEUED``, ``_ENDED``, ``_THREADS`` and ``_TENANTS`` set the sizes.
+Ends with 1 if a bound is exceeded. ``RUNYARD_GROWTH_PARKED``, ``_QUEUED``, ``_ENDED``, ``_THREADS`` and ``_TENANTS`` set the
+sizes.
 """
 
 from __future__ import annotations

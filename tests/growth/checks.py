@@ -53,7 +53,7 @@ async def pickups(fleet: Fleet, prefix: str, runs: int) -> list[float]:
 
 
 async def takeover(fleet: Fleet, prefix: str) -> list[float]:
-    """Kill a worker with kill -9. Return the seconds until each of its runs goes on elsewhere. Another worker must be running."""
+    """Kill a worker with kill -9. Return the seconds until each of its runs goes on, on a worker that is there already."""
     victim = await fleet.start(slots=HELD)
     handles = list[RunHandle]()
     for n in range(2 * HELD):  # the other worker takes some of them

@@ -24,10 +24,10 @@ TOGETHER = 10
 TEXT = "a sentence of thirty letters. " * 9
 """The text of a message: 270 bytes."""
 STATE = """
-SELECT pg_current_wal_lsn() - '0/0' AS wal,
-       (SELECT sum(pg_table_size(c.oid)) FROM pg_class c WHERE c.relnamespace = 'runyard'::regnamespace AND c.relkind = 'r')::bigint AS tables,
-       (SELECT sum(pg_indexes_size(c.oid)) FROM pg_class c WHERE c.relnamespace = 'runyard'::regnamespace AND c.relkind = 'r')::bigint AS indexes,
+SELECT pg_current_wal_lsn() - '0/0' AS wal, sum(pg_table_size(c.oid))::bigint AS tables,
+       sum(pg_indexes_size(c.oid))::bigint AS indexes,
        (SELECT blks_hit + blks_read FROM pg_stat_database WHERE datname = current_database()) AS blocks
+FROM pg_class c WHERE c.relnamespace = 'runyard'::regnamespace AND c.relkind = 'r'
 """
 TABLES = """
 SELECT c.relname, pg_table_size(c.oid) AS bytes, pg_indexes_size(c.oid) AS indexes FROM pg_class c

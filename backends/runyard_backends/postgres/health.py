@@ -19,8 +19,8 @@ class PostgresFacts:
     ``connections``: the number of open connections. ``clock_ahead``: seconds by which the server's clock is ahead of this
     host's. ``round_trip``: seconds that reading the clock took; the error of ``clock_ahead`` is at most half of them.
     ``schema``: the version of the schema, or None. ``schema_trouble``: the reason why this code cannot run on the schema, or
-    None. ``leader``: the id of the worker that holds the leader's lease, or None. ``feed_delay``: the time for which the feed is
-    held back."""
+    None. ``leader``: the id of the worker that holds the leader's lease, or None. ``feed_delay``: the time for which the feed
+    is held back."""
 
     version: str
     in_recovery: bool

@@ -1,6 +1,7 @@
-"""Read long histories in parts, and decode them in slices. Each slice is decoded by one call of C code, which blocks the process.
+"""Read long histories in parts, and decode them in slices.
 
-Between two slices the event loop and other threads can run, such as the thread that sends a worker's heartbeat.
+Each slice is decoded by one call of C code, which blocks the process. Between two slices the event loop and other threads can
+run, such as the thread that sends a worker's heartbeat.
 """
 
 from __future__ import annotations

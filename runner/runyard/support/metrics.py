@@ -110,7 +110,8 @@ OF_QUEUES: Final = (QUEUED, DEEPEST_LANE, OLDEST, SUSPENDED_RUNS, SERVING, PAUSE
 
 FEED_DELAY: Final = Gauge(
     "runyard_feed_delay_seconds",
-    "Time for which committed entries of the feed cannot be read, because an older transaction is open. Only the leader reports it.",
+    "Time for which committed entries of the feed cannot be read, because an older transaction is open. "
+    "Only the leader reports it.",
 )
 
 HTTP: Final = Histogram(

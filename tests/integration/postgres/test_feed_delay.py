@@ -38,7 +38,11 @@ async def test_the_delay_names_the_transaction_of_another_database(
         await connection.execute(OLDER)
         delay = await backend.usage.count()
         assert 120 <= delay.seconds < 180
-        assert delay.holder is not None and f"pid {pid} " in delay.holder and "(a nightly job), idle in transaction" in delay.holder
+        assert (
+            delay.holder is not None
+            and f"pid {pid} " in delay.holder
+            and "(a nightly job), idle in transaction" in delay.holder
+        )
 
         monkeypatch.setattr(reconciler, "log", structlog.get_logger("test"))
         with structlog.testing.capture_logs() as logs:

@@ -1,4 +1,4 @@
-"""Every index serves a statement of runyard, or refuses what no verb may do. An index that serves none costs each write for nothing."""
+"""Every index serves a statement of runyard, or refuses what no verb may do. Any other makes writes dearer for nothing."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from tests.support.many_runs import LONG, TENANT, fill
 RUNS, THREADS = 3000, 150
 PAGE = "50, 1000000"
 KEY = f"(SELECT thread_key FROM runyard.threads WHERE tenant = '{TENANT}' AND thread_id = '{LONG}')"
-FORKED = "(SELECT thread_key FROM runyard.threads WHERE thread_id = 'a-fork')"
 EXTRAS = f"""
-INSERT INTO runyard.limits (limit_name, most) VALUES ('running_per_agent', 1000), ('running_per_tenant', 1000), ('queued', 9000), ('queued_per_tenant', 9000);
+INSERT INTO runyard.limits (limit_name, most) VALUES ('running_per_agent', 1000), ('running_per_tenant', 1000),
+    ('queued', 9000), ('queued_per_tenant', 9000);
 INSERT INTO runyard.limits (limit_name, subject, most) VALUES ('running_per_agent', 'default', 100);
 INSERT INTO runyard.workers (worker_id, queues) VALUES ('w', '{{default}}');
 INSERT INTO runyard.permit_turns (permit, tenant) SELECT 'agent default', 'tenant-' || n FROM generate_series(1, 500) n;
-INSERT INTO runyard.runs (tenant, thread_id, run_id, kind, status, queue, priority, request_hash, lane, lane_seq, admitted_at, waits_for_permit,
-    place_in_line)
-SELECT 'tenant-' || n, 't', 'r', 'prompt', 'queued', 'default', 'normal', '{{}}', '', n, now(), 'agent default', n FROM generate_series(1, 500) n;
+INSERT INTO runyard.runs (tenant, thread_id, run_id, kind, status, queue, priority, request_hash, lane, lane_seq, admitted_at,
+    waits_for_permit, place_in_line)
+SELECT 'tenant-' || n, 't', 'r', 'prompt', 'queued', 'default', 'normal', '{{}}', '', n, now(), 'agent default', n
+FROM generate_series(1, 500) n;
 INSERT INTO runyard.runs (tenant, thread_id, run_id, kind, status, queue, priority, request_hash, run_at)
-SELECT 'late', 'late-' || n, 'r', 'prompt', 'queued', 'default', 'normal', '{{}}', now() + interval '1 hour' FROM generate_series(1, 500) n;
+SELECT 'late', 'late-' || n, 'r', 'prompt', 'queued', 'default', 'normal', '{{}}', now() + interval '1 hour'
+FROM generate_series(1, 500) n;
 INSERT INTO runyard.webhook_deliveries (tenant, url, type, thread_id, next_at, delivered_at, failed_at)
-SELECT '{TENANT}', 'https://example.com/hook', 'run.completed', 't', CASE n % 3 WHEN 0 THEN now() END, CASE n % 3 WHEN 1 THEN now() END,
-       CASE n % 3 WHEN 2 THEN now() END FROM generate_series(1, 3000) n;
+SELECT '{TENANT}', 'https://example.com/hook', 'run.completed', 't', CASE n % 3 WHEN 0 THEN now() END,
+       CASE n % 3 WHEN 1 THEN now() END, CASE n % 3 WHEN 2 THEN now() END FROM generate_series(1, 3000) n;
 SELECT runyard.fork('{TENANT}', '{{"src": "{LONG}", "new": "a-fork", "cut": {{}}, "tags": {{}}}}', 'hash')
 """
 LIVE = f"SELECT * FROM runyard.list_runs('{TENANT}', NULL, '{{}}', NULL, NULL, NULL, NULL, NULL, {PAGE})"
@@ -39,14 +41,13 @@ DELIVERIES = f"SELECT * FROM runyard.list_deliveries('{TENANT}', {{}}, 900000000
 ADMIT = "SELECT runyard.admit(100)"
 PRUNE = "SELECT runyard.prune('0 s', '0 s', '0 s', 100)"
 DELETE = f"SELECT runyard.delete_thread('{TENANT}', 'thread-77', true, NULL)"
-CANCEL = (
-    f"SELECT runyard.cancel('{TENANT}', thread_id, run_id, false) FROM runyard.runs WHERE tenant = '{TENANT}' AND status = 'queued' LIMIT 1"
-)
+A_QUEUED_RUN = f"FROM runyard.runs WHERE tenant = '{TENANT}' AND status = 'queued' LIMIT 1"
+CANCEL = f"SELECT runyard.cancel('{TENANT}', thread_id, run_id, false) {A_QUEUED_RUN}"
 ACCEPT = f"SELECT runyard.accept('{LONG}', 'hello', agent => 'default', tenant => '{TENANT}'); {ADMIT}"
-CLAIM = (
-    f"SELECT runyard.claim('w', ARRAY[thread_key], ARRAY[run_id]) FROM runyard.runs WHERE tenant = '{TENANT}' AND status = 'queued' LIMIT 1"
-)
-REGISTER = """SELECT runyard.register('w2', '{a}', '{"x": "q"}', NULL, 'run', 1, NULL, '{}')"""
+CLAIM = f"SELECT runyard.claim('w', ARRAY[thread_key], ARRAY[run_id]) {A_QUEUED_RUN}"
+HEAD = f"FROM runyard.threads WHERE thread_key = {KEY}"
+SNAPSHOT = f"FROM runyard.known_snapshot('{TENANT}', '{LONG}') t"
+A_RUN = f"FROM runyard.runs r WHERE r.thread_key = {KEY} AND r.run_id = 'run-4'"
 
 SERVES: dict[str, str] = {
     "threads_pkey": f"SELECT runyard.lock_run({KEY}, 'run-4')",
@@ -56,19 +57,19 @@ SERVES: dict[str, str] = {
     "threads_list_of_parent": THREADS_OF.format("'thread-2'", "NULL", "{}"),
     "thread_tags_pkey": THREADS_OF.format("NULL", "NULL", '{"env": "prod"}'),
     "branches_pkey": f"SELECT runyard.page('{TENANT}', '{LONG}', NULL, 0, 900000, 10, false, NULL)",
-    "branches_thread": f"SELECT runyard.leaves(t, NULL, NULL, 10) FROM runyard.known_snapshot('{TENANT}', '{LONG}') t",
+    "branches_thread": f"SELECT runyard.leaves(t, NULL, NULL, 10) {SNAPSHOT}",
     "levels_pkey": f"SELECT runyard.page('{TENANT}', '{LONG}', NULL, 0, 900000, 10, false, NULL)",
     "levels_ancestor": DELETE,
     "messages_pkey": f"SELECT runyard.page('{TENANT}', '{LONG}', NULL, 0, 900000, 10, false, NULL)",
     "messages_id": f"SELECT runyard.holder_of({KEY}, gen_random_uuid())",
-    "messages_tools": f"SELECT runyard.open_calls(runyard.branch_view(head_branch)) FROM runyard.threads WHERE thread_key = {KEY}",
+    "messages_tools": f"SELECT runyard.open_calls(runyard.branch_view(head_branch)) {HEAD}",
     "runs_pkey": CANCEL,
     "runs_id": f"SELECT runyard.explain('{TENANT}', '{LONG}', 'run-4')",
     "runs_key": f"SELECT runyard.lock_run({KEY}, 'run-4')",
-    "runs_unadmitted": f"SELECT runyard.admit_thread(t) FROM runyard.known_snapshot('{TENANT}', '{LONG}') t",
+    "runs_unadmitted": f"SELECT runyard.admit_thread(t) {SNAPSHOT}",
     "runs_due": ADMIT,
     "runs_waiting": CANCEL,
-    "runs_started_by": f"SELECT runyard.count_started_by(r) FROM runyard.runs r WHERE r.thread_key = {KEY} AND r.run_id = 'run-4'",
+    "runs_started_by": f"SELECT runyard.count_started_by(r) {A_RUN}",
     "runs_list": RUNS_OF.format("NULL", "NULL"),
     "runs_list_of_agent": RUNS_OF.format("NULL", "'default'"),
     "runs_list_of_thread": RUNS_OF.format(f"'{LONG}'", "NULL"),
@@ -83,11 +84,11 @@ SERVES: dict[str, str] = {
     "live_runs_queued": LIVE.format("queued"),
     "live_runs_waiting_since": "SELECT * FROM runyard.waiting('0 s', NULL, NULL, NULL, 100)",
     "live_runs_line": "SELECT runyard.next_for_permit('agent default')",
-    "completions_pkey": f"SELECT runyard.last_completed(t) FROM runyard.known_snapshot('{TENANT}', '{LONG}') t",
-    "completions_with_extra": f"SELECT runyard.extra_at(runyard.branch_view(head_branch)) FROM runyard.threads WHERE thread_key = {KEY}",
+    "completions_pkey": f"SELECT runyard.last_completed(t) {SNAPSHOT}",
+    "completions_with_extra": f"SELECT runyard.extra_at(runyard.branch_view(head_branch)) {HEAD}",
     "unsuccessful_runs_pkey": DELETE,
     "unsuccessful_runs_list": LIVE.format("failed"),
-    "unsuccessful_runs_of_thread": f"SELECT runyard.leaves(t, NULL, NULL, 10) FROM runyard.known_snapshot('{TENANT}', '{LONG}') t",
+    "unsuccessful_runs_of_thread": f"SELECT runyard.leaves(t, NULL, NULL, 10) {SNAPSHOT}",
     "fork_results_pkey": DELETE,
     "fork_results_by_age": PRUNE,
     "unclaimed_pkey": f"SELECT runyard.claim_external('{TENANT}', '{LONG}', 'an-id')",

@@ -13,7 +13,8 @@ from runyard_backends.postgres.backend import connect
 TENANTS, EACH = 2000, 40
 FILL = """
 INSERT INTO runyard.outbox (tenant, thread_id, type, created_at)
-SELECT 'tenant-' || lpad(t::text, 5, '0'), 't', 'thread.deleted', clock_timestamp() - CASE WHEN t > $1 AND e <= 10 THEN interval '9 days' ELSE interval '0' END
+SELECT 'tenant-' || lpad(t::text, 5, '0'), 't', 'thread.deleted',
+       clock_timestamp() - CASE WHEN t > $1 AND e <= 10 THEN interval '9 days' ELSE interval '0' END
 FROM generate_series(1, $2::int) t, generate_series(1, $3::int) e ORDER BY e, t
 """
 COUNTED = "INSERT INTO runyard.usage_counter (goal_at, goal, counted) VALUES (now(), pg_current_xact_id(), '9000000000')"

@@ -1,6 +1,5 @@
 """What the leader reads again and again must not grow with the work that waits, or with what has ended."""
 
-import asyncio
 import json
 from datetime import timedelta
 

@@ -5,7 +5,6 @@ import asyncio
 import asyncpg
 import pytest
 
-from runyard.ports.workers import WorkerInfo
 from runyard_backends.conformance.world import World, call, result, said
 from runyard_backends.postgres.backend import connect
 
