@@ -66,6 +66,10 @@ unit: $(STAMP) ## Run the tests that need no server
 chaos: $(STAMP) ## Kill, pause and disconnect processes and servers for DURATION seconds, then check every promise
 	$(BIN)/python -m tests.chaos --duration $(DURATION) --seed $(SEED)
 
+.PHONY: growth
+growth: $(STAMP) ## Load a large deployment, and check that speed and idle load are those of a small one
+	$(BIN)/python -m tests.growth
+
 .PHONY: schema
 schema: $(STAMP) ## Write schema.sql, the page that shows what all migrations and functions amount to
 	$(BIN)/python -m tests.support.schema_page

@@ -55,8 +55,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "two runs of a lane may be active", RUNS_TABLES,
-        "CREATE UNIQUE INDEX runs_active",
-        "CREATE INDEX runs_active",
+        "CREATE UNIQUE INDEX live_runs_active",
+        "CREATE INDEX live_runs_active",
         "tests/integration/postgres/test_last_guards.py",
     ),
     mutant(

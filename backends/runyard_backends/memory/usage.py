@@ -6,6 +6,7 @@ from datetime import UTC, date
 
 from runyard.domain.usage_report import UsageDay, UsageReport, first_day
 from runyard.models import Usage
+from runyard.ports.workers import FeedDelay
 
 from .state import Database, RunState, ThreadState
 
@@ -29,8 +30,9 @@ class MemoryUsageStore:
         ]
         return UsageReport.of(since, until, agent, found, self.db.now())
 
-    async def count(self, limit: int = 5000) -> None:
+    async def count(self, limit: int = 5000) -> FeedDelay:
         """Do nothing, because each run is counted when it ends."""
+        return FeedDelay()
 
 
 def count_run(db: Database, thread: ThreadState, run: RunState) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from runyard.errors import SchemaError
+from runyard.ports.workers import FeedDelay
 
 from .database import Database
 from .migrate import check_schema
@@ -18,7 +19,8 @@ class PostgresFacts:
     ``connections``: the number of open connections. ``clock_ahead``: seconds by which the server's clock is ahead of this
     host's. ``round_trip``: seconds that reading the clock took; the error of ``clock_ahead`` is at most half of them.
     ``schema``: the version of the schema, or None. ``schema_trouble``: the reason why this code cannot run on the schema, or
-    None. ``leader``: the id of the worker that holds the leader's lease, or None."""
+    None. ``leader``: the id of the worker that holds the leader's lease, or None. ``feed_delay``: the time for which the feed
+    is held back."""
 
     version: str
     in_recovery: bool
@@ -31,6 +33,7 @@ class PostgresFacts:
     schema: int | None
     schema_trouble: str | None
     leader: str | None
+    feed_delay: FeedDelay
 
 
 async def diagnose(url: str) -> PostgresFacts:
@@ -53,6 +56,7 @@ async def diagnose(url: str) -> PostgresFacts:
             schema=await db.value("schema_version") if exists else None,
             schema_trouble=trouble,
             leader=await db.value("leader") if trouble is None else None,
+            feed_delay=FeedDelay(**await db.one("feed_delay")) if trouble is None else FeedDelay(),
             **row,
         )
     finally:

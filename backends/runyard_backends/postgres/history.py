@@ -1,6 +1,7 @@
-"""Decode long histories in slices. Each slice is decoded by one call of C code, which blocks the process.
+"""Read long histories in parts, and decode them in slices.
 
-Between two slices the event loop and other threads can run, such as the thread that sends a worker's heartbeat.
+Each slice is decoded by one call of C code, which blocks the process. Between two slices the event loop and other threads can
+run, such as the thread that sends a worker's heartbeat.
 """
 
 from __future__ import annotations
@@ -18,8 +19,15 @@ SLICE_MESSAGES: Final = 2_000
 """Maximum number of messages of one slice."""
 SLICE_BYTES: Final = 2**18
 """Bytes of stored messages after which a slice ends. The limit is low because each byte may decode to one Python object."""
+PART_MESSAGES: Final = 5_000
+"""Maximum number of messages that one statement returns. A part also ends at the number of bytes of a page."""
 _PAYLOAD: Final = 5
 """Position of the payload among the columns of a message in queries.sql."""
+
+
+def more_after(part: Sequence[codec.Row]) -> bool:
+    """Return True if messages may follow a part: it is full, or some were left out for their size."""
+    return bool(part) and (part[0]["found"] >= PART_MESSAGES or len(part) < part[0]["found"])
 
 
 async def messages(rows: Sequence[codec.Row], **thread: str | int) -> list[Message]:

@@ -19,9 +19,16 @@ SELECT c.thread_key AS key, c.run_id AS id, c.outcome, c.retry_in, c.takeover, c
 FROM runyard.claim($1, $2, $3) c
 
 -- name: context
--- Return the messages that an attempt's run sees, in order.
-SELECT c.seq, c.message_id::text AS id, c.parent_id::text AS parent_id, c.run_id, c.role, c.payload, c.note, c.calls, c.results, c.created_at
-FROM runyard.context($1, $2, $3) c
+-- Return a part of the messages that an attempt's run sees, in order. found: the number of messages before some were left out for their
+-- size. own: true for messages of the run.
+SELECT x.seq, x.message_id::text AS id, x.parent_id::text AS parent_id, x.run_id, x.role, x.payload, x.note, x.calls, x.results, x.created_at,
+       x.found, x.own
+FROM (
+    SELECT (c.message).*, c.own, c.ordinality, count(*) OVER () AS found,
+           c.ordinality = 1 OR sum(512 + coalesce(octet_length((c.message).payload), 0)) OVER (ORDER BY c.ordinality) <= $7 AS fits
+    FROM runyard.context($1, $2, $3, $4, $5, $6) WITH ORDINALITY c
+) x
+WHERE x.fits ORDER BY x.ordinality
 
 -- name: steps
 -- Return the steps of a run.
@@ -90,7 +97,7 @@ SELECT (c.run).*, c.effects FROM runyard.redrive($1, $2, $3) c
 
 -- name: run
 -- Return one run by its ids.
-SELECT r.* FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
+SELECT i.* FROM runyard.runs r, runyard.with_input(r) i WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
 
 -- name: last_message
 -- Return the id of the last message of a run.
@@ -139,11 +146,6 @@ SELECT (c.thread).*, c.created FROM runyard.create_thread($1, $2, $3, $4, $5, $6
 -- name: update_thread
 -- Change fields of a thread. Return the changed thread.
 SELECT t.* FROM runyard.update_thread($1, $2, $3::jsonb, $4) t
-
--- name: path
--- Return all messages of a branch, or of the path to a message, in order.
-SELECT p.seq, p.message_id::text AS id, p.parent_id::text AS parent_id, p.run_id, p.role, p.payload, p.note, p.calls, p.results, p.created_at
-FROM runyard.page($1, $2, $3, $4, $5, NULL, false, $6) p
 
 -- name: page
 -- Return a page of the messages of a branch, or of the path to a message, and the branch for the next page.
@@ -203,8 +205,8 @@ FROM (
     WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
     UNION ALL
     SELECT o.* FROM runyard.threads t
-    JOIN runyard.runs r ON r.thread_key = t.thread_key AND r.branch_id = t.head_branch
-        AND r.kind = 'external' AND r.finished_at IS NULL AND r.last_seq IS NOT NULL
+    JOIN runyard.live_runs l ON l.thread_key = t.thread_key
+    JOIN runyard.runs r ON r.accept_no = l.accept_no AND r.branch_id = t.head_branch AND r.kind = 'external' AND r.last_seq IS NOT NULL
     JOIN runyard.messages o ON o.branch_id = r.branch_id AND o.run_id = r.run_id AND o.seq >= r.first_seq
     WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
     UNION ALL
@@ -283,12 +285,12 @@ RETURNING worker_id
 
 -- name: running
 -- Return the attempts that a worker holds by the rows of its runs.
-SELECT r.thread_key, r.run_id, r.fence FROM runyard.runs r WHERE r.worker_id = $1 AND r.finished_at IS NULL AND r.status = 'running'
+SELECT r.thread_key, r.run_id, r.fence FROM runyard.live_runs l JOIN runyard.runs r USING (accept_no) WHERE l.worker_id = $1 AND l.status = 'running'
 
 -- name: cancelling
 -- Return the running runs of a worker for which a cancel was requested.
-SELECT r.thread_key, r.run_id FROM runyard.runs r
-WHERE r.worker_id = $1 AND r.finished_at IS NULL AND r.status = 'running' AND r.cancel_requested_at IS NOT NULL
+SELECT r.thread_key, r.run_id FROM runyard.live_runs l JOIN runyard.runs r USING (accept_no)
+WHERE l.worker_id = $1 AND l.status = 'running' AND r.cancel_requested_at IS NOT NULL
 
 -- name: orphans
 -- Return the running runs of workers that are dead or have left.
@@ -332,8 +334,12 @@ SELECT * FROM runyard.usage_of($1, $2, $3, $4)
 SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date
 
 -- name: count_usage
--- Add entries of the feed to the totals of usage.
-SELECT runyard.count_usage($1)
+-- Add entries of the feed to the totals of usage. Return for how many seconds the feed is held back, and by which transaction.
+SELECT d.seconds, d.holder FROM runyard.count_usage($1) c, runyard.feed_delay() d
+
+-- name: feed_delay
+-- Return for how many seconds the feed is held back, and by which transaction.
+SELECT d.seconds, d.holder FROM runyard.feed_delay() d
 
 -- name: add_webhook
 -- Add a webhook.

@@ -106,8 +106,16 @@ class PostgresRunStore:
 
     async def context(self, attempt: AttemptToken) -> list[Message]:
         """Return the messages that the run sees: its snapshot and its own messages (S5). Raises StaleFenceError."""
-        rows = await self.db.rows("context", attempt.thread_key, attempt.run_id, attempt.fence)
-        return by_run(await history.messages(rows, thread_key=attempt.thread_key))
+        held = (attempt.thread_key, attempt.run_id, attempt.fence)
+        after = own_after = -1
+        rows: list[codec.Row] = []
+        while True:
+            part = await self.db.rows("context", *held, after, own_after, history.PART_MESSAGES, self.db.page_bytes)
+            rows += part
+            if not history.more_after(part):
+                return by_run(await history.messages(rows, thread_key=attempt.thread_key))
+            after = max((row["seq"] for row in part if not row["own"]), default=after)
+            own_after = max((row["seq"] for row in part if row["own"]), default=own_after)
 
     async def ledger(self, attempt: AttemptToken) -> Ledger:
         """Return the steps and the HITL requests that the run has stored."""

@@ -91,12 +91,28 @@ class PostgresThreadStore:
         after, before = (-1 if last is None or newest_first else last), (last if newest_first and last is not None else _LAST)
         place = (self.tenant, thread_id, leaf_id, after, before)
         if limit is None:
-            found = await history.messages(await self.db.rows("path", *place, branch), thread_id=thread_id)
+            found = await history.messages(await self._path(place, branch), thread_id=thread_id)
             return Page(found[::-1] if newest_first else found)
         rows = await self.db.rows("page", *place, limit + 1, newest_first, branch, self.db.page_bytes)
         shown = rows[:limit]
         more = cursors.encode([shown[-1]["branch"], shown[-1]["seq"]]) if shown and len(shown) < shown[0]["found"] else None
         return Page(await history.messages(shown, thread_id=thread_id), more)
+
+    async def _path(self, place: tuple[str, str, str | None, int, int], branch: int | None) -> list[codec.Row]:
+        """Read all messages of a path in parts. All parts are of one state of the thread."""
+        tenant, thread_id, leaf_id, after, before = place
+        size = (history.PART_MESSAGES, False)
+        part = await self.db.rows("page", *place, *size, branch, self.db.page_bytes)
+        if not history.more_after(part):
+            return part
+        rows: list[codec.Row] = []
+        async with self.db.snapshot() as db:
+            while True:
+                part = await db.rows("page", tenant, thread_id, leaf_id, after, before, *size, branch, self.db.page_bytes)
+                rows += part
+                if not history.more_after(part):
+                    return rows
+                after, branch = part[-1]["seq"], part[-1]["branch"]
 
     async def cut_messages(self, thread_id: str, cut: Cut) -> tuple[list[Message], JsonObject]:
         """Return the messages that a fork at ``cut`` would see, and the extra that it would have."""

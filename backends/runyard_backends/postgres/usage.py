@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 from runyard.domain.usage_report import UsageDay, UsageReport, first_day
+from runyard.ports.workers import FeedDelay
 
 from .database import Database
 
@@ -37,6 +38,7 @@ class PostgresUsageStore:
         ]
         return UsageReport.of(since, until, agent, found, rows[0]["counted_until"])
 
-    async def count(self, limit: int = 5000) -> None:
+    async def count(self, limit: int = 5000) -> FeedDelay:
         """Add about ``limit`` further entries of the outbox to the totals."""
-        await self.db.value("count_usage", limit)
+        row = await self.db.one("count_usage", limit)
+        return FeedDelay(row["seconds"], row["holder"])

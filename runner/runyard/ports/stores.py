@@ -23,7 +23,7 @@ from .refs import AttemptToken, RunRef
 from .results import Aborted, Accepted, Admitted, Changed, Claim, Created, Ended, Forked, Ledger, Page, Responded, Step
 from .scheduling import EVENTS_PER_READ, Effects, EventLog, Job, Scheduler
 from .streams import Streams
-from .workers import HeartbeatReply, OrphanPage, QueueInfo, Retention, WaitingCursor, WaitingPage, WorkerInfo
+from .workers import FeedDelay, HeartbeatReply, OrphanPage, QueueInfo, Retention, WaitingCursor, WaitingPage, WorkerInfo
 
 DEFAULT_MIN_POOL_CONNECTIONS: Final = 1
 """Connections to Postgres that a process keeps open without work."""
@@ -196,13 +196,14 @@ class UsageStore(Protocol):
     ``report``: return the tenant's usage from the day ``since`` to the day ``until``, both included. The default is the last 30
     days by the store's clock. With ``agent`` it counts the runs of this agent only. Raises InvalidInputError for 0 days, and
     for more than :data:`~runyard.domain.usage_report.MAX_DAYS`. ``count``, which only the leader calls, for all tenants: add
-    about ``limit`` entries of the feed to the totals. The store prunes no entry that is not counted.
+    about ``limit`` entries of the feed to the totals, and return for how long the feed is held back. The store prunes no entry
+    that is not counted.
     """
 
     async def report(
         self, since: date | None = None, until: date | None = None, *, agent: str | None = None
     ) -> UsageReport: ...
-    async def count(self, limit: int = 5000) -> None: ...
+    async def count(self, limit: int = 5000) -> FeedDelay: ...
 
 
 class WebhookStore(Protocol):

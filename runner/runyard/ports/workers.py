@@ -87,6 +87,18 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
+class FeedDelay:
+    """The time for which the feed is held back.
+
+    ``seconds``: the time for which committed entries cannot be read, because an older transaction is open. ``holder``: a
+    description of that transaction, or None after a short time.
+    """
+
+    seconds: float = 0.0
+    holder: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HeartbeatReply:
     """The store's reply to a heartbeat.
 

@@ -108,6 +108,12 @@ SERVING: Final = Gauge(
 PAUSED: Final = Gauge("runyard_paused_queue", "1 if the queue is paused. Only the leader reports it.", ["queue"])
 OF_QUEUES: Final = (QUEUED, DEEPEST_LANE, OLDEST, SUSPENDED_RUNS, SERVING, PAUSED)
 
+FEED_DELAY: Final = Gauge(
+    "runyard_feed_delay_seconds",
+    "Time for which committed entries of the feed cannot be read, because an older transaction is open. "
+    "Only the leader reports it.",
+)
+
 HTTP: Final = Histogram(
     "runyard_http_request_seconds",
     "Time from a request of the HTTP API to the end of its answer, or for a stream to its beginning.",

@@ -12,7 +12,7 @@ from ..support import metrics
 
 MEASURE_SECONDS: Final = 5.0
 """Shortest time between two measurements, in seconds."""
-MEASURE_TIME_SHARE: Final = 0.05
+MEASURE_TIME_SHARE: Final = 0.02
 """Largest share of the time that measurements may take. Slow measurements are made less often."""
 
 

@@ -18,13 +18,16 @@ import structlog
 from ..errors import BackendUnavailableError, RunyardError, WorkerDeadError
 from ..ports.scheduling import Effects
 from ..ports.stores import Backend
-from ..ports.workers import Retention
+from ..ports.workers import FeedDelay, Retention
+from ..support import metrics
 from .rescue import Rescue
 
 PASS_SECONDS: Final = 1.0
 """Seconds between two passes, and the shortest time between two passes of the rescue."""
 PRUNE_SECONDS: Final = 10.0
 """Seconds from a pruning that left nothing to prune to the next one."""
+LONG_FEED_DELAY_SECONDS: Final = 60.0
+"""Delay of the feed from which the log names the transaction that holds it back, and seconds between two such lines."""
 
 log = structlog.get_logger("runyard.reconciler")
 
@@ -52,6 +55,7 @@ class Reconciler:
         self._rescue = Rescue(backend, worker_id, carry_out, leading)
         self._rescue_at = float("-inf")
         self._prune_at = float("-inf")
+        self._tell_delay_at = float("-inf")
         self._wake = asyncio.Event()
 
     @property
@@ -80,13 +84,14 @@ class Reconciler:
     async def step(self) -> float:
         """Make one pass if this worker leads. Return the seconds until the next one."""
         if not self._leading():
+            metrics.FEED_DELAY.set(0)
             return PASS_SECONDS
         if time.monotonic() >= self._rescue_at:
             await self._try_rescue()
         admitted = await self._backend.runs.admit()
         self._carry_out(admitted.effects)
         self._carry_out(await self._backend.limits.review_limits())
-        await self._backend.usage.count()
+        self._show_feed_delay(await self._backend.usage.count())
         await self._prune()
         return PASS_SECONDS if admitted.next_due is None else min(PASS_SECONDS, max(admitted.next_due, 0.005))
 
@@ -97,6 +102,14 @@ class Reconciler:
             await self._rescue.step()
         except RunyardError as error:  # Redis may be down or refuse writes; the rest of the pass needs Postgres only
             log.warning("rescue_failed", worker_id=self._worker_id(), error=str(error))
+
+    def _show_feed_delay(self, delay: FeedDelay) -> None:
+        metrics.FEED_DELAY.set(delay.seconds)
+        if delay.seconds >= LONG_FEED_DELAY_SECONDS and time.monotonic() >= self._tell_delay_at:
+            self._tell_delay_at = time.monotonic() + LONG_FEED_DELAY_SECONDS
+            log.warning(
+                "feed_held_back", worker_id=self._worker_id(), delay_seconds=round(delay.seconds), transaction=delay.holder
+            )
 
     async def _prune(self) -> None:
         """Delete a bounded part of the data whose retention has passed; later passes delete the rest."""

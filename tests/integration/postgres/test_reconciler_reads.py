@@ -1,6 +1,5 @@
 """What the leader reads again and again must not grow with the work that waits, or with what has ended."""
 
-import asyncio
 import json
 from datetime import timedelta
 
@@ -128,32 +127,6 @@ async def test_what_a_pass_reads_does_not_depend_on_what_is_parked_or_runs(postg
     finally:
         await connection.close()
         await backend.close()
-
-
-async def test_an_append_changes_no_index(postgres_url: str) -> None:
-    """Q2: runs_waiting_since has the time of a run's last change, which an append therefore leaves as it is."""
-    backend = await connect(postgres_url)
-    connection = await asyncpg.connect(postgres_url)
-    try:
-        await backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
-        accepted = await backend.runs.accept(AcceptRequest(thread_id="t", run_id="r", input=Message.user("hi")))
-        [claim] = await backend.runs.claim("w", [job.ref for job in accepted.effects.jobs])
-        assert claim.attempt is not None
-        for n in range(10):
-            await backend.runs.append(claim.attempt, [Message.assistant(f"{n}")])
-        await backend.close()  # a session reports its counts at its end
-        async with asyncio.timeout(10):
-            while (counts := await updates(connection))[0] < 11:  # noqa: ASYNC110 - the counts are in a server
-                await asyncio.sleep(0.05)
-        assert counts == (11, 10), "the claim changes indexes"
-    finally:
-        await connection.close()
-
-
-async def updates(connection: asyncpg.Connection) -> tuple[int, int]:
-    """The numbers of updated runs, and of those whose update changed no index."""
-    [row] = await connection.fetch("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'runs'")
-    return int(row["n_tup_upd"]), int(row["n_tup_hot_upd"])
 
 
 async def test_delayed_runs_are_found_by_an_index(postgres_url: str) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runyard.ports.workers import QueueInfo, WorkerInfo
+from runyard.ports.workers import FeedDelay, QueueInfo, WorkerInfo
 from runyard_api.cli.commands import doctor_checks
 from runyard_api.cli.commands.doctor import without_password
 from runyard_api.cli.commands.doctor_checks import Finding
@@ -27,6 +27,7 @@ POSTGRES = PostgresFacts(
     schema=10,
     schema_trouble=None,
     leader="w",
+    feed_delay=FeedDelay(),
 )
 REDIS = RedisFacts("Valkey 8.1", "master", 0, "noeviction", True, -0.002, 0.0002)
 WORKER = WorkerInfo(worker_id="w", queues=["default"], app_version="1", slots=9, silent_for=0.4)
@@ -42,6 +43,7 @@ def test_healthy_deployment_has_no_findings() -> None:
         *doctor_checks.of_postgres(POSTGRES),
         *doctor_checks.of_redis(REDIS),
         doctor_checks.of_clocks(POSTGRES, REDIS),
+        doctor_checks.of_feed(POSTGRES),
         doctor_checks.of_connections(POSTGRES, [WORKER], 10),
         *doctor_checks.of_workers([WORKER], "w"),
         *doctor_checks.of_queues([QueueInfo(queue="default", queued=3, oldest=2.0, workers=1)]),
@@ -57,6 +59,7 @@ def test_healthy_deployment_has_no_findings() -> None:
         (doctor_checks.of_postgres(replace(POSTGRES, schema=9, schema_trouble="too old")), "schema", "fail"),
         (doctor_checks.of_postgres(replace(POSTGRES, fsync="off")), "durability", "warn"),
         (doctor_checks.of_postgres(replace(POSTGRES, synchronous_commit="off")), "durability", "warn"),
+        (doctor_checks.of_feed(replace(POSTGRES, feed_delay=FeedDelay(61.0, "pid 7"))), "feed", "warn"),
         (doctor_checks.of_connections(POSTGRES, [WORKER] * 7, 10), "connections", "warn"),
         (doctor_checks.of_connections(POSTGRES, [WORKER] * 8, 10), "connections", "fail"),
         (doctor_checks.of_redis(replace(REDIS, role="slave")), "redis", "fail"),

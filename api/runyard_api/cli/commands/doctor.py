@@ -83,6 +83,7 @@ async def _examine(url: str, redis: str | None, tenant: str, settings: Settings)
     if facts.schema_trouble is None:
         async with Client.connect(url, tenant=tenant, max_pool_size=1) as client:
             workers, queues = await client.workers(), await client.queues()
+        found.append(doctor_checks.of_feed(facts))
         found.append(doctor_checks.of_connections(facts, workers, settings.max_pool_size))
         found += [*doctor_checks.of_workers(workers, facts.leader), *doctor_checks.of_queues(queues)]
     return found

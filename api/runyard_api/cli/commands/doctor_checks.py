@@ -57,6 +57,15 @@ def of_postgres(facts: PostgresFacts) -> Iterator[Finding]:
         yield Finding("ok", "durability", f"fsync on, synchronous_commit {facts.synchronous_commit}")
 
 
+def of_feed(facts: PostgresFacts) -> Finding:
+    """Check that no old transaction holds the feed back."""
+    delay = facts.feed_delay
+    if delay.holder is None:
+        return Finding("ok", "feed", "no old transaction holds it back")
+    says = f"held back for {duration(delay.seconds)}, with webhooks and usage, by {delay.holder}"
+    return Finding("warn", "feed", says, "commit or end that transaction: SELECT pg_terminate_backend(pid)")
+
+
 def of_connections(facts: PostgresFacts, workers: Sequence[WorkerInfo], pool: int) -> Finding:
     """Compare the pools of all workers with the connections that Postgres allows. ``pool``: connections of one pool."""
     live = sum(worker.dead_at is None for worker in workers)

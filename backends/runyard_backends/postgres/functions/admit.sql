@@ -16,7 +16,7 @@ BEGIN
     FOR due IN
         SELECT DISTINCT x.tenant, x.thread_id, t2.thread_key FROM (
             (SELECT y.tenant, y.thread_id FROM runyard.runs y
-             WHERE y.lane_seq IS NULL AND coalesce(y.run_at, y.accepted_at) <= (SELECT clock_timestamp())
+             WHERE y.lane_seq IS NULL AND y.accept_no > 0 AND coalesce(y.run_at, y.accepted_at) <= (SELECT clock_timestamp())
              ORDER BY coalesce(y.run_at, y.accepted_at) LIMIT most)
             UNION ALL
             (SELECT z.tenant, z.thread_id FROM runyard.hitl_requests h JOIN runyard.threads z USING (thread_key)
@@ -27,8 +27,8 @@ BEGIN
                    AND r.status IN ('queued', 'running') AND r.kind <> 'external'))
              ORDER BY h.deadline_at LIMIT most)
             UNION ALL
-            (SELECT e.tenant, e.thread_id FROM runyard.runs e
-             WHERE e.expires_at <= (SELECT clock_timestamp()) AND e.attempt = 0 AND e.finished_at IS NULL AND NOT e.deleted
+            (SELECT e.tenant, e.thread_id FROM runyard.live_runs e
+             WHERE e.expires_at <= (SELECT clock_timestamp())
              ORDER BY e.expires_at LIMIT most)) x
         LEFT JOIN runyard.threads t2 ON t2.tenant = x.tenant AND t2.thread_id = x.thread_id AND t2.deleted_at IS NULL
         ORDER BY t2.thread_key NULLS LAST, x.tenant, x.thread_id
@@ -48,11 +48,11 @@ BEGIN
     END IF;
     SELECT extract(epoch FROM least(
         (SELECT coalesce(y.run_at, y.accepted_at) AS due_at FROM runyard.runs y
-         WHERE y.lane_seq IS NULL AND coalesce(y.run_at, y.accepted_at) > (SELECT clock_timestamp()) ORDER BY due_at LIMIT 1),
+         WHERE y.lane_seq IS NULL AND y.accept_no > 0 AND coalesce(y.run_at, y.accepted_at) > (SELECT clock_timestamp()) ORDER BY due_at LIMIT 1),
         (SELECT h.deadline_at FROM runyard.hitl_requests h
          WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at > (SELECT clock_timestamp()) ORDER BY h.deadline_at LIMIT 1),
-        (SELECT e.expires_at FROM runyard.runs e
-         WHERE e.expires_at > (SELECT clock_timestamp()) AND e.attempt = 0 AND e.finished_at IS NULL
+        (SELECT e.expires_at FROM runyard.live_runs e
+         WHERE e.expires_at > (SELECT clock_timestamp())
          ORDER BY e.expires_at LIMIT 1)) - clock_timestamp())
     INTO next_due;
 END $$;

@@ -29,6 +29,7 @@ BEGIN
         IF line IS NOT NULL THEN effects := runyard.merge_effects(effects, runyard.free(ARRAY[line])); END IF;
     END IF;
     SELECT y.* INTO run FROM runyard.runs y WHERE y.accept_no = run.accept_no;
+    run := runyard.with_input(run);
 END $$;
 
 -- Cancel a live run whose thread is locked. If a worker executes the run, only record the request. Otherwise end the run.
@@ -88,4 +89,5 @@ BEGIN
         effects := runyard.merge_effects(effects, runyard.free(ARRAY[run.waits_for_permit]));
     END IF;
     SELECT y.* INTO run FROM runyard.runs y WHERE y.accept_no = run.accept_no;
+    run := runyard.with_input(run);
 END $$;

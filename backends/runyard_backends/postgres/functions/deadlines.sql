@@ -58,10 +58,9 @@ DECLARE
 BEGIN
     lines := '{}';
     FOR r IN
-        SELECT x.* FROM runyard.runs x
-        WHERE x.thread_key = t.thread_key AND x.expires_at <= clock_timestamp() AND x.attempt = 0 AND x.finished_at IS NULL
-          AND x.lane_seq IS NOT NULL
-        ORDER BY x.lane_seq
+        SELECT x.* FROM runyard.live_runs l JOIN runyard.runs x USING (accept_no)
+        WHERE l.thread_key = t.thread_key AND l.expires_at <= (SELECT clock_timestamp()) AND l.lane_seq IS NOT NULL
+        ORDER BY l.lane_seq
     LOOP
         IF r.waits_for_permit IS NOT NULL THEN lines := lines || r.waits_for_permit; END IF;
         got := runyard.expire_run(t, r);

@@ -82,9 +82,9 @@ BEGIN
     IF r.has_tools THEN
         open_calls := ARRAY(
             SELECT c.id FROM runyard.messages m, unnest(m.calls) WITH ORDINALITY c(id, n)
-            WHERE m.branch_id = r.branch_id AND m.run_id = r.run_id AND m.seq >= r.first_seq AND NOT EXISTS (
+            WHERE m.branch_id = r.branch_id AND m.run_id = r.run_id AND m.seq BETWEEN r.first_seq AND r.last_seq AND NOT EXISTS (
                 SELECT 1 FROM runyard.messages a
-                WHERE a.branch_id = r.branch_id AND a.run_id = r.run_id AND a.seq > m.seq AND c.id = ANY (a.results))
+                WHERE a.branch_id = r.branch_id AND a.run_id = r.run_id AND a.seq > m.seq AND a.seq <= r.last_seq AND c.id = ANY (a.results))
             ORDER BY m.seq, c.n);
         IF open_calls <> '{}' THEN
             INSERT INTO runyard.messages (branch_id, seq, message_id, parent_id, run_id, role, note, results)

@@ -56,4 +56,5 @@ BEGIN
     END IF;
     facts := facts || jsonb_build_object('app_version', run.app_version, 'workers', (
         SELECT coalesce(jsonb_agg(DISTINCT w.app_version), '[]') FROM runyard.workers w WHERE w.dead_at IS NULL));
+    run := runyard.with_input(run);
 END $$;

@@ -28,38 +28,78 @@ BEGIN
         ORDER BY o.transaction, o.position;
 END $$;
 
--- Delete up to `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant.
--- Return their number. Entries stay until they were counted (runyard.count_usage) and every active webhook has read them. Entries
--- of transactions that are not older than the oldest open transaction are not counted.
+-- Return for how many seconds committed entries of the feed cannot be read, because a transaction that began before them is open in any
+-- database of the server. A delay of two seconds is usual. holder: after five seconds, the oldest open transaction that has written.
+CREATE OR REPLACE FUNCTION runyard.feed_delay(OUT seconds double precision, OUT holder text)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    seconds := coalesce((SELECT extract(epoch FROM clock_timestamp() - u.goal_at) FROM runyard.usage_counter u
+                         WHERE u.goal > pg_snapshot_xmin(pg_current_snapshot())), 0);
+    IF seconds < 5 THEN RETURN; END IF;
+    SELECT h.says INTO holder FROM (
+        SELECT format('pid %s of %s in database %s%s, %s, since %s', a.pid, a.usename, a.datname,
+                      CASE WHEN a.application_name <> '' THEN format(' (%s)', a.application_name) END, a.state, a.xact_start) AS says,
+               age(a.backend_xid) AS age
+        FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
+        UNION ALL
+        SELECT format('prepared transaction %s of %s in database %s, since %s', p.gid, p.owner, p.database, p.prepared), age(p.transaction)
+        FROM pg_prepared_xacts p) h
+    ORDER BY h.age DESC LIMIT 1;
+    holder := coalesce(holder, 'a transaction of a role whose sessions this role may not see (GRANT pg_read_all_stats shows them)');
+END $$;
+
+-- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return
+-- their number. Entries stay until they were counted (runyard.count_usage) and every active webhook has read them. Entries of
+-- transactions that are not older than the oldest open transaction are not counted.
+-- A call looks at the oldest entry of up to 500 tenants. The next call goes on with the tenant after them.
 CREATE OR REPLACE FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    whose text := (SELECT min(o.tenant) FROM runyard.outbox o);
+    old_before timestamptz := clock_timestamp() - kept;
+    place text := (SELECT x.tenant FROM runyard.prune_place x FOR UPDATE SKIP LOCKED);
+    whose text := (SELECT min(o.tenant) FROM runyard.outbox o WHERE o.tenant >= coalesce(place, ''));
+    looked integer := 0;
+    deleted integer;
     gone integer := 0;
-    unread xid8;
-    last record;
 BEGIN
-    WHILE whose IS NOT NULL AND gone < most LOOP
-        unread := least(coalesce((SELECT u.counted FROM runyard.usage_counter u), '0'), (
-            SELECT min(w.cursor) FROM runyard.webhooks w WHERE w.disabled_at IS NULL AND (w.tenant IS NULL OR w.tenant = whose)));
-        WITH old AS (
-            DELETE FROM runyard.outbox o USING (
-                SELECT x.transaction, x.position, x.created_at FROM runyard.outbox x
-                WHERE x.tenant = whose AND x.transaction < unread
-                ORDER BY x.transaction, x.position LIMIT most - gone) first
-            WHERE o.tenant = whose AND o.transaction = first.transaction AND o.position = first.position
-              AND first.created_at < clock_timestamp() - kept
-            RETURNING o.transaction, o.position)
-        SELECT y.transaction, y.position, count(*) OVER () AS many INTO last FROM old y ORDER BY y.transaction DESC, y.position DESC LIMIT 1;
-        IF FOUND THEN
-            gone := gone + last.many;
-            INSERT INTO runyard.pruned AS p (tenant, transaction, position) VALUES (whose, last.transaction, last.position)
-            ON CONFLICT (tenant) DO UPDATE SET transaction = excluded.transaction, position = excluded.position
-            WHERE (excluded.transaction, excluded.position) > (p.transaction, p.position);
-        END IF;
+    WHILE whose IS NOT NULL AND gone < most AND looked < 500 LOOP
+        looked := looked + 1;
+        LOOP
+            EXIT WHEN old_before <= (SELECT x.created_at FROM runyard.outbox x WHERE x.tenant = whose ORDER BY x.transaction, x.position LIMIT 1);
+            deleted := runyard.prune_tenant(whose, old_before, least(most - gone, 500));
+            gone := gone + deleted;
+            EXIT WHEN deleted = 0 OR gone >= most;
+        END LOOP;
+        EXIT WHEN gone >= most; -- this tenant may have more entries
         whose := (SELECT min(o.tenant) FROM runyard.outbox o WHERE o.tenant > whose);
     END LOOP;
+    INSERT INTO runyard.prune_place AS x (tenant) VALUES (coalesce(whose, ''))
+    ON CONFLICT (one) DO UPDATE SET tenant = excluded.tenant WHERE x.tenant <> excluded.tenant;
     RETURN gone;
+END $$;
+
+-- Delete up to `most` of the oldest entries of a tenant that are older than old_before, and record the last deleted entry. Return
+-- their number.
+CREATE OR REPLACE FUNCTION runyard.prune_tenant(whose text, old_before timestamptz, most integer) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    unread xid8 := least(coalesce((SELECT u.counted FROM runyard.usage_counter u), '0'), (
+        SELECT min(w.cursor) FROM runyard.webhooks w WHERE w.disabled_at IS NULL AND (w.tenant IS NULL OR w.tenant = whose)));
+    last record;
+BEGIN
+    WITH old AS (
+        DELETE FROM runyard.outbox o USING (
+            SELECT x.transaction, x.position, x.created_at FROM runyard.outbox x
+            WHERE x.tenant = whose AND x.transaction < unread
+            ORDER BY x.transaction, x.position LIMIT most) first
+        WHERE o.tenant = whose AND o.transaction = first.transaction AND o.position = first.position AND first.created_at < old_before
+        RETURNING o.transaction, o.position)
+    SELECT y.transaction, y.position, count(*) OVER () AS many INTO last FROM old y ORDER BY y.transaction DESC, y.position DESC LIMIT 1;
+    IF NOT FOUND THEN RETURN 0; END IF;
+    INSERT INTO runyard.pruned AS p (tenant, transaction, position) VALUES (whose, last.transaction, last.position)
+    ON CONFLICT (tenant) DO UPDATE SET transaction = excluded.transaction, position = excluded.position
+    WHERE (excluded.transaction, excluded.position) > (p.transaction, p.position);
+    RETURN last.many;
 END $$;
 
 -- Delete data whose retention has passed: up to `most` each of entries of the feed, results of fork jobs, and deliveries that
@@ -73,10 +113,11 @@ DECLARE
     further integer;
 BEGIN
     expired := ARRAY(
-        SELECT x.accept_no FROM runyard.runs x
-        WHERE x.fork IS NOT NULL AND x.result IS NOT NULL AND x.finished_at < clock_timestamp() - results
-        ORDER BY x.finished_at LIMIT most FOR UPDATE SKIP LOCKED);
+        SELECT x.accept_no FROM runyard.fork_results f JOIN runyard.runs x USING (accept_no)
+        WHERE f.finished_at < (SELECT clock_timestamp() - results)
+        ORDER BY f.finished_at LIMIT most FOR UPDATE OF x SKIP LOCKED);
     UPDATE runyard.runs r SET result = NULL WHERE r.accept_no = ANY (expired);
+    DELETE FROM runyard.fork_results f WHERE f.accept_no = ANY (expired);
     DELETE FROM runyard.steps s WHERE s.accept_no = ANY (expired); -- the steps of a fan-out contain the data of its result
     further := cardinality(expired);
     gone := greatest(gone, further);

@@ -18,8 +18,8 @@ DECLARE
     got record;
     first runyard.runs;
 BEGIN
-    SELECT y.run_id INTO busy FROM runyard.runs y -- the head of the lane; runyard.lane_head would cost more on each accept
-    WHERE y.thread_key = t.thread_key AND y.lane = in_lane AND y.finished_at IS NULL AND y.lane_seq IS NOT NULL
+    SELECT y.run_id INTO busy FROM runyard.live_runs y -- the head of the lane; runyard.lane_head would cost more on each accept
+    WHERE y.thread_key = t.thread_key AND y.lane = in_lane AND y.lane_seq IS NOT NULL
     ORDER BY y.lane_seq LIMIT 1;
     IF busy IS NULL OR strategy = 'enqueue' THEN
         RETURN;

@@ -6,7 +6,8 @@ CREATE OR REPLACE FUNCTION runyard.list_runs(
     after_time timestamptz, after_no bigint, most integer, bytes bigint
 ) RETURNS TABLE (run runyard.runs, omitted text[], place_time timestamptz, place_no bigint)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan SET jit = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
     of_thread bigint;
     until_time timestamptz := coalesce(after_time, 'infinity');
@@ -34,6 +35,7 @@ BEGIN
             more := found >= most;
             EXIT WHEN more;
             omitted := '{}';
+            r := runyard.with_input(r);
             IF octet_length(r.input) > 8192 THEN r.input := NULL; omitted := omitted || 'input'::text; END IF;
             IF octet_length(r.result) > 8192 THEN r.result := NULL; omitted := omitted || 'result'::text; END IF;
             size := runyard.json_bytes(r.metadata);
@@ -65,46 +67,40 @@ CREATE OR REPLACE FUNCTION runyard.runs_statement(
 ) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    live text := 'SELECT r.* FROM runyard.runs r WHERE ';
-    source text := live || 'NOT r.deleted AND r.emptied_at IS NULL AND r.accept_no > -1 AND ';
-    bounds text := ' AND (r.accepted_at, r.accept_no) < ($6, $7) AND r.accepted_at >= $5';
-    in_order text := ' ORDER BY r.accepted_at DESC, r.accept_no DESC';
+    listed text := 'SELECT k.* FROM runyard.runs k WHERE NOT k.deleted AND k.emptied_at IS NULL AND k.accept_no > -1 AND ';
+    live text := 'SELECT r.* FROM runyard.live_runs k JOIN runyard.runs r USING (accept_no) WHERE ';
+    bounds text := ' AND (k.accepted_at, k.accept_no) < ($6, $7) AND k.accepted_at >= $5';
+    in_order text := ' ORDER BY k.accepted_at DESC, k.accept_no DESC';
     part text := in_order || format(' LIMIT %s)', enough);
     few boolean;
     statement text;
 BEGIN
     IF thread_id IS NOT NULL THEN
-        statement := source || 'r.accept_no > 0 AND r.thread_key = $2' || bounds;
+        statement := listed || 'k.accept_no > 0 AND k.thread_key = $2' || bounds;
         few := CASE WHEN with_status IN ('queued', 'running', 'suspended') THEN 1000 >
-            (SELECT count(*) FROM (SELECT 1 FROM runyard.runs x WHERE x.thread_key = of_thread AND x.finished_at IS NULL LIMIT 1000) y) END;
+            (SELECT count(*) FROM (SELECT 1 FROM runyard.live_runs x WHERE x.thread_key = of_thread LIMIT 1000) y) END;
         IF few THEN
             -- Without the subquery, Postgres would read the whole index that has the order to find the few live runs.
-            statement := 'SELECT r.* FROM (' || live || 'r.thread_key = $2 AND r.finished_at IS NULL' || bounds || ' OFFSET 0) r';
+            statement := 'SELECT k.* FROM (' || live || 'k.thread_key = $2' || bounds || ' OFFSET 0) k';
         END IF;
         IF EXISTS (SELECT 1 FROM runyard.runs x
                    WHERE x.tenant = for_tenant AND x.thread_id = runs_statement.thread_id AND x.thread_key IS NULL AND x.accept_no > -1
                      AND NOT x.deleted AND x.emptied_at IS NULL) THEN
-            statement := 'SELECT r.* FROM ((' || statement || part || ' UNION ALL ('
-                || source || 'r.tenant = $1 AND r.thread_id = $3 AND r.thread_key IS NULL' || bounds || part || ') r';
+            statement := 'SELECT k.* FROM ((' || statement || part || ' UNION ALL ('
+                || listed || 'k.tenant = $1 AND k.thread_id = $3 AND k.thread_key IS NULL' || bounds || part || ') k';
         END IF;
     ELSIF with_status = 'queued' THEN
-        in_order := ' ORDER BY r.tenant DESC, r.accept_no DESC'; -- almost the order of accepted_at
-        statement := live || 'r.finished_at IS NULL AND r.worker_id IS NULL AND r.suspended_at IS NULL'
-            || ' AND (r.tenant, r.accept_no) < ($1, $8) AND r.tenant >= $1';
-    ELSIF with_status = 'running' THEN
-        statement := live || 'r.tenant = $1 AND r.finished_at IS NULL AND r.worker_id IS NOT NULL' || bounds;
-        IF EXISTS (SELECT 1 FROM runyard.runs x
-                   WHERE x.tenant = for_tenant AND x.status = 'running' AND x.worker_id IS NULL AND x.accept_no > -1
-                     AND NOT x.deleted AND x.emptied_at IS NULL) THEN
-            statement := 'SELECT r.* FROM ((' || statement || part || ' UNION ALL ('
-                || source || 'r.tenant = $1 AND r.status = ''running'' AND r.worker_id IS NULL' || bounds || part || ') r';
-        END IF;
-    ELSIF with_status IN ('failed', 'dead', 'cancelled', 'suspended') THEN
-        statement := source || format('r.tenant = $1 AND r.status = %L', with_status) || bounds;
+        in_order := ' ORDER BY k.tenant DESC, k.accept_no DESC'; -- almost the order of accepted_at
+        statement := live || 'k.status = ''queued'' AND (k.tenant, k.accept_no) < ($1, $8) AND k.tenant >= $1';
+    ELSIF with_status IN ('running', 'suspended') THEN
+        statement := live || format('k.tenant = $1 AND k.status = %L', with_status) || bounds;
+    ELSIF with_status IN ('failed', 'dead', 'cancelled') THEN
+        statement := 'SELECT r.* FROM runyard.unsuccessful_runs k JOIN runyard.runs r USING (accept_no) WHERE '
+            || format('k.tenant = $1 AND k.status = %L', with_status) || bounds;
     ELSIF of_agent IS NOT NULL THEN
-        statement := source || 'r.tenant = $1 AND r.agent = $4' || bounds;
+        statement := listed || 'k.tenant = $1 AND k.agent = $4' || bounds;
     ELSE
-        statement := source || 'r.accept_no > 0 AND r.tenant = $1' || bounds;
+        statement := listed || 'k.accept_no > 0 AND k.tenant = $1' || bounds;
     END IF;
     RETURN statement || in_order;
 END $$;

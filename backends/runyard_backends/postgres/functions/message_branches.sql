@@ -72,8 +72,8 @@ DECLARE
           AND EXISTS (SELECT 1 FROM runyard.messages m WHERE m.branch_id = b.branch_id AND m.message_id = b.leaf_id));
 BEGIN
     RETURN QUERY
-    SELECT x.message_id, (SELECT count(*) FROM runyard.visible(CASE WHEN x.branch_id IS NULL THEN (runyard.cut_at_message(t, x.message_id)).view
-                                                                    ELSE runyard.branch_view(x.branch_id) END)),
+    SELECT x.message_id, runyard.count_visible(CASE WHEN x.branch_id IS NULL THEN (runyard.cut_at_message(t, x.message_id)).view
+                                                    ELSE runyard.branch_view(x.branch_id) END),
            x.created_at, x.run_id, x.run_status
     FROM (SELECT * FROM (
         SELECT m.message_id, b.branch_id, m.created_at, m.run_id, r.status AS run_status
@@ -85,10 +85,10 @@ BEGIN
         WHERE b.thread_key = t.thread_key AND b.leaf_id IS NOT NULL AND b.leaf_id <> ALL (continued)
         UNION ALL
         SELECT m.message_id, NULL, m.created_at, r.run_id, r.status
-        FROM (SELECT x.* FROM runyard.runs x WHERE x.thread_key = t.thread_key AND x.finished_at IS NULL AND x.last_seq IS NOT NULL
+        FROM (SELECT x.* FROM runyard.live_runs l JOIN runyard.runs x USING (accept_no) WHERE l.thread_key = t.thread_key AND x.last_seq IS NOT NULL
               UNION ALL
-              SELECT x.* FROM runyard.runs x WHERE x.thread_key = t.thread_key AND x.finished_at IS NOT NULL
-                AND x.completion_seq IS NULL AND x.last_seq IS NOT NULL AND NOT x.deleted AND x.emptied_at IS NULL) r
+              SELECT x.* FROM runyard.unsuccessful_runs u JOIN runyard.runs x USING (accept_no) WHERE u.thread_key = t.thread_key
+                AND x.completion_seq IS NULL AND x.last_seq IS NOT NULL) r
         JOIN runyard.messages m ON m.branch_id = r.branch_id AND m.seq = r.last_seq
         WHERE m.message_id <> ALL (continued)) y
         WHERE after_id IS NULL OR (y.created_at, y.message_id) > (after_time, after_id)

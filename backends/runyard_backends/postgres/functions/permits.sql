@@ -44,14 +44,13 @@ DECLARE
 BEGIN
     IF most IS NULL THEN RETURN NULL; END IF;
     IF permit LIKE 'agent %' THEN
-        running := (SELECT count(*) FROM (SELECT 1 FROM runyard.runs r WHERE r.agent = whose AND r.finished_at IS NULL
-                    AND r.worker_id IS NOT NULL LIMIT most) x);
+        running := (SELECT count(*) FROM (SELECT 1 FROM runyard.live_runs r WHERE r.agent = whose AND r.worker_id IS NOT NULL LIMIT most) x);
         IF whose = 'default' THEN
-            running := running + (SELECT count(*) FROM (SELECT 1 FROM runyard.runs r WHERE r.agent IS NULL AND r.finished_at IS NULL
-                                  AND r.worker_id IS NOT NULL LIMIT most) x);
+            running := running + (SELECT count(*) FROM (SELECT 1 FROM runyard.live_runs r WHERE r.agent IS NULL AND r.worker_id IS NOT NULL
+                                  LIMIT most) x);
         END IF;
     ELSE
-        running := (SELECT count(*) FROM (SELECT 1 FROM runyard.runs r WHERE r.tenant = whose AND r.finished_at IS NULL
+        running := (SELECT count(*) FROM (SELECT 1 FROM runyard.live_runs r WHERE r.tenant = whose AND r.status = 'running'
                     AND r.worker_id IS NOT NULL LIMIT most) x);
     END IF;
     RETURN greatest(most - running, 0);
@@ -71,7 +70,7 @@ BEGIN
             IF NOT EXISTS (SELECT 1 FROM runyard.first_in_line(permit, free) f(accept_no) WHERE f.accept_no = r.accept_no) THEN
                 RETURN permit;
             END IF;
-        ELSIF free <= (SELECT count(*) FROM (SELECT 1 FROM runyard.runs x WHERE x.waits_for_permit = permit LIMIT free) y) THEN
+        ELSIF free <= (SELECT count(*) FROM (SELECT 1 FROM runyard.live_runs x WHERE x.waits_for_permit = permit LIMIT free) y) THEN
             RETURN permit;
         END IF;
     END LOOP;
@@ -87,10 +86,10 @@ BEGIN
         SELECT x.accept_no FROM (
             SELECT s.tenant, s.turn FROM runyard.permit_turns s
             WHERE s.permit = first_in_line.permit
-              AND EXISTS (SELECT 1 FROM runyard.runs r WHERE r.waits_for_permit = first_in_line.permit AND r.tenant = s.tenant)
+              AND EXISTS (SELECT 1 FROM runyard.live_runs r WHERE r.waits_for_permit = first_in_line.permit AND r.tenant = s.tenant)
             ORDER BY s.turn LIMIT most) t
         CROSS JOIN LATERAL (
-            SELECT r.accept_no, row_number() OVER (ORDER BY r.place_in_line) AS place FROM runyard.runs r
+            SELECT r.accept_no, row_number() OVER (ORDER BY r.place_in_line) AS place FROM runyard.live_runs r
             WHERE r.waits_for_permit = first_in_line.permit AND r.tenant = t.tenant ORDER BY r.place_in_line LIMIT most) x
         ORDER BY x.place, t.turn LIMIT most;
 END $$;
@@ -105,7 +104,7 @@ BEGIN
     IF r.waits_for_permit = permit THEN RETURN runyard.next_for_permit(permit); END IF;
     INSERT INTO runyard.permit_turns AS s (permit, tenant) VALUES (permit, r.tenant)
     ON CONFLICT ON CONSTRAINT permit_turns_pkey DO UPDATE SET turn = excluded.turn
-    WHERE NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.waits_for_permit = excluded.permit AND x.tenant = excluded.tenant);
+    WHERE NOT EXISTS (SELECT 1 FROM runyard.live_runs x WHERE x.waits_for_permit = excluded.permit AND x.tenant = excluded.tenant);
     UPDATE runyard.runs SET waits_for_permit = permit, place_in_line = class + lane_seq, changed_at = now() WHERE accept_no = r.accept_no;
     RETURN runyard.next_for_permit(r.waits_for_permit);
 END $$;
@@ -114,7 +113,7 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.take_turn(from_permit text, for_tenant text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF EXISTS (SELECT 1 FROM runyard.runs x WHERE x.waits_for_permit = from_permit AND x.tenant = for_tenant) THEN
+    IF EXISTS (SELECT 1 FROM runyard.live_runs x WHERE x.waits_for_permit = from_permit AND x.tenant = for_tenant) THEN
         UPDATE runyard.permit_turns s SET turn = nextval('runyard.lane_numbers') WHERE s.permit = from_permit AND s.tenant = for_tenant;
     ELSE
         DELETE FROM runyard.permit_turns s WHERE s.permit = from_permit AND s.tenant = for_tenant;
@@ -138,7 +137,7 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     jobs jsonb;
 BEGIN
-    IF permit IS NULL OR NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.waits_for_permit = permit) THEN RETURN NULL; END IF;
+    IF permit IS NULL OR NOT EXISTS (SELECT 1 FROM runyard.live_runs x WHERE x.waits_for_permit = permit) THEN RETURN NULL; END IF;
     jobs := (SELECT jsonb_agg(runyard.job(x) ORDER BY f.n)
              FROM runyard.first_in_line(permit, coalesce(runyard.free_permits(permit), 1000)) WITH ORDINALITY f(accept_no, n)
              JOIN runyard.runs x ON x.accept_no = f.accept_no);
@@ -173,17 +172,17 @@ DECLARE
     idle text[];
 BEGIN
     PERFORM runyard.measure_queues();
-    permit := (SELECT min(x.waits_for_permit) FROM runyard.runs x WHERE x.waits_for_permit IS NOT NULL);
+    permit := (SELECT min(x.waits_for_permit) FROM runyard.live_runs x WHERE x.waits_for_permit IS NOT NULL);
     WHILE permit IS NOT NULL LOOP
         effects := runyard.merge_effects(effects, runyard.next_for_permit(permit));
-        permit := (SELECT min(x.waits_for_permit) FROM runyard.runs x WHERE x.waits_for_permit > permit);
+        permit := (SELECT min(x.waits_for_permit) FROM runyard.live_runs x WHERE x.waits_for_permit > permit);
     END LOOP;
     idle := ARRAY(SELECT DISTINCT s.permit FROM runyard.permit_turns s
-                  WHERE NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.waits_for_permit = s.permit AND x.tenant = s.tenant) LIMIT 100);
+                  WHERE NOT EXISTS (SELECT 1 FROM runyard.live_runs x WHERE x.waits_for_permit = s.permit AND x.tenant = s.tenant) LIMIT 100);
     IF idle <> '{}' THEN
         PERFORM runyard.lock_permits(idle);
         DELETE FROM runyard.permit_turns s WHERE s.permit = ANY (idle)
-            AND NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.waits_for_permit = s.permit AND x.tenant = s.tenant);
+            AND NOT EXISTS (SELECT 1 FROM runyard.live_runs x WHERE x.waits_for_permit = s.permit AND x.tenant = s.tenant);
     END IF;
     RETURN effects;
 END $$;

@@ -15,8 +15,8 @@ BEGIN
     most := runyard.limit_of('queued_per_lane');
     IF most IS NOT NULL AND q.kind = 'prompt' AND NOT q.parallel THEN
         waiting := (SELECT count(*) FROM (
-            (SELECT 1 FROM runyard.runs r WHERE r.thread_key = key AND r.lane = in_lane AND r.finished_at IS NULL AND r.lane_seq IS NOT NULL
-             AND r.worker_id IS NULL AND r.suspended_at IS NULL LIMIT most)
+            (SELECT 1 FROM runyard.live_runs r WHERE r.thread_key = key AND r.lane = in_lane AND r.lane_seq IS NOT NULL
+             AND r.status = 'queued' LIMIT most)
             UNION ALL
             (SELECT 1 FROM runyard.runs r WHERE r.tenant = for_tenant AND r.thread_id = q.thread_id AND r.lane_seq IS NULL LIMIT most)) x);
         IF waiting >= most THEN PERFORM runyard.raise(runyard.queue_full('queued_per_lane', 'in lane of thread ' || q.thread_id, most)); END IF;
@@ -39,7 +39,7 @@ DECLARE
     most bigint := runyard.limit_of('queued_per_lane');
 BEGIN
     IF most IS NULL OR r.kind <> 'prompt' OR r.parallel OR most >= (
-        SELECT count(*) FROM (SELECT 1 FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane AND x.finished_at IS NULL
+        SELECT count(*) FROM (SELECT 1 FROM runyard.live_runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane
                               AND x.lane_seq < r.lane_seq LIMIT most + 1) y)
     THEN
         RETURN NULL;

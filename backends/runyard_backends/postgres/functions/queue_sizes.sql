@@ -13,11 +13,11 @@ BEGIN
     FOR look IN 1 .. 2 LOOP
         SELECT s.* INTO size FROM runyard.queue_sizes s WHERE s.name = coalesce('tenant ' || for_tenant, 'all');
         IF for_tenant IS NULL THEN
-            since := (SELECT count(*) FROM (SELECT 1 FROM runyard.runs r WHERE r.accept_no > coalesce(size.newest, 0)
-                      AND r.finished_at IS NULL AND r.worker_id IS NULL AND r.suspended_at IS NULL AND r.status = 'queued' LIMIT most) x);
+            since := (SELECT count(*) FROM (SELECT 1 FROM runyard.live_runs r WHERE r.accept_no > coalesce(size.newest, 0)
+                      AND r.status = 'queued' LIMIT most) x);
         ELSE
-            since := (SELECT count(*) FROM (SELECT 1 FROM runyard.runs r WHERE r.tenant = for_tenant AND r.accept_no > coalesce(size.newest, 0)
-                      AND r.finished_at IS NULL AND r.worker_id IS NULL AND r.suspended_at IS NULL AND r.status = 'queued' LIMIT most) x);
+            since := (SELECT count(*) FROM (SELECT 1 FROM runyard.live_runs r WHERE r.tenant = for_tenant
+                      AND r.accept_no > coalesce(size.newest, 0) AND r.status = 'queued' LIMIT most) x);
         END IF;
         EXIT WHEN NOT may_write OR (coalesce(size.queued, 0) < least(100, most) AND since < 100)
             OR size.measured_at > clock_timestamp() - interval '1 second';
@@ -37,11 +37,9 @@ DECLARE
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtext('runyard.queue_sizes'), hashtext(name)) THEN RETURN; END IF;
     IF for_tenant IS NULL THEN
-        counted := (SELECT count(*) FROM (SELECT 1 FROM runyard.runs r WHERE r.finished_at IS NULL AND r.worker_id IS NULL
-                    AND r.suspended_at IS NULL AND r.status = 'queued' AND r.accept_no <= newest LIMIT most) x);
+        counted := (SELECT count(*) FROM (SELECT 1 FROM runyard.live_runs r WHERE r.status = 'queued' AND r.accept_no <= newest LIMIT most) x);
     ELSE
-        counted := (SELECT count(*) FROM (SELECT 1 FROM runyard.runs r WHERE r.finished_at IS NULL AND r.worker_id IS NULL
-                    AND r.suspended_at IS NULL AND r.status = 'queued' AND r.tenant = for_tenant AND r.accept_no <= newest LIMIT most) x);
+        counted := (SELECT count(*) FROM (SELECT 1 FROM runyard.live_runs r WHERE r.status = 'queued' AND r.tenant = for_tenant AND r.accept_no <= newest LIMIT most) x);
     END IF;
     INSERT INTO runyard.queue_sizes AS s (name, queued, newest) VALUES (name, counted, newest)
     ON CONFLICT ON CONSTRAINT queue_sizes_pkey DO UPDATE SET queued = excluded.queued, newest = excluded.newest, measured_at = clock_timestamp();

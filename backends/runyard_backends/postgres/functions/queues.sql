@@ -1,7 +1,7 @@
 -- Queues and their waiting runs.
 
 -- Return the queues that have live runs, are paused or have a live worker, with the numbers of their waiting runs. The function
--- reads the live runs once, by their index.
+-- reads the live runs by the indexes of their statuses.
 CREATE OR REPLACE FUNCTION runyard.queues() RETURNS TABLE (
     queue text, queued bigint, deepest bigint, oldest double precision, suspended bigint, workers bigint, paused_at timestamptz,
     known boolean
@@ -11,15 +11,20 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan
 BEGIN
     RETURN QUERY
     WITH lanes AS (
-        SELECT x.queue, x.thread_key, x.lane, count(*) FILTER (WHERE x.waits) AS queued, min(x.since) FILTER (WHERE x.waits) AS since,
-               count(x.lane) FILTER (WHERE x.waits) AS depth, count(*) FILTER (WHERE x.status = 'suspended') AS suspended
-        FROM (SELECT y.queue, y.thread_key, y.lane, y.status, s.since, y.status = 'queued' AND y.until_fewer IS NULL AND s.since <= clock_timestamp() AS waits
-              FROM runyard.runs y, LATERAL (SELECT greatest(y.changed_at, y.run_at, y.not_before) AS since) s
-              WHERE y.finished_at IS NULL AND y.kind <> 'external') x
-        GROUP BY x.queue, x.thread_key, x.lane
+        SELECT l.queue, l.thread_key, l.lane, count(*) AS queued, min(l.waits_since) AS since, count(l.lane) AS depth FROM runyard.live_runs l
+        WHERE l.status = 'queued' AND l.waits_since <= clock_timestamp() GROUP BY l.queue, l.thread_key, l.lane
+    ), live AS (
+        SELECT s.queue, sum(s.suspended)::bigint AS suspended FROM (
+            SELECT l.queue, count(*) AS suspended FROM runyard.live_runs l WHERE l.status = 'suspended' GROUP BY l.queue
+            UNION ALL
+            SELECT DISTINCT l.queue, 0 FROM runyard.live_runs l WHERE l.status = 'queued'
+            UNION ALL
+            SELECT DISTINCT l.queue, 0 FROM runyard.live_runs l WHERE l.worker_id IS NOT NULL) s
+        GROUP BY s.queue
+    ), waiting AS (
+        SELECT l.queue, sum(l.queued)::bigint AS queued, max(l.depth) AS deepest, min(l.since) AS since FROM lanes l GROUP BY l.queue
     ), found AS (
-        SELECT l.queue, sum(l.queued)::bigint AS queued, max(l.depth) AS deepest, min(l.since) AS since, sum(l.suspended)::bigint AS suspended
-        FROM lanes l GROUP BY l.queue
+        SELECT l.queue, coalesce(w.queued, 0) AS queued, coalesce(w.deepest, 0) AS deepest, w.since, l.suspended FROM live l LEFT JOIN waiting w USING (queue)
     ), served AS (
         SELECT s.queue, count(*) FILTER (WHERE NOT w.draining) AS workers FROM runyard.workers w, unnest(w.queues) s(queue)
         WHERE w.dead_at IS NULL GROUP BY s.queue

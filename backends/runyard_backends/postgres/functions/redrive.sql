@@ -33,4 +33,5 @@ BEGIN
         changed_at = now()
     WHERE y.accept_no = run.accept_no RETURNING y.* INTO run;
     effects := runyard.merge_effects(effects, runyard.startable(run));
+    run := runyard.with_input(run);
 END $$;

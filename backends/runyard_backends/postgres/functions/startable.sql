@@ -7,9 +7,10 @@
 -- for every column. The statements of each accept and claim therefore repeat the condition (make_way, startable, not_startable).
 CREATE OR REPLACE FUNCTION runyard.lane_head(thread_key bigint, in_lane text) RETURNS SETOF runyard.runs
 LANGUAGE sql STABLE AS $$
-    SELECT x.* FROM runyard.runs x
-    WHERE x.thread_key = lane_head.thread_key AND x.lane = in_lane AND x.finished_at IS NULL AND x.lane_seq IS NOT NULL
-    ORDER BY x.lane_seq LIMIT 1
+    SELECT x.* FROM (
+        SELECT l.accept_no FROM runyard.live_runs l WHERE l.thread_key = lane_head.thread_key AND l.lane = in_lane AND l.lane_seq IS NOT NULL
+        ORDER BY l.lane_seq LIMIT 1) h
+    JOIN runyard.runs x USING (accept_no)
 $$;
 
 -- Return effects with the job of the lane's head, if the head is queued. Otherwise return NULL.
@@ -56,8 +57,7 @@ DECLARE
     ok boolean;
 BEGIN
     IF r.kind = 'prompt' THEN
-        ok := NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane
-                          AND x.finished_at IS NULL AND x.lane_seq < r.lane_seq);
+        ok := NOT EXISTS (SELECT 1 FROM runyard.live_runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane AND x.lane_seq < r.lane_seq);
     ELSE
         ok := NOT runyard.must_wait(r);
     END IF;
@@ -80,8 +80,7 @@ BEGIN
         outcome := 'not_due'; retry_in := extract(epoch FROM r.not_before - clock_timestamp());
     ELSIF r.kind <> 'prompt' THEN
         IF runyard.must_wait(r) THEN outcome := 'waiting'; END IF;
-    ELSIF EXISTS (SELECT 1 FROM runyard.runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane
-                  AND y.finished_at IS NULL AND y.lane_seq < r.lane_seq) THEN
+    ELSIF EXISTS (SELECT 1 FROM runyard.live_runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane AND y.lane_seq < r.lane_seq) THEN
         outcome := 'behind';
     END IF;
 END $$;

@@ -35,7 +35,7 @@ DECLARE
 BEGIN
     FOR m IN
         SELECT x.calls, x.results FROM runyard.messages x
-        WHERE x.branch_id = r.branch_id AND x.seq >= r.first_seq AND x.run_id = r.run_id ORDER BY x.seq
+        WHERE x.branch_id = r.branch_id AND x.seq BETWEEN r.first_seq AND r.last_seq AND x.run_id = r.run_id ORDER BY x.seq
     LOOP
         IF m.results IS NOT NULL THEN
             before := coalesce(before, runyard.open_calls(runyard.run_view(r)));

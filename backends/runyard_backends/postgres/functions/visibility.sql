@@ -22,6 +22,23 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Return the number of messages that a view shows.
+CREATE OR REPLACE FUNCTION runyard.count_visible(levels runyard.level[]) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    l runyard.level;
+    owner bigint;
+    total bigint := 0;
+BEGIN
+    FOREACH l IN ARRAY levels LOOP
+        SELECT b.thread_key INTO owner FROM runyard.branches b WHERE b.branch_id = l.branch_id;
+        total := total + (SELECT count(*) FROM runyard.messages m LEFT JOIN runyard.runs r ON r.thread_key = owner AND r.run_id = m.run_id
+                          WHERE m.branch_id = l.branch_id AND m.seq <= l.high_water_seq
+                            AND (m.run_id IS NULL OR m.run_id = l.open_run_id OR r.completion_seq <= l.cutoff));
+    END LOOP;
+    RETURN total;
+END $$;
+
 -- Return at most `most` visible messages of a level whose numbers are between `after` and `before`, from the start or, if
 -- newest_first, from the end. The function reads only these messages and the invisible messages between them.
 CREATE OR REPLACE FUNCTION runyard.visible_part(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
@@ -131,9 +148,9 @@ BEGIN
     SELECT r.run_id
     FROM unnest(runyard.branch_view(t.head_branch)) l
     CROSS JOIN LATERAL (
-        SELECT r.run_id, r.completion_seq FROM runyard.runs r
-        WHERE r.branch_id = l.branch_id AND r.completion_seq <= l.cutoff AND coalesce(r.first_seq, 0) <= l.high_water_seq
-        ORDER BY r.completion_seq DESC LIMIT 1
+        SELECT r.run_id, r.completion_seq FROM runyard.completions c JOIN runyard.runs r USING (accept_no)
+        WHERE c.branch_id = l.branch_id AND c.completion_seq <= l.cutoff AND coalesce(r.first_seq, 0) <= l.high_water_seq
+        ORDER BY c.completion_seq DESC LIMIT 1
     ) r
     ORDER BY r.completion_seq DESC LIMIT 1
     );
@@ -146,9 +163,9 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (
     SELECT coalesce(
-        (SELECT r.extra FROM runyard.runs r
-         WHERE r.thread_key = t.thread_key AND r.completion_seq <= l.cutoff AND r.completion_seq IS NOT NULL AND r.extra IS NOT NULL
-         ORDER BY r.completion_seq DESC LIMIT 1),
+        (SELECT r.extra FROM runyard.completions c JOIN runyard.runs r USING (accept_no)
+         WHERE c.thread_key = t.thread_key AND c.completion_seq <= l.cutoff AND c.with_extra
+         ORDER BY c.completion_seq DESC LIMIT 1),
         t.base_extra)
     FROM runyard.branches b JOIN runyard.threads t USING (thread_key), (SELECT (view[array_upper(view, 1)]).*) l
     WHERE b.branch_id = l.branch_id

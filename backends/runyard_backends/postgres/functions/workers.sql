@@ -48,21 +48,20 @@ END $$;
 -- `unchanged`. A live worker costs two index entries, however many runs it has.
 CREATE OR REPLACE FUNCTION runyard.orphans(unchanged interval, after_worker text, most integer)
 RETURNS TABLE (job jsonb, cancelled boolean, worker_id text)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r runyard.runs;
     found_so_far integer := 0;
 BEGIN
     orphans.worker_id := after_worker;
     WHILE found_so_far < most LOOP
-        SELECT x.worker_id INTO orphans.worker_id FROM runyard.runs x
-        WHERE x.finished_at IS NULL AND x.worker_id IS NOT NULL AND x.worker_id > orphans.worker_id ORDER BY x.worker_id LIMIT 1;
+        SELECT x.worker_id INTO orphans.worker_id FROM runyard.live_runs x WHERE x.worker_id > orphans.worker_id ORDER BY x.worker_id LIMIT 1;
         EXIT WHEN NOT FOUND;
         CONTINUE WHEN EXISTS (SELECT 1 FROM runyard.workers w WHERE w.worker_id = orphans.worker_id AND w.dead_at IS NULL);
         FOR r IN
-            SELECT x.* FROM runyard.runs x
-            WHERE x.worker_id = orphans.worker_id AND x.finished_at IS NULL AND x.status = 'running' AND x.kind <> 'external'
-              AND x.changed_at < now() - unchanged
+            SELECT x.* FROM runyard.live_runs l JOIN runyard.runs x USING (accept_no)
+            WHERE l.worker_id = orphans.worker_id AND l.status = 'running' AND l.changed_at < now() - unchanged
         LOOP
             r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call would read them all
             job := runyard.job(r); cancelled := r.cancel_requested_at IS NOT NULL;
@@ -79,8 +78,10 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.waiting(
     unchanged interval, within interval, after_time timestamptz, after_no bigint, most integer
 ) RETURNS TABLE (job jsonb, place_time timestamptz, place_no bigint)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    l runyard.live_runs;
     r runyard.runs;
     examined integer := 0;
     first_time timestamptz := coalesce(after_time, '-infinity');
@@ -89,15 +90,16 @@ BEGIN
     IF first_time < now() - within THEN
         first_time := now() - within; first_no := 0;
     END IF;
-    FOR r IN
-        SELECT x.* FROM runyard.runs x
-        WHERE x.finished_at IS NULL AND x.worker_id IS NULL AND x.suspended_at IS NULL AND x.lane_seq IS NOT NULL
-          AND x.waits_for_permit IS NULL AND x.kind <> 'external'
+    FOR l IN
+        SELECT x.* FROM runyard.live_runs x
+        WHERE x.status = 'queued' AND x.lane_seq IS NOT NULL AND x.waits_for_permit IS NULL
           AND (x.changed_at, x.accept_no) > (first_time, first_no) AND x.changed_at < now() - unchanged
         ORDER BY x.changed_at, x.accept_no LIMIT most
     LOOP
         examined := examined + 1;
-        place_time := r.changed_at; place_no := r.accept_no;
+        place_time := l.changed_at; place_no := l.accept_no;
+        CONTINUE WHEN NOT runyard.leads_lane(l);
+        SELECT x.* INTO r FROM runyard.runs x WHERE x.accept_no = l.accept_no;
         r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call would read them all
         CONTINUE WHEN NOT runyard.waits_for_worker(r, unchanged);
         job := runyard.job(r);
@@ -118,22 +120,28 @@ BEGIN
     FOR r IN
         SELECT x.* FROM unnest(thread_keys, run_ids) u(thread_key, run_id)
         JOIN runyard.runs x ON x.thread_key = u.thread_key AND x.run_id = u.run_id
-        WHERE x.finished_at IS NULL AND x.worker_id IS NULL AND x.suspended_at IS NULL AND x.lane_seq IS NOT NULL
-          AND x.waits_for_permit IS NULL AND x.kind <> 'external' AND x.changed_at < now() - unchanged
+        JOIN runyard.live_runs l ON l.accept_no = x.accept_no
+        WHERE l.status = 'queued' AND l.lane_seq IS NOT NULL AND l.waits_for_permit IS NULL AND l.changed_at < now() - unchanged
+          AND runyard.leads_lane(l)
     LOOP
         r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call would read them all
         IF runyard.waits_for_worker(r, unchanged) THEN RETURN NEXT runyard.job(r); END IF;
     END LOOP;
 END $$;
 
--- Return true if an admitted, queued run waits for a worker only: it is due since the time `unchanged`, it is the first run of its
--- lane, and it waits for no other run.
+-- Return true if an admitted run is the first of its lane. The function reads from the run backwards, because the front of a long
+-- lane may have index entries of many runs that ended.
+CREATE OR REPLACE FUNCTION runyard.leads_lane(l runyard.live_runs) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT x.accept_no FROM runyard.live_runs x WHERE x.thread_key = l.thread_key AND x.lane = l.lane
+            AND x.lane_seq < l.lane_seq ORDER BY x.lane_seq DESC LIMIT 1) IS NULL;
+END $$;
+
+-- Return true if a queued run that is the first of its lane waits for a worker only: it is due since the time `unchanged`, and it
+-- waits for no other run.
 CREATE OR REPLACE FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged interval) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN r.status = 'queued' AND coalesce(r.not_before, r.admitted_at) < now() - unchanged
-       -- From the run backwards: the front of a long lane may have index entries of many runs that ended.
-       AND (SELECT x.accept_no FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane
-            AND x.finished_at IS NULL AND x.lane_seq < r.lane_seq ORDER BY x.lane_seq DESC LIMIT 1) IS NULL
-       AND (r.kind = 'prompt' OR NOT runyard.must_wait(r));
+    RETURN coalesce(r.not_before, r.admitted_at) < now() - unchanged AND (r.kind = 'prompt' OR NOT runyard.must_wait(r));
 END $$;

@@ -1,4 +1,9 @@
 -- Threads, their branches and messages. All objects are in the schema "runyard". Their names are terms of docs/concepts.md.
+--
+-- Storage settings. The default of Postgres vacuums a table when a fifth of its rows is dead. In a table of 10^7 rows that is late, and
+-- then one long vacuum. The tables that each run changes are therefore vacuumed at a twentieth, and analyzed as often, because plans
+-- depend on the shares of their values. A fillfactor below 100 leaves room on each page for new versions of its rows, so that an update
+-- that changes no indexed column writes no index. Tables of few rows keep the defaults.
 
 CREATE SEQUENCE runyard.branch_numbers;
 CREATE SEQUENCE runyard.accept_numbers;
@@ -29,7 +34,7 @@ CREATE TABLE runyard.threads (
     created_at          timestamptz NOT NULL DEFAULT now(),
     updated_at          timestamptz NOT NULL DEFAULT now(),
     deleted_at          timestamptz
-) WITH (fillfactor = 70);
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 CREATE UNIQUE INDEX threads_id ON runyard.threads (tenant, thread_id) WHERE deleted_at IS NULL;
 -- The indexes of lists (runyard.list_threads). Each has a condition that is always true and that only its list has. The condition
 -- keeps the index out of the plans of verbs and of other lists. Without it, a plan that was made while the table is small could
@@ -61,7 +66,7 @@ CREATE TABLE runyard.branches (
     leaf_id        uuid,
     leaf_seq       bigint NOT NULL DEFAULT 0,
     high_water_seq bigint NOT NULL DEFAULT 0
-) WITH (fillfactor = 70);
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 CREATE INDEX branches_thread ON runyard.branches (thread_key);
 
 -- The levels of a branch, one per ancestor. The branch inherits these messages of an ancestor up to high_water_seq: messages
@@ -94,7 +99,7 @@ CREATE TABLE runyard.messages (
     event_id   text,
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (branch_id, seq)
-);
+) WITH (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05); -- rows are inserted and stay: freeze them in parts
 CREATE INDEX messages_id ON runyard.messages (message_id, branch_id);
 CREATE INDEX messages_tools ON runyard.messages (branch_id, seq) WHERE calls IS NOT NULL OR results IS NOT NULL;
 

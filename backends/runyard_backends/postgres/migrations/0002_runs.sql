@@ -19,6 +19,7 @@ BEGIN
 END $$;
 
 -- Runs of every kind, live and ended.
+-- input: the message of the request, until the run is claimed for the first time; then it is a message of the run.
 -- candidates: the messages of a fan-out.
 -- started_by_key, started_by_run_id: the job that started the run. The job is offered again when the run ends.
 -- until_fewer: a job waits until fewer runs that it started are live.
@@ -101,41 +102,101 @@ CREATE TABLE runyard.runs (
     usage_before        jsonb,
     CHECK (runyard.run_is_sound(status, kind, finished_at, suspended_at, started_at, fence, lane_seq, admitted_at, completion_seq,
                                priority, multitask_strategy))
-) WITH (fillfactor = 70);
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
+-- No index has a column that a claim, an append or the end of a run changes. Such an update therefore writes no index, if the page
+-- of the row has room for the new version. What these verbs change and others search is in the tables below, which triggers keep.
 CREATE UNIQUE INDEX runs_id ON runyard.runs (tenant, thread_id, run_id) WHERE NOT deleted;
 CREATE UNIQUE INDEX runs_key ON runyard.runs (thread_key, run_id);
-CREATE UNIQUE INDEX runs_lane ON runyard.runs (thread_key, lane, lane_seq) WHERE finished_at IS NULL;
-CREATE UNIQUE INDEX runs_active ON runyard.runs (thread_key, lane)
-    WHERE finished_at IS NULL AND (worker_id IS NOT NULL OR suspended_at IS NOT NULL);
 CREATE INDEX runs_unadmitted ON runyard.runs (tenant, thread_id) WHERE lane_seq IS NULL;
-CREATE INDEX runs_due ON runyard.runs (coalesce(run_at, accepted_at)) WHERE lane_seq IS NULL;
-CREATE INDEX runs_expiring ON runyard.runs (expires_at) WHERE expires_at IS NOT NULL AND attempt = 0 AND finished_at IS NULL;
-CREATE INDEX runs_completed ON runyard.runs (branch_id, completion_seq) WHERE completion_seq IS NOT NULL;
-CREATE INDEX runs_extra ON runyard.runs (thread_key, completion_seq) WHERE extra IS NOT NULL;
+-- The last condition is always true, and only the statements of runyard.admit have it. A search for the runs of a thread in this index
+-- would read the delayed runs of all threads.
+CREATE INDEX runs_due ON runyard.runs (coalesce(run_at, accepted_at)) WHERE lane_seq IS NULL AND accept_no > 0;
 CREATE INDEX runs_waiting ON runyard.runs (thread_key, after_run_id) WHERE after_run_id IS NOT NULL;
 CREATE INDEX runs_started_by ON runyard.runs (started_by_key, started_by_run_id) WHERE started_by_key IS NOT NULL;
-CREATE INDEX runs_worker ON runyard.runs (worker_id) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
-CREATE INDEX runs_queued ON runyard.runs (tenant, accept_no) WHERE finished_at IS NULL AND worker_id IS NULL AND suspended_at IS NULL;
-CREATE INDEX runs_waiting_since ON runyard.runs (changed_at, accept_no)
-    WHERE finished_at IS NULL AND worker_id IS NULL AND suspended_at IS NULL AND lane_seq IS NOT NULL AND waits_for_permit IS NULL
-      AND kind <> 'external';
-CREATE INDEX runs_of_agent ON runyard.runs (agent) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
-CREATE INDEX runs_of_tenant ON runyard.runs (tenant, accepted_at, accept_no) WHERE worker_id IS NOT NULL AND finished_at IS NULL;
-CREATE INDEX runs_line ON runyard.runs (waits_for_permit, tenant, place_in_line) WHERE waits_for_permit IS NOT NULL;
-CREATE INDEX runs_results ON runyard.runs (finished_at) WHERE fork IS NOT NULL AND result IS NOT NULL;
--- No index has a column that an append changes, such as last_seq. An append does not change changed_at. The append's update of the run then changes no index.
-CREATE INDEX runs_unsuccessful ON runyard.runs (thread_key) WHERE finished_at IS NOT NULL AND completion_seq IS NULL;
--- The indexes of lists (runyard.list_runs). The first three have no column that a verb changes often. The others have few runs,
--- or runs that leave the index soon.
+-- The indexes of lists (runyard.list_runs).
 CREATE INDEX runs_list ON runyard.runs (tenant, accepted_at, accept_no) WHERE NOT deleted AND emptied_at IS NULL AND accept_no > 0;
 CREATE INDEX runs_list_of_agent ON runyard.runs (tenant, agent, accepted_at, accept_no)
     WHERE NOT deleted AND emptied_at IS NULL AND agent IS NOT NULL AND accept_no > -1;
 CREATE INDEX runs_list_of_thread ON runyard.runs (thread_key, accepted_at, accept_no) WHERE NOT deleted AND emptied_at IS NULL AND accept_no > 0;
-CREATE INDEX runs_list_by_status ON runyard.runs (tenant, status, accepted_at, accept_no)
-    WHERE NOT deleted AND emptied_at IS NULL AND accept_no > -1
-      AND (status IN ('failed', 'dead', 'cancelled', 'suspended') OR (status = 'running' AND worker_id IS NULL));
 CREATE INDEX runs_list_hosted ON runyard.runs (tenant, thread_id, accepted_at, accept_no)
     WHERE NOT deleted AND emptied_at IS NULL AND thread_key IS NULL AND accept_no > -1;
+
+-- The live runs: a row for each run that has not ended, with the columns by which live runs are searched.
+-- expires_at: NULL also after the first attempt began.
+-- waits_since: the time from which a queued run waits for its lane or for a worker; NULL for a job that waits for runs that it started.
+CREATE TABLE runyard.live_runs (
+    accept_no        bigint PRIMARY KEY,
+    tenant           text NOT NULL,
+    thread_id        text NOT NULL,
+    run_id           text NOT NULL,
+    thread_key       bigint,
+    lane             text,
+    lane_seq         bigint,
+    queue            text NOT NULL,
+    agent            text,
+    status           text NOT NULL,
+    worker_id        text,
+    waits_for_permit text,
+    place_in_line    bigint,
+    expires_at       timestamptz,
+    accepted_at      timestamptz NOT NULL,
+    changed_at       timestamptz NOT NULL,
+    waits_since      timestamptz
+) WITH ( -- Every run leaves two dead rows. The leader reads the indexes from their start, where the entries of dead rows are.
+    fillfactor = 90, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.02
+);
+CREATE UNIQUE INDEX live_runs_lane ON runyard.live_runs (thread_key, lane, lane_seq);
+CREATE UNIQUE INDEX live_runs_active ON runyard.live_runs (thread_key, lane) WHERE status IN ('running', 'suspended');
+CREATE INDEX live_runs_expiring ON runyard.live_runs (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX live_runs_worker ON runyard.live_runs (worker_id) WHERE worker_id IS NOT NULL;
+CREATE INDEX live_runs_of_agent ON runyard.live_runs (agent) WHERE worker_id IS NOT NULL;
+CREATE INDEX live_runs_of_tenant ON runyard.live_runs (tenant, status, accepted_at, accept_no) WHERE status <> 'queued';
+CREATE INDEX live_runs_suspended ON runyard.live_runs (queue) WHERE status = 'suspended';
+CREATE INDEX live_runs_queued ON runyard.live_runs (tenant, accept_no) WHERE status = 'queued';
+CREATE INDEX live_runs_waiting_since ON runyard.live_runs (changed_at, accept_no)
+    WHERE status = 'queued' AND lane_seq IS NOT NULL AND waits_for_permit IS NULL;
+CREATE INDEX live_runs_line ON runyard.live_runs (waits_for_permit, tenant, place_in_line) WHERE waits_for_permit IS NOT NULL;
+
+-- The runs that have a completion number. with_extra: true if the run has an extra.
+CREATE TABLE runyard.completions (
+    branch_id      bigint NOT NULL,
+    completion_seq bigint NOT NULL,
+    thread_key     bigint NOT NULL,
+    accept_no      bigint NOT NULL,
+    with_extra     boolean NOT NULL,
+    PRIMARY KEY (branch_id, completion_seq)
+);
+CREATE INDEX completions_with_extra ON runyard.completions (thread_key, completion_seq) WHERE with_extra;
+
+-- The runs that failed, died or were cancelled, and were not deleted.
+CREATE TABLE runyard.unsuccessful_runs (
+    accept_no   bigint PRIMARY KEY,
+    tenant      text NOT NULL,
+    thread_key  bigint,
+    status      text NOT NULL,
+    accepted_at timestamptz NOT NULL
+);
+CREATE INDEX unsuccessful_runs_list ON runyard.unsuccessful_runs (tenant, status, accepted_at, accept_no);
+CREATE INDEX unsuccessful_runs_of_thread ON runyard.unsuccessful_runs (thread_key);
+
+-- The ended fork jobs whose results are kept for a time.
+CREATE TABLE runyard.fork_results (
+    accept_no   bigint PRIMARY KEY,
+    finished_at timestamptz NOT NULL
+);
+CREATE INDEX fork_results_by_age ON runyard.fork_results (finished_at);
+
+-- functions/live_runs.sql has the bodies of these functions.
+CREATE FUNCTION runyard.follow_run() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END';
+CREATE FUNCTION runyard.forget_runs() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END';
+CREATE TRIGGER run_accepted AFTER INSERT ON runyard.runs FOR EACH ROW EXECUTE FUNCTION runyard.follow_run();
+CREATE TRIGGER run_changed AFTER UPDATE ON runyard.runs FOR EACH ROW
+    WHEN (OLD.changed_at IS DISTINCT FROM NEW.changed_at OR OLD.status IS DISTINCT FROM NEW.status OR OLD.worker_id IS DISTINCT FROM NEW.worker_id
+          OR OLD.lane_seq IS DISTINCT FROM NEW.lane_seq OR OLD.thread_key IS DISTINCT FROM NEW.thread_key
+          OR NEW.status IN ('failed', 'dead', 'cancelled') AND (OLD.deleted <> NEW.deleted OR OLD.emptied_at IS DISTINCT FROM NEW.emptied_at))
+    EXECUTE FUNCTION runyard.follow_run();
+CREATE TRIGGER runs_deleted AFTER DELETE ON runyard.runs REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION runyard.forget_runs();
 
 -- The places of messages that were appended under the id of a run that was never claimed.
 CREATE TABLE runyard.unclaimed (
@@ -195,7 +256,7 @@ CREATE TABLE runyard.hitl_requests (
     event_id    text,
     created_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant, request_id)
-);
+) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 CREATE UNIQUE INDEX hitl_responses ON runyard.hitl_requests (thread_key, response_id) WHERE response_id IS NOT NULL;
 CREATE INDEX hitl_run ON runyard.hitl_requests (thread_key, run_id);
 CREATE INDEX hitl_deadlines ON runyard.hitl_requests (deadline_at) WHERE answered_at IS NULL AND closed_at IS NULL;

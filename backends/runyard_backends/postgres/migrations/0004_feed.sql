@@ -24,6 +24,8 @@ CREATE TABLE runyard.outbox (
     usage       jsonb,
     redriven    boolean NOT NULL DEFAULT false,
     PRIMARY KEY (tenant, transaction, position)
+) WITH ( -- Pruning deletes from the start of each tenant's part of the index, and a reader begins there.
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_analyze_scale_factor = 0.05
 );
 
 -- The last entry that was pruned from a tenant's feed.
@@ -32,6 +34,12 @@ CREATE TABLE runyard.pruned (
     transaction xid8 NOT NULL,
     position    bigint NOT NULL
 );
+
+-- The tenant with which the next pruning of the outbox begins, in one row.
+CREATE TABLE runyard.prune_place (
+    one    boolean PRIMARY KEY DEFAULT true CHECK (one),
+    tenant text NOT NULL
+) WITH (fillfactor = 50);
 
 -- The usage of the runs of a tenant that ended on a day (UTC), counted from the outbox. A row has the runs of one agent. The row
 -- with agent '' has all runs.
@@ -115,7 +123,9 @@ CREATE TABLE runyard.webhook_deliveries (
     http_status  integer,
     error        text,
     CHECK ((next_at IS NULL) = (delivered_at IS NOT NULL OR failed_at IS NOT NULL))
-) WITH (fillfactor = 70);
+) WITH ( -- Each delivery is updated at least twice, and each update changes indexes.
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05
+);
 CREATE INDEX webhook_deliveries_due ON runyard.webhook_deliveries (endpoint, next_at, delivery_no) WHERE next_at IS NOT NULL;
 CREATE INDEX webhook_deliveries_oldest ON runyard.webhook_deliveries (created_at) WHERE next_at IS NOT NULL;
 CREATE INDEX webhook_deliveries_of_tenant ON runyard.webhook_deliveries (tenant, delivery_no);
