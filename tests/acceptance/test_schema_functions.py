@@ -18,7 +18,7 @@ from tests.support.fleet import Fleet
 HERE = Release.installed()
 
 CLAIM_V2 = """
-CREATE OR REPLACE FUNCTION runyard.claim_v2(worker_id text, thread_keys bigint[], run_ids text[], eager boolean)
+CREATE OR REPLACE FUNCTION runyard.claim_v2(worker_id text, thread_keys bigint[], run_ids text[], patience integer, eager boolean)
 RETURNS SETOF runyard.claimed
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 """
@@ -26,10 +26,11 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off 
 
 CLAIM_KEPT = """
 -- Kept for the release before.
-CREATE OR REPLACE FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[]) RETURNS SETOF runyard.claimed
+CREATE OR REPLACE FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[], patience integer DEFAULT 0)
+RETURNS SETOF runyard.claimed
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN QUERY SELECT c.* FROM runyard.claim_v2(worker_id, thread_keys, run_ids, false) c;
+    RETURN QUERY SELECT c.* FROM runyard.claim_v2(worker_id, thread_keys, run_ids, patience, false) c;
 END $$;
 """
 

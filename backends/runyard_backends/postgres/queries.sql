@@ -3,7 +3,7 @@
 
 -- name: accept
 -- Accept and admit runs. Return one row per request, in the order of the requests: the accepted run, or the refusal.
-SELECT * FROM runyard.accept_many($1, $2::runyard.request[]) ORDER BY n
+SELECT * FROM runyard.accept_many($1, $2::runyard.request[], $3) ORDER BY n
 
 -- name: accept_request
 -- Accept a run in a host's transaction. Return true if the run is new.
@@ -16,7 +16,7 @@ SELECT effects, next_due FROM runyard.admit($1)
 -- name: claim
 -- Claim runs for a worker. Return one row per run: the outcome, and the run if it was claimed.
 SELECT c.thread_key AS key, c.run_id AS id, c.outcome, c.retry_in, c.takeover, c.leaf_id::text AS leaf_id, c.version_before, c.thread_extra, c.effects, (c.run).*
-FROM runyard.claim($1, $2, $3) c
+FROM runyard.claim($1, $2, $3, $4) c
 
 -- name: context
 -- Return the messages that an attempt's run sees, in order.
@@ -46,7 +46,7 @@ SELECT runyard.finish_step($1, $2, $3, $4, $5)
 
 -- name: complete
 -- Complete the runs of attempts. Return one row per attempt: the end of its run, or the refusal.
-SELECT * FROM runyard.complete($1::runyard.attempt_write[])
+SELECT * FROM runyard.complete($1::runyard.attempt_write[], $2)
 
 -- name: suspend
 -- Suspend an attempt's run until its requests are answered. Return the run's new status.

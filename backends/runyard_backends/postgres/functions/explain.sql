@@ -45,7 +45,9 @@ BEGIN
     ELSIF paused IS NOT NULL THEN
         reason := 'paused'; facts := paused;
     ELSE
-        SELECT h.* INTO ahead FROM runyard.lane_head(run.thread_key, run.lane) h WHERE h.lane_seq < run.lane_seq;
+        SELECT h.* INTO ahead FROM runyard.lane_head(run.thread_key, run.lane,
+            CASE run.lane WHEN '' THEN (SELECT t.lane_floor FROM runyard.threads t WHERE t.thread_key = run.thread_key) ELSE 0 END) h
+        WHERE h.lane_seq < run.lane_seq;
         IF FOUND THEN
             reason := 'behind'; facts := jsonb_build_object('run_id', ahead.run_id, 'status', ahead.status);
         ELSIF run.waits_for_permit IS NOT NULL THEN

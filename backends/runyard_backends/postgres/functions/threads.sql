@@ -1,20 +1,28 @@
 -- Threads: find, lock, make and change a thread.
 
--- Lock and return the thread, or return a NULL row.
-CREATE OR REPLACE FUNCTION runyard.live_thread(for_tenant text, thread_id text) RETURNS runyard.threads
+-- Lock and return the thread, or return a NULL row. skip: true to raise locked instead of waiting for the lock.
+CREATE OR REPLACE FUNCTION runyard.live_thread(for_tenant text, thread_id text, skip boolean DEFAULT false) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
     t runyard.threads;
 BEGIN
+    IF skip THEN
+        SELECT x.* INTO t FROM runyard.threads x
+        WHERE x.tenant = for_tenant AND x.thread_id = live_thread.thread_id AND x.deleted_at IS NULL FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND AND EXISTS (SELECT 1 FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = live_thread.thread_id AND x.deleted_at IS NULL) THEN
+            PERFORM runyard.refuse('locked', format('another transaction has locked thread %s; try again', thread_id), jsonb_build_object('thread_id', thread_id));
+        END IF;
+        RETURN t;
+    END IF;
     SELECT x.* INTO t FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = live_thread.thread_id AND x.deleted_at IS NULL FOR UPDATE;
     RETURN t;
 END $$;
 
--- Lock and return the thread. Raises thread_not_found.
-CREATE OR REPLACE FUNCTION runyard.known_thread(for_tenant text, thread_id text) RETURNS runyard.threads
+-- Lock and return the thread. Raises thread_not_found. skip: as in runyard.live_thread.
+CREATE OR REPLACE FUNCTION runyard.known_thread(for_tenant text, thread_id text, skip boolean DEFAULT false) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
-    t runyard.threads := runyard.live_thread(for_tenant, thread_id);
+    t runyard.threads := runyard.live_thread(for_tenant, thread_id, skip);
 BEGIN
     IF t.thread_key IS NULL THEN
         PERFORM runyard.refuse('thread_not_found', format('there is no thread %s', thread_id), jsonb_build_object('thread_id', thread_id));
@@ -50,8 +58,9 @@ BEGIN
     RETURN r;
 END $$;
 
--- Lock and return the thread. If it does not exist, make it with its first branch.
-CREATE OR REPLACE FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL) RETURNS runyard.threads
+-- Lock and return the thread. If it does not exist, make it with its first branch. skip: as in runyard.live_thread.
+CREATE OR REPLACE FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL, skip boolean DEFAULT false)
+RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -59,8 +68,8 @@ DECLARE
     branch bigint;
 BEGIN
     LOOP
-        SELECT x.* INTO t FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = ensure_thread.thread_id AND x.deleted_at IS NULL FOR UPDATE;
-        IF FOUND THEN RETURN t; END IF;
+        t := runyard.live_thread(for_tenant, thread_id, skip);
+        IF t.thread_key IS NOT NULL THEN RETURN t; END IF;
         branch := nextval('runyard.branch_numbers');
         INSERT INTO runyard.threads AS x (tenant, thread_id, head_branch, agent) VALUES (for_tenant, ensure_thread.thread_id, branch, of_agent)
         ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING x.* INTO t;

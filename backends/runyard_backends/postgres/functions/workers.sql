@@ -132,8 +132,9 @@ CREATE OR REPLACE FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged in
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN r.status = 'queued' AND coalesce(r.not_before, r.admitted_at) < now() - unchanged
-       -- From the run backwards: the front of a long lane may have index entries of many runs that ended.
-       AND (SELECT x.accept_no FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane
-            AND x.finished_at IS NULL AND x.lane_seq < r.lane_seq ORDER BY x.lane_seq DESC LIMIT 1) IS NULL
+       -- From the run backwards: behind the head, the first entry decides.
+       AND (SELECT x.accept_no FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane AND x.finished_at IS NULL
+            AND x.lane_seq > CASE r.lane WHEN '' THEN (SELECT t.lane_floor FROM runyard.threads t WHERE t.thread_key = r.thread_key) ELSE 0 END
+            AND x.lane_seq < r.lane_seq ORDER BY x.lane_seq DESC LIMIT 1) IS NULL
        AND (r.kind = 'prompt' OR NOT runyard.must_wait(r));
 END $$;

@@ -6,6 +6,8 @@ CREATE SEQUENCE runyard.lane_numbers;
 CREATE SEQUENCE runyard.fences;
 
 -- Threads. A deleted thread stays as long as a fork shows a part of it. fork_hash: the hash of the request that made the thread.
+-- lane_floor: all runs of the lane '' whose lane_seq is at most this number have ended. Reads of the lane begin after it, because
+-- the index entries of ended runs stay as long as any transaction is older than the end of the run.
 -- base_extra: the extra with which the thread began. extra_changed: true if the extra changed since the last completed run.
 CREATE TABLE runyard.threads (
     thread_key          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -18,6 +20,7 @@ CREATE TABLE runyard.threads (
     head_branch         bigint NOT NULL,
     next_seq            bigint NOT NULL DEFAULT 1,
     next_completion_seq bigint NOT NULL DEFAULT 1,
+    lane_floor          bigint NOT NULL DEFAULT 0,
     agent               text,
     title               text,
     tags                jsonb NOT NULL DEFAULT '{}',
