@@ -91,11 +91,13 @@ SELECT (c.run).*, c.effects FROM runyard.redrive($1, $2, $3) c
 -- name: run
 -- Return one run by its ids.
 SELECT r.* FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
+  AND NOT EXISTS (SELECT 1 FROM runyard.sweeps s WHERE s.thread_key = r.thread_key)
 
 -- name: last_message
 -- Return the id of the last message of a run.
 SELECT m.message_id::text FROM runyard.runs r JOIN runyard.messages m ON m.branch_id = r.branch_id AND m.seq = r.last_seq AND m.run_id = r.run_id
 WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
+  AND NOT EXISTS (SELECT 1 FROM runyard.sweeps s WHERE s.thread_key = r.thread_key)
 
 -- name: runs
 -- Return a page of runs, the newest first.
@@ -183,16 +185,16 @@ FROM runyard.store_message($1, $2, $3::runyard.new_message, $4, $5)
 SELECT (f.thread).*, f.created FROM runyard.fork($1, $2::jsonb, $3) f
 
 -- name: delete_thread
--- Delete a thread. Return the effects.
-SELECT runyard.delete_thread($1, $2, $3, $4)
+-- Delete or erase a thread. Return the effects, and the keys of the deleted threads whose rows are not all removed.
+SELECT effects, unswept FROM runyard.delete_thread($1, $2, $3, $4, $5)
+
+-- name: sweep
+-- Remove a part of the rows of a deleted thread. Return true if there may be more.
+SELECT runyard.sweep($1, $2)
 
 -- name: delete_run
 -- Delete the content of a run that ended and is in no context.
 SELECT runyard.delete_run($1, $2, $3)
-
--- name: erase_content
--- Replace the content of all messages of a thread by tombstones.
-SELECT runyard.erase_content($1, $2)
 
 -- name: load
 -- Return the messages that a checkpointer loads: the visible messages of the head, and on it the messages of external and

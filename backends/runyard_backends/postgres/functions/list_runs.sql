@@ -65,7 +65,10 @@ CREATE OR REPLACE FUNCTION runyard.runs_statement(
 ) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    live text := 'SELECT r.* FROM runyard.runs r WHERE ';
+    -- The runs of a thread that is being removed are hidden.
+    swept bigint[] := ARRAY(SELECT s.thread_key FROM runyard.sweeps s WHERE NOT s.runs_hidden);
+    live text := 'SELECT r.* FROM runyard.runs r WHERE '
+        || CASE swept WHEN '{}' THEN '' ELSE format('(r.thread_key <> ALL (%L::bigint[]) OR r.thread_key IS NULL) AND ', swept) END;
     source text := live || 'NOT r.deleted AND r.emptied_at IS NULL AND r.accept_no > -1 AND ';
     bounds text := ' AND (r.accepted_at, r.accept_no) < ($6, $7) AND r.accepted_at >= $5';
     in_order text := ' ORDER BY r.accepted_at DESC, r.accept_no DESC';
