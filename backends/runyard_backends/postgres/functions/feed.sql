@@ -87,7 +87,7 @@ BEGIN
     WHERE d.delivery_no = old.delivery_no;
     GET DIAGNOSTICS further = ROW_COUNT;
     gone := greatest(gone, further);
-    gone := greatest(gone, runyard.sweep_any(least(most, 1000)));
+    IF runyard.sweep_any(least(most, 1000)) THEN gone := most; END IF;
     DELETE FROM runyard.workers w WHERE w.dead_at < clock_timestamp() - workers;
     GET DIAGNOSTICS further = ROW_COUNT;
     RETURN greatest(gone, further);

@@ -18,21 +18,27 @@ BEGIN
     RETURN true;
 END $$;
 
--- Make a step for deleted threads that their callers have left. Return the number of examined rows.
-CREATE OR REPLACE FUNCTION runyard.sweep_any(most integer) RETURNS integer
+-- Make steps for deleted threads that their callers have left, until about `most` rows are examined. Return true if there may be more
+-- to do.
+CREATE OR REPLACE FUNCTION runyard.sweep_any(most integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     key bigint;
+    part integer;
     examined integer := 0;
 BEGIN
     FOR key IN
         SELECT t.thread_key FROM runyard.sweeps s JOIN runyard.threads t USING (thread_key) ORDER BY t.thread_key LIMIT 100
         FOR UPDATE OF t SKIP LOCKED
     LOOP
-        EXIT WHEN examined >= most;
-        examined := examined + runyard.sweep_part(key, most - examined);
+        LOOP
+            EXIT WHEN examined >= most;
+            part := runyard.sweep_part(key, most - examined);
+            EXIT WHEN part = 0;
+            examined := examined + part;
+        END LOOP;
     END LOOP;
-    RETURN examined;
+    RETURN examined >= most;
 END $$;
 
 -- Remove up to `most` rows of a deleted thread whose row is locked. Return the number of examined rows. It is 0 if there is nothing to
