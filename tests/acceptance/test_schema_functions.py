@@ -18,8 +18,9 @@ from tests.support.fleet import Fleet
 HERE = Release.installed()
 
 CLAIM_V2 = """
-CREATE OR REPLACE FUNCTION runyard.claim_v2(worker_id text, thread_keys bigint[], run_ids text[], patience integer, eager boolean)
-RETURNS SETOF runyard.claimed
+CREATE OR REPLACE FUNCTION runyard.claim_v2(
+    worker_id text, thread_keys bigint[], run_ids text[], patience integer, eager boolean
+) RETURNS SETOF runyard.claimed
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 """
 """What follows is the body of ``claim``: a later release gave it one more parameter, and with it a new name."""

@@ -146,8 +146,8 @@ class MemoryRunStore:
         return Admitted(effects, max(0.0, (min(due) - now).total_seconds()) if due else None)
 
     async def claim(self, worker_id: str, refs: Sequence[RunRef], *, wait: float = 0.0) -> list[Claim]:
-        """Claim the runs ``refs`` for the worker, and return one outcome per run. No thread is ever locked. Raises WorkerDeadError if the worker is not
-        registered or was declared dead."""
+        """Claim the runs ``refs`` for the worker, and return one outcome per run. No thread is ever locked. Raises
+        WorkerDeadError if the worker is not registered or was declared dead."""
         worker = self.db.workers.get(worker_id)
         if worker is None or worker.dead_at is not None:
             raise WorkerDeadError(f"worker {worker_id!r} is not registered, or was declared dead", worker_id=worker_id)

@@ -28,8 +28,8 @@ from runyard.ports.scheduling import Effects
 
 from .. import cursors
 from . import execution, lanes, limits, tree
-from .paging import page_of, within
 from .erasure import erase_extra
+from .paging import page_of, within
 from .state import Branch, Database, Entry, ThreadState, erased
 from .values import check_json, check_messages, copied, merged
 

@@ -75,8 +75,8 @@ class PostgresRunStore:
         return Admitted(codec.effects(row["effects"]), row["next_due"])
 
     async def claim(self, worker_id: str, refs: Sequence[RunRef], *, wait: float = 0.0) -> list[Claim]:
-        """Claim the runs ``refs`` for the worker in one transaction, and return one outcome per run. ``wait``: seconds to wait for
-        a locked thread. Raises WorkerDeadError, LockedError."""
+        """Claim the runs ``refs`` for the worker in one transaction, and return one outcome per run. ``wait``: seconds to wait
+        for a locked thread. Raises WorkerDeadError, LockedError."""
         keys, ids = [ref.thread_key for ref in refs], [ref.run_id for ref in refs]
         rows = await self.db.rows("claim", worker_id, keys, ids, _milliseconds(wait))
         return [await self._claim(row) for row in rows]
@@ -304,7 +304,9 @@ def _milliseconds(seconds: float) -> int:
 
 def _ended_or_error(row: codec.Row, attempt: AttemptToken) -> Ended | Exception:
     if row["refused"] == "locked":
-        return LockedError(f"another transaction has locked the thread of run {attempt.run_id}; try again", run_id=attempt.run_id)
+        return LockedError(
+            f"another transaction has locked the thread of run {attempt.run_id}; try again", run_id=attempt.run_id
+        )
     if row["refused"]:
         message = f"the attempt with fence {attempt.fence} no longer holds run {attempt.run_id}; stop it"
         return from_dict({"code": row["refused"], "message": message, "details": {"fence": attempt.fence}})

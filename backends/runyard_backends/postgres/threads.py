@@ -139,9 +139,7 @@ class PostgresThreadStore:
             if value is not None:
                 check_uuid(value, name)
         new = codec.new_message(message)
-        row = await until_unlocked(
-            partial(self.db.one, "store_message", self.tenant, thread_id, new, parent_id, expected_leaf)
-        )
+        row = await until_unlocked(partial(self.db.one, "store_message", self.tenant, thread_id, new, parent_id, expected_leaf))
         (stored,) = codec.messages([row], thread_id=thread_id)
         if (row["role"], row["payload"]) != new[1:3] and not stored.says(message):
             text = f"message id {stored.id} is taken on thread {thread_id} by another message; use a fresh one"
@@ -165,8 +163,8 @@ class PostgresThreadStore:
         return await self._remove(thread_id, cancel, expected, erase=True)
 
     async def _remove(self, thread_id: str, cancel: bool, expected: datetime | None, *, erase: bool) -> Effects:
-        """Delete the thread in one transaction, and remove the rows of a large one in further ones. If this process stops before
-        the end, the leader goes on."""
+        """Delete the thread in one transaction, and remove the rows of a large one in further ones. If this process stops
+        before the end, the leader goes on."""
         row = await self.db.one("delete_thread", self.tenant, thread_id, cancel, expected, erase)
         for key in row["unswept"]:
             while await until_unlocked(partial(self.db.value, "sweep", key, SWEEP_ROWS)):

@@ -110,9 +110,9 @@ class RunStore(Protocol):
     their ``expires_at``, each on at most ``limit`` threads of all tenants. The reconciler calls it in each pass.
 
     ``claim`` and ``complete``: ``wait`` is the number of seconds to wait for a thread that another transaction has locked. With
-    0, only the runs of unlocked threads are claimed or completed, the outcome of the other claims is ``skipped``, and the result
-    of the other completions is LockedError. With more than 0, the call raises LockedError after that time, and stores nothing.
-    None: wait as long as any call.
+    0, only the runs of unlocked threads are claimed or completed, the outcome of the other claims is ``skipped``, and the
+    result of the other completions is LockedError. With more than 0, the call raises LockedError after that time, and stores
+    nothing. None: wait as long as any call.
 
     ``delete_run``: delete the content of a run that ended and is in no context, except messages that forks and branches show.
     The run's row stays, with ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError.

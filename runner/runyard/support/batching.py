@@ -82,8 +82,9 @@ class Batcher(Generic[Item, Answer]):
             raise
         self._running -= 1
         self._settle(batch, answers)
-        if self._timer is None:
-            self._send()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._send()
 
     def _settle(self, batch: Sequence[tuple[Item, asyncio.Future[Answer]]], answers: Sequence[Answer | BaseException]) -> None:
         for (_, future), answer in zip(batch, answers, strict=True):

@@ -220,8 +220,8 @@ class ClaimLoop:
         return locked
 
     async def _claim_locked(self, worker_id: str, locked: dict[RunRef, Delivery]) -> None:
-        """Claim runs whose threads were locked. Most such locks last a few milliseconds. Give back the runs of threads that stay
-        locked, so that they occupy no slot."""
+        """Claim runs whose threads were locked. Most such locks last a few milliseconds. Give back the runs of threads that
+        stay locked, so that they occupy no slot."""
         try:
             for pause in LOCKED_PAUSES_SECONDS:
                 await asyncio.sleep(pause)

@@ -1,4 +1,4 @@
-"""The rows of a large deleted thread are removed in short transactions. The thread is invisible from the first one on (D1 to D3)."""
+"""The rows of a large deleted thread are removed in short transactions. The first one makes the thread invisible (D1 to D3)."""
 
 from __future__ import annotations
 

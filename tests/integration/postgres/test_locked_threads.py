@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import asyncpg
@@ -154,7 +153,9 @@ async def test_a_verb_on_another_thread_answers_at_once(
 
 
 @pytest.mark.parametrize("many", [1, 6], ids=["one", "more than calls that wait"])
-async def test_accepts_for_other_threads_pass_locked_ones(backend: PostgresBackend, host: asyncpg.Connection, many: int) -> None:
+async def test_accepts_for_other_threads_pass_locked_ones(
+    backend: PostgresBackend, host: asyncpg.Connection, many: int
+) -> None:
     """Also those that were sent in the same batch, and those of batches after it."""
     held = [f"held-{n}" for n in range(many)]
     for thread_id in held:
@@ -190,7 +191,9 @@ async def test_completions_of_other_threads_pass_locked_ones(
         assert [end.status for end in await asyncio.gather(*blocked)] == [RunStatus.COMPLETED] * many
 
 
-async def test_a_completion_that_was_refused_as_locked_stores_nothing(backend: PostgresBackend, host: asyncpg.Connection) -> None:
+async def test_a_completion_that_was_refused_as_locked_stores_nothing(
+    backend: PostgresBackend, host: asyncpg.Connection
+) -> None:
     held, free = await begin(backend, prompt("held", "r")), await begin(backend, prompt("free", "r"))
     writes = [Write(attempt=attempt, messages=[Message.assistant("end")]) for attempt in (held, free)]
     async with locked(host, "held"):
