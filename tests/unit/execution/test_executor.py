@@ -833,7 +833,7 @@ async def test_of_an_endless_error_the_beginning_is_recorded(lab: Lab) -> None:
 async def test_a_defect_costs_an_attempt(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """I1: what breaks outside the agent counts as the attempt's error; the run ends after max_attempts."""
 
-    async def refuse(*_: object) -> None:
+    async def refuse(*_: object, **__: object) -> None:
         raise KeyError("a defect")
 
     monkeypatch.setattr(lab.backend.runs, "complete", refuse)
