@@ -91,13 +91,13 @@ SELECT (c.run).*, c.effects FROM runyard.redrive($1, $2, $3) c
 -- name: run
 -- Return one run by its ids.
 SELECT r.* FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
-  AND NOT EXISTS (SELECT 1 FROM runyard.sweeps s WHERE s.thread_key = r.thread_key)
+  AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key)
 
 -- name: last_message
 -- Return the id of the last message of a run.
 SELECT m.message_id::text FROM runyard.runs r JOIN runyard.messages m ON m.branch_id = r.branch_id AND m.seq = r.last_seq AND m.run_id = r.run_id
 WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
-  AND NOT EXISTS (SELECT 1 FROM runyard.sweeps s WHERE s.thread_key = r.thread_key)
+  AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key)
 
 -- name: runs
 -- Return a page of runs, the newest first.
@@ -186,11 +186,11 @@ SELECT (f.thread).*, f.created FROM runyard.fork($1, $2::jsonb, $3) f
 
 -- name: delete_thread
 -- Delete or erase a thread. Return the effects, and the keys of the deleted threads whose rows are not all removed.
-SELECT effects, unswept FROM runyard.delete_thread($1, $2, $3, $4, $5)
+SELECT effects, unremoved FROM runyard.delete_thread($1, $2, $3, $4, $5)
 
--- name: sweep
+-- name: remove_step
 -- Remove a part of the rows of a deleted thread. Return true if there may be more.
-SELECT runyard.sweep($1, $2)
+SELECT runyard.remove_step($1, $2)
 
 -- name: delete_run
 -- Delete the content of a run that ended and is in no context.

@@ -24,7 +24,7 @@ from . import codec, history
 from .database import Database
 
 _LAST: Final = 2**63 - 1
-SWEEP_ROWS: Final = 1000
+REMOVAL_ROWS: Final = 1000
 """Maximum number of runs and messages that one transaction of a deletion examines."""
 
 
@@ -166,7 +166,7 @@ class PostgresThreadStore:
         """Delete the thread in one transaction, and remove the rows of a large one in further ones. If this process stops
         before the end, the leader goes on."""
         row = await self.db.one("delete_thread", self.tenant, thread_id, cancel, expected, erase)
-        for key in row["unswept"]:
-            while await until_unlocked(partial(self.db.value, "sweep", key, SWEEP_ROWS)):
+        for key in row["unremoved"]:
+            while await until_unlocked(partial(self.db.value, "remove_step", key, REMOVAL_ROWS)):
                 pass
         return codec.effects(row["effects"])

@@ -19,7 +19,7 @@ from runyard_backends.postgres.backend import PostgresBackend, connect
 from tests.support.long_thread import LongThread
 
 LONG = LongThread(3000)
-TABLES = ("threads", "branches", "levels", "messages", "runs", "sweeps", "hitl_requests", "steps", "attempts")
+TABLES = ("threads", "branches", "levels", "messages", "runs", "removals", "hitl_requests", "steps", "attempts")
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ async def server(backend: PostgresBackend, postgres_url: str) -> AsyncIterator[a
 
 async def mark(server: asyncpg.Connection, erase: bool = False) -> list[int]:
     """Make the first transaction of a deletion, as a caller that stops after it."""
-    row = await server.fetchrow("SELECT unswept FROM runyard.delete_thread('', 't', true, NULL, $1)", erase)
+    row = await server.fetchrow("SELECT unremoved FROM runyard.delete_thread('', 't', true, NULL, $1)", erase)
     assert row is not None
-    return list(row["unswept"])
+    return list(row["unremoved"])
 
 
 async def left(server: asyncpg.Connection) -> dict[str, int]:
@@ -53,7 +53,7 @@ async def left(server: asyncpg.Connection) -> dict[str, int]:
     return {table: count for table, count in counts.items() if count}
 
 
-async def leader_sweeps(backend: PostgresBackend, server: asyncpg.Connection) -> None:
+async def leader_removes(backend: PostgresBackend, server: asyncpg.Connection) -> None:
     for _ in range(100):
         if not await backend.workers.prune(Retention()):
             return
@@ -69,7 +69,7 @@ async def test_a_step_is_bounded(backend: PostgresBackend, server: asyncpg.Conne
     [key] = await mark(server)
     steps = 0
     before = await left(server)
-    while await server.fetchval("SELECT runyard.sweep($1, 1000)", key):
+    while await server.fetchval("SELECT runyard.remove_step($1, 1000)", key):
         after = await left(server)
         assert sum(before.get(table, 0) - after.get(table, 0) for table in ("runs", "messages")) <= 1000
         before, steps = after, steps + 1
@@ -90,7 +90,7 @@ async def test_a_deleted_thread_is_invisible_at_once_and_the_leader_removes_it(
     for call in (backend.runs.explain, backend.runs.attempts, backend.runs.redrive, backend.runs.cancel):
         with pytest.raises((RunNotFoundError, ThreadNotFoundError)):
             await call("t", last)
-    await leader_sweeps(backend, server)
+    await leader_removes(backend, server)
     assert await left(server) == {}
 
 
@@ -110,7 +110,7 @@ async def test_the_id_is_taken_again_only_when_the_old_runs_are_hidden(
         with pytest.raises(LockedError):
             await backend.threads.create_thread(ThreadRequest(thread_id="t"))
     accepting = asyncio.create_task(backend.runs.accept(request))
-    await leader_sweeps(backend, server)
+    await leader_removes(backend, server)
     assert (await accepting).created
     assert [run.run_id for run in (await backend.runs.runs()).items] == [request.run_id]
 
@@ -121,7 +121,7 @@ async def test_forks_keep_their_messages(backend: PostgresBackend, server: async
     run = LONG.overtaken()
     await backend.threads.fork(ForkRequest(src="t", new="fork", cut=Cut(after_run_id=run.id)))
     await mark(server, erase)
-    await leader_sweeps(backend, server)
+    await leader_removes(backend, server)
     messages = (await backend.threads.messages("fork")).items
     assert [message.id for message in messages] == LONG.snapshot(run)
     assert {message.text == "[erased]" for message in messages} == {erase}

@@ -1,18 +1,18 @@
 -- Deletion. A thread is deleted at once. Its messages that forks see stay until the last of these forks is deleted.
 
 -- Delete a thread. cancel_first: true to cancel live runs; otherwise a live run raises thread_busy. seen: the updated_at that the
--- caller has read, or NULL. erase: true to erase the content that forks show, too. unswept: the deleted threads whose rows are not
--- all removed. The caller removes them by runyard.sweep. If it stops before, the leader does.
+-- caller has read, or NULL. erase: true to erase the content that forks show, too. unremoved: the deleted threads whose rows are not
+-- all removed. The caller removes them by runyard.remove_step. If it stops before, the leader does.
 CREATE OR REPLACE FUNCTION runyard.delete_thread(
     for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, erase boolean DEFAULT false,
-    OUT effects jsonb, OUT unswept bigint[]
+    OUT effects jsonb, OUT unremoved bigint[]
 ) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     t runyard.threads;
     r runyard.runs;
     kin bigint[];
-    swept bigint;
+    doomed bigint;
     left_over integer := 1000;
 BEGIN
     t := runyard.find_family(for_tenant, thread_id);
@@ -50,18 +50,18 @@ BEGIN
     UPDATE runyard.threads SET deleted_at = now(), title = NULL, tags = '{}', config = '{}' WHERE thread_key = t.thread_key;
     DELETE FROM runyard.hitl_requests h WHERE h.thread_key = t.thread_key AND h.answered_at IS NULL;
     INSERT INTO runyard.outbox (tenant, thread_key, thread_id, type) VALUES (t.tenant, t.thread_key, t.thread_id, 'thread.deleted');
-    -- Deleted ancestors are swept again, because this thread may have been the last one that showed some of their messages.
-    INSERT INTO runyard.sweeps AS s (thread_key, tenant, thread_id, erase, runs_hidden)
+    -- Deleted ancestors are examined again, because this thread may have been the last one that showed some of their messages.
+    INSERT INTO runyard.removals AS s (thread_key, tenant, thread_id, erase, runs_hidden)
     SELECT z.thread_key, z.tenant, z.thread_id, delete_thread.erase AND z.thread_key = t.thread_key, z.thread_key <> t.thread_key
     FROM runyard.threads z WHERE z.thread_key = ANY (kin || t.thread_key) AND z.deleted_at IS NOT NULL
-    ON CONFLICT ON CONSTRAINT sweeps_pkey DO UPDATE SET after_run = '', below_branch = excluded.below_branch, after_seq = 0;
-    unswept := '{}';
-    FOREACH swept IN ARRAY ARRAY(SELECT k FROM unnest(kin || t.thread_key) k ORDER BY k DESC) LOOP
+    ON CONFLICT ON CONSTRAINT removals_pkey DO UPDATE SET after_run = '', below_branch = excluded.below_branch, after_seq = 0;
+    unremoved := '{}';
+    FOREACH doomed IN ARRAY ARRAY(SELECT k FROM unnest(kin || t.thread_key) k ORDER BY k DESC) LOOP
         -- A small thread is removed at once. The rows of a large one, and of any erased one, are removed without the lock of an ancestor.
         IF left_over > 0 AND NOT erase THEN
-            left_over := left_over - runyard.sweep_part(swept, left_over);
+            left_over := left_over - runyard.remove_part(doomed, left_over);
         END IF;
-        IF EXISTS (SELECT 1 FROM runyard.sweeps s WHERE s.thread_key = swept) THEN unswept := unswept || swept; END IF;
+        IF EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = doomed) THEN unremoved := unremoved || doomed; END IF;
     END LOOP;
 END $$;
 

@@ -14,7 +14,7 @@ DECLARE
 BEGIN
     SELECT x.* INTO run FROM runyard.runs x
     WHERE x.tenant = for_tenant AND x.thread_id = explain.thread_id AND x.run_id = explain.run_id AND NOT x.deleted
-      AND NOT EXISTS (SELECT 1 FROM runyard.sweeps s WHERE s.thread_key = x.thread_key);
+      AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = x.thread_key);
     facts := '{}';
     IF NOT FOUND THEN PERFORM runyard.known_run(runyard.known_snapshot(for_tenant, thread_id), run_id); END IF;
     paused := (SELECT jsonb_build_object('queue', q.queue, 'since', q.paused_at) FROM runyard.paused_queues q WHERE q.queue = run.queue);

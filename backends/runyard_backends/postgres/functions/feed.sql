@@ -87,7 +87,7 @@ BEGIN
     WHERE d.delivery_no = old.delivery_no;
     GET DIAGNOSTICS further = ROW_COUNT;
     gone := greatest(gone, further);
-    IF runyard.sweep_any(least(most, 1000)) THEN gone := most; END IF;
+    IF runyard.remove_leftovers(least(most, 1000)) THEN gone := most; END IF;
     DELETE FROM runyard.workers w WHERE w.dead_at < clock_timestamp() - workers;
     GET DIAGNOSTICS further = ROW_COUNT;
     RETURN greatest(gone, further);

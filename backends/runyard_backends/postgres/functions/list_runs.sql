@@ -66,9 +66,9 @@ CREATE OR REPLACE FUNCTION runyard.runs_statement(
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     -- The runs of a thread that is being removed are hidden.
-    swept bigint[] := ARRAY(SELECT s.thread_key FROM runyard.sweeps s WHERE NOT s.runs_hidden);
+    hidden bigint[] := ARRAY(SELECT s.thread_key FROM runyard.removals s WHERE NOT s.runs_hidden);
     live text := 'SELECT r.* FROM runyard.runs r WHERE '
-        || CASE swept WHEN '{}' THEN '' ELSE format('(r.thread_key <> ALL (%L::bigint[]) OR r.thread_key IS NULL) AND ', swept) END;
+        || CASE hidden WHEN '{}' THEN '' ELSE format('(r.thread_key <> ALL (%L::bigint[]) OR r.thread_key IS NULL) AND ', hidden) END;
     source text := live || 'NOT r.deleted AND r.emptied_at IS NULL AND r.accept_no > -1 AND ';
     bounds text := ' AND (r.accepted_at, r.accept_no) < ($6, $7) AND r.accepted_at >= $5';
     in_order text := ' ORDER BY r.accepted_at DESC, r.accept_no DESC';

@@ -70,7 +70,7 @@ BEGIN
     LOOP
         t := runyard.live_thread(for_tenant, thread_id, skip);
         IF t.thread_key IS NOT NULL THEN RETURN t; END IF;
-        PERFORM runyard.check_swept(for_tenant, ensure_thread.thread_id);
+        PERFORM runyard.check_removed(for_tenant, ensure_thread.thread_id);
         branch := nextval('runyard.branch_numbers');
         INSERT INTO runyard.threads AS x (tenant, thread_id, head_branch, agent) VALUES (for_tenant, ensure_thread.thread_id, branch, of_agent)
         ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING x.* INTO t;
@@ -83,10 +83,10 @@ END $$;
 
 -- Raise locked if the runs of a deleted thread with this id are still being removed. A new run of the same id would be taken for
 -- the old one.
-CREATE OR REPLACE FUNCTION runyard.check_swept(for_tenant text, thread_id text) RETURNS void
+CREATE OR REPLACE FUNCTION runyard.check_removed(for_tenant text, thread_id text) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    IF EXISTS (SELECT 1 FROM runyard.sweeps s WHERE s.tenant = for_tenant AND s.thread_id = check_swept.thread_id AND NOT s.runs_hidden) THEN
+    IF EXISTS (SELECT 1 FROM runyard.removals s WHERE s.tenant = for_tenant AND s.thread_id = check_removed.thread_id AND NOT s.runs_hidden) THEN
         PERFORM runyard.refuse('locked', format('the deleted thread %s is still being removed; try again', thread_id), jsonb_build_object('thread_id', thread_id));
     END IF;
 END $$;
@@ -118,7 +118,7 @@ CREATE OR REPLACE FUNCTION runyard.create_thread(
 DECLARE
     branch bigint := nextval('runyard.branch_numbers');
 BEGIN
-    PERFORM runyard.check_swept(for_tenant, create_thread.thread_id);
+    PERFORM runyard.check_removed(for_tenant, create_thread.thread_id);
     INSERT INTO runyard.threads AS t (tenant, thread_id, fork_hash, head_branch, agent, title, tags, base_extra, extra, config)
     VALUES (for_tenant, create_thread.thread_id, hash, branch, of_agent, with_title, with_tags, with_extra, with_extra, with_config)
     ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING t.* INTO thread;

@@ -101,11 +101,11 @@ CREATE TABLE runyard.messages (
 CREATE INDEX messages_id ON runyard.messages (message_id, branch_id);
 CREATE INDEX messages_tools ON runyard.messages (branch_id, seq) WHERE calls IS NOT NULL OR results IS NOT NULL;
 
--- The deleted threads whose rows are not all removed (runyard.sweep). Runs up to the id after_run are removed, except those that forks
+-- The deleted threads whose rows are not all removed (runyard.remove_step). Runs up to the id after_run are removed, except those that forks
 -- show. runs_hidden: true after all runs were. Then the messages of the branches from below_branch on are removed, and those of the
 -- branch before it up to the number after_seq. erased: for an erased thread, the extra to remove from forks: an array of values
 -- for each key. after_fork: the forks up to this key are done.
-CREATE TABLE runyard.sweeps (
+CREATE TABLE runyard.removals (
     thread_key   bigint PRIMARY KEY,
     tenant       text NOT NULL,
     thread_id    text NOT NULL,
@@ -117,7 +117,7 @@ CREATE TABLE runyard.sweeps (
     below_branch bigint NOT NULL DEFAULT 9223372036854775807,
     after_seq    bigint NOT NULL DEFAULT 0
 );
-CREATE INDEX sweeps_id ON runyard.sweeps (tenant, thread_id) WHERE NOT runs_hidden;
+CREATE INDEX removals_id ON runyard.removals (tenant, thread_id) WHERE NOT runs_hidden;
 
 -- A level of a view: the part of one branch that is visible. The columns are those of runyard.levels.
 CREATE TYPE runyard.level AS (branch_id bigint, high_water_seq bigint, cutoff bigint, open_run_id text);

@@ -3,14 +3,14 @@
 
 -- Make one step for a deleted thread. Return true if there may be more to do. Raises locked if all that is left to do needs the
 -- lock of a fork that another transaction has locked. most: maximum number of runs and messages to examine.
-CREATE OR REPLACE FUNCTION runyard.sweep(thread_key bigint, most integer) RETURNS boolean
+CREATE OR REPLACE FUNCTION runyard.remove_step(thread_key bigint, most integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     examined integer;
 BEGIN
-    PERFORM 1 FROM runyard.threads t WHERE t.thread_key = sweep.thread_key FOR UPDATE;
-    examined := runyard.sweep_part(sweep.thread_key, most);
-    IF NOT EXISTS (SELECT 1 FROM runyard.sweeps s WHERE s.thread_key = sweep.thread_key) THEN
+    PERFORM 1 FROM runyard.threads t WHERE t.thread_key = remove_step.thread_key FOR UPDATE;
+    examined := runyard.remove_part(remove_step.thread_key, most);
+    IF NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = remove_step.thread_key) THEN
         RETURN false;
     ELSIF examined = 0 THEN
         PERFORM runyard.refuse('locked', 'another transaction has locked a fork of the erased thread; its content is removed there later');
@@ -20,7 +20,7 @@ END $$;
 
 -- Make steps for deleted threads that their callers have left, until about `most` rows are examined. Return true if there may be more
 -- to do.
-CREATE OR REPLACE FUNCTION runyard.sweep_any(most integer) RETURNS boolean
+CREATE OR REPLACE FUNCTION runyard.remove_leftovers(most integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     key bigint;
@@ -28,12 +28,12 @@ DECLARE
     examined integer := 0;
 BEGIN
     FOR key IN
-        SELECT t.thread_key FROM runyard.sweeps s JOIN runyard.threads t USING (thread_key) ORDER BY t.thread_key LIMIT 100
+        SELECT t.thread_key FROM runyard.removals s JOIN runyard.threads t USING (thread_key) ORDER BY t.thread_key LIMIT 100
         FOR UPDATE OF t SKIP LOCKED
     LOOP
         LOOP
             EXIT WHEN examined >= most;
-            part := runyard.sweep_part(key, most - examined);
+            part := runyard.remove_part(key, most - examined);
             EXIT WHEN part = 0;
             examined := examined + part;
         END LOOP;
@@ -43,26 +43,26 @@ END $$;
 
 -- Remove up to `most` rows of a deleted thread whose row is locked. Return the number of examined rows. It is 0 if there is nothing to
 -- do, or if a fork is locked.
-CREATE OR REPLACE FUNCTION runyard.sweep_part(key bigint, most integer) RETURNS integer
+CREATE OR REPLACE FUNCTION runyard.remove_part(key bigint, most integer) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
-    s runyard.sweeps;
+    s runyard.removals;
     examined integer := 0;
     branch bigint;
 BEGIN
-    SELECT x.* INTO s FROM runyard.sweeps x WHERE x.thread_key = key;
+    SELECT x.* INTO s FROM runyard.removals x WHERE x.thread_key = key;
     IF NOT FOUND THEN RETURN 0; END IF;
     IF s.erase AND s.after_fork IS DISTINCT FROM 9223372036854775807 THEN
         RETURN runyard.erase_extra(s);
     END IF;
-    examined := runyard.sweep_runs(s, most);
+    examined := runyard.remove_runs(s, most);
     IF examined >= most THEN RETURN examined; END IF;
     LOOP
         SELECT max(b.branch_id) INTO branch FROM runyard.branches b WHERE b.thread_key = key AND b.branch_id < s.below_branch;
         EXIT WHEN branch IS NULL;
-        examined := examined + runyard.sweep_messages(s, branch, most - examined);
+        examined := examined + runyard.remove_messages(s, branch, most - examined);
         IF examined >= most THEN RETURN examined; END IF;
-        SELECT x.* INTO s FROM runyard.sweeps x WHERE x.thread_key = key;
+        SELECT x.* INTO s FROM runyard.removals x WHERE x.thread_key = key;
     END LOOP;
     IF NOT EXISTS (SELECT 1 FROM runyard.branches b WHERE b.thread_key = key) THEN
         DELETE FROM runyard.runs r WHERE r.accept_no = ANY (ARRAY(
@@ -70,7 +70,7 @@ BEGIN
         IF EXISTS (SELECT 1 FROM runyard.runs x WHERE x.thread_key = key) THEN RETURN most; END IF;
         DELETE FROM runyard.threads t WHERE t.thread_key = key;
     END IF;
-    DELETE FROM runyard.sweeps x WHERE x.thread_key = key;
+    DELETE FROM runyard.removals x WHERE x.thread_key = key;
     RETURN greatest(examined, 1);
 END $$;
 
@@ -86,7 +86,7 @@ END $$;
 
 -- Examine up to `most` runs of a deleted thread. Remove those that no live thread shows, and hide the others. Return the number of
 -- examined runs.
-CREATE OR REPLACE FUNCTION runyard.sweep_runs(s runyard.sweeps, most integer) RETURNS integer
+CREATE OR REPLACE FUNCTION runyard.remove_runs(s runyard.removals, most integer) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
     -- A cut has the latest extra of its thread, which may be of a run on another branch. Runs with an extra stay up to the last
@@ -125,7 +125,7 @@ BEGIN
         DELETE FROM runyard.unclaimed v WHERE v.thread_key = s.thread_key;
         s.runs_hidden := true;
     END IF;
-    UPDATE runyard.sweeps x SET after_run = coalesce(names[cardinality(names)], s.after_run), runs_hidden = s.runs_hidden
+    UPDATE runyard.removals x SET after_run = coalesce(names[cardinality(names)], s.after_run), runs_hidden = s.runs_hidden
     WHERE x.thread_key = s.thread_key;
     RETURN coalesce(cardinality(part), 0);
 END $$;
@@ -133,7 +133,7 @@ END $$;
 -- Examine up to `most` messages of a branch of a deleted thread. Remove those that no live thread shows. Replace the others by
 -- tombstones if the thread is erased. Remove the branch after its last message if no live thread shows it. Return the number of
 -- examined messages.
-CREATE OR REPLACE FUNCTION runyard.sweep_messages(s runyard.sweeps, of_branch bigint, most integer) RETURNS integer
+CREATE OR REPLACE FUNCTION runyard.remove_messages(s runyard.removals, of_branch bigint, most integer) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
     seen runyard.level[] := runyard.shown_levels(of_branch);
@@ -152,34 +152,34 @@ BEGIN
         WHERE m.branch_id = of_branch AND m.seq > s.after_seq AND m.seq <= last_seq;
     END IF;
     IF examined >= most THEN
-        UPDATE runyard.sweeps x SET after_seq = last_seq WHERE x.thread_key = s.thread_key;
+        UPDATE runyard.removals x SET after_seq = last_seq WHERE x.thread_key = s.thread_key;
         RETURN examined;
     END IF;
     IF seen = '{}' THEN
         DELETE FROM runyard.levels l WHERE l.branch_id = of_branch;
         DELETE FROM runyard.branches b WHERE b.branch_id = of_branch;
     END IF;
-    UPDATE runyard.sweeps x SET below_branch = of_branch, after_seq = 0 WHERE x.thread_key = s.thread_key;
+    UPDATE runyard.removals x SET below_branch = of_branch, after_seq = 0 WHERE x.thread_key = s.thread_key;
     RETURN examined;
 END $$;
 
 -- Remove the extra of an erased thread from the next thread that inherits from it, and at last from the erased thread. The
 -- inheriting thread is locked, unless another transaction has locked it. Return 1, or 0 if it is locked.
-CREATE OR REPLACE FUNCTION runyard.erase_extra(s runyard.sweeps) RETURNS integer
+CREATE OR REPLACE FUNCTION runyard.erase_extra(s runyard.removals) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
     heir bigint;
 BEGIN
     IF s.erased IS NULL THEN
         s.erased := runyard.own_extra(s.thread_key);
-        UPDATE runyard.sweeps x SET erased = s.erased WHERE x.thread_key = s.thread_key;
+        UPDATE runyard.removals x SET erased = s.erased WHERE x.thread_key = s.thread_key;
     END IF;
     SELECT min(b.thread_key) INTO heir
     FROM runyard.branches own JOIN runyard.levels l ON l.ancestor_id = own.branch_id JOIN runyard.branches b ON b.branch_id = l.branch_id
     WHERE own.thread_key = s.thread_key AND b.thread_key > greatest(s.after_fork, s.thread_key);
     IF heir IS NULL THEN
         UPDATE runyard.threads t SET base_extra = runyard.without_extra(t.base_extra, s.erased), extra = '{}' WHERE t.thread_key = s.thread_key;
-        UPDATE runyard.sweeps x SET after_fork = 9223372036854775807 WHERE x.thread_key = s.thread_key;
+        UPDATE runyard.removals x SET after_fork = 9223372036854775807 WHERE x.thread_key = s.thread_key;
         RETURN 1;
     END IF;
     PERFORM 1 FROM runyard.threads t WHERE t.thread_key = heir FOR UPDATE SKIP LOCKED;
@@ -189,7 +189,7 @@ BEGIN
     WHERE t.thread_key = heir;
     UPDATE runyard.runs r SET extra = runyard.without_extra(r.extra, s.erased - 'fork')
     WHERE r.thread_key = heir AND r.completion_seq IS NOT NULL AND r.extra IS NOT NULL AND r.extra <> runyard.without_extra(r.extra, s.erased - 'fork');
-    UPDATE runyard.sweeps x SET after_fork = heir WHERE x.thread_key = s.thread_key;
+    UPDATE runyard.removals x SET after_fork = heir WHERE x.thread_key = s.thread_key;
     RETURN 1;
 END $$;
 
