@@ -18,18 +18,20 @@ from tests.support.fleet import Fleet
 HERE = Release.installed()
 
 CLAIM_V2 = """
-CREATE OR REPLACE FUNCTION runyard.claim_v2(worker_id text, thread_keys bigint[], run_ids text[], eager boolean)
-RETURNS SETOF runyard.claimed
+CREATE OR REPLACE FUNCTION runyard.claim_v2(
+    worker_id text, thread_keys bigint[], run_ids text[], patience integer, eager boolean
+) RETURNS SETOF runyard.claimed
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 """
 """What follows is the body of ``claim``: a later release gave it one more parameter, and with it a new name."""
 
 CLAIM_KEPT = """
 -- Kept for the release before.
-CREATE OR REPLACE FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[]) RETURNS SETOF runyard.claimed
+CREATE OR REPLACE FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[], patience integer DEFAULT 0)
+RETURNS SETOF runyard.claimed
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN QUERY SELECT c.* FROM runyard.claim_v2(worker_id, thread_keys, run_ids, false) c;
+    RETURN QUERY SELECT c.* FROM runyard.claim_v2(worker_id, thread_keys, run_ids, patience, false) c;
 END $$;
 """
 

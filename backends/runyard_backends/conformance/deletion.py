@@ -158,6 +158,22 @@ class TestDeletion:
         assert await world.texts("root") == ["r0?", "r0!"]
         assert (await world.finish(attempt, said("x"))).status is RunStatus.COMPLETED
 
+    async def test_erase_removes_the_extra_that_forks_inherited(self, world: World) -> None:
+        """D3: A fork, and a fork of it, keep the extra of other threads, their own, and their metadata."""
+        await world.turn("r0", thread="root", extra={"kept": 1})
+        await world.fork(T, src="root", after_run_id="r0", metadata={"of": "T"})
+        await world.turn("r1", extra={"secret": {"ssn": 1}, "changed": "old"})
+        await world.fork("c", after_run_id="r1", metadata={"of": "c"})
+        await world.turn("r2", extra={"changed": "later"})
+        await world.turn("r3", thread="c", extra={"changed": "by c", "own": True})
+        await world.fork("d", src="c", after_run_id="r3")
+        await world.threads.erase_thread(T)
+        by_c = {"kept": 1, "changed": "by c", "own": True}
+        extras = [thread.extra if thread else None for thread in [await world.threads.thread(id) for id in ("root", "c", "d")]]
+        assert extras == [{"kept": 1}, by_c | {"fork": {"of": "c"}}, by_c]
+        assert (await world.fork("e", src="c", after_run_id="r1")).thread.extra == {"kept": 1}
+        assert (await world.fork("f", src="d", after_run_id="r3")).thread.extra == by_c
+
 
 class TestRunDeletion:
     """Deletion of the content of an ended run that is in no context. The run's row stays (R2)."""

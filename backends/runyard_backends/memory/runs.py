@@ -146,9 +146,9 @@ class MemoryRunStore:
                 due += [run.expires_at for run in waiting if run.expires_at]
         return Admitted(effects, max(0.0, (min(due) - now).total_seconds()) if due else None)
 
-    async def claim(self, worker_id: str, refs: Sequence[RunRef]) -> list[Claim]:
-        """Claim the runs ``refs`` for the worker, and return one outcome per run. Raises WorkerDeadError if the worker is not
-        registered or was declared dead."""
+    async def claim(self, worker_id: str, refs: Sequence[RunRef], *, wait: float = 0.0) -> list[Claim]:
+        """Claim the runs ``refs`` for the worker, and return one outcome per run. No thread is ever locked. Raises
+        WorkerDeadError if the worker is not registered or was declared dead."""
         worker = self.db.workers.get(worker_id)
         if worker is None or worker.dead_at is not None:
             raise WorkerDeadError(f"worker {worker_id!r} is not registered, or was declared dead", worker_id=worker_id)
@@ -183,7 +183,7 @@ class MemoryRunStore:
             run.steps[key] = done
         run.progress = True
 
-    async def complete(self, writes: Sequence[Write]) -> list[Ended | Exception]:
+    async def complete(self, writes: Sequence[Write], *, wait: float | None = None) -> list[Ended | Exception]:
         results: list[Ended | Exception] = []
         for write in writes:
             try:

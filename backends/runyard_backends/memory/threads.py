@@ -28,6 +28,7 @@ from runyard.ports.scheduling import Effects
 
 from .. import cursors
 from . import execution, lanes, limits, tree
+from .erasure import erase_extra
 from .paging import page_of, within
 from .state import Branch, Database, Entry, ThreadState, erased
 from .values import check_json, check_messages, copied, merged
@@ -244,6 +245,7 @@ class MemoryThreadStore:
         """Delete the thread and replace its messages by tombstones wherever a fork sees them."""
         thread = self.db.get(self.tenant, thread_id)
         effects = await self.delete_thread(thread_id, cancel=cancel, expected=expected)
+        erase_extra(thread, self.db.threads.values())
         for other in self.db.threads.values():
             for branch in other.branches:
                 branch.prefix = _without(thread.key, branch.prefix)

@@ -11,6 +11,7 @@ from runyard.domain.tool_cycles import aborted
 from runyard.models import CheckpointData, HitlRequest, JsonObject, Message, check_id, check_named_once
 from runyard.ports.commands import Cut, ForkRequest
 from runyard.ports.results import Aborted, Responded
+from runyard.support.store_retries import until_unlocked
 
 from . import codec, history, hitl_answers
 from .database import Database
@@ -110,7 +111,8 @@ class PostgresCheckpointer:
 
     async def claim_run(self, thread_id: str, run_id: str) -> None:
         """Start an external run. Raises RunAlreadyClaimedError, RunAlreadyCompletedError."""
-        await self.db.row("claim_external", self.tenant, check_id(thread_id, "thread_id"), check_id(run_id, "run_id"))
+        place = (self.tenant, check_id(thread_id, "thread_id"), check_id(run_id, "run_id"))
+        await until_unlocked(lambda: self.db.row("claim_external", *place))
 
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
         """Complete an external run. A repetition has no effect. Raises RunNotClaimedError, RunAlreadyClaimedError."""

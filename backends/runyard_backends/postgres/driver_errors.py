@@ -18,6 +18,7 @@ import asyncpg
 from runyard.errors import (
     BackendUnavailableError,
     InvalidInputError,
+    LockedError,
     RunyardError,
     SchemaMismatch,
     SchemaUninitialized,
@@ -51,7 +52,7 @@ def translate(error: BaseException) -> RunyardError | None:
         case asyncpg.ProgramLimitExceededError():
             return InvalidInputError("a value is too long for its index; use a shorter id or key")
         case asyncpg.LockNotAvailableError():
-            return BackendUnavailableError(f"another transaction held a lock for too long; try again later: {error}")
+            return LockedError(f"another transaction held a lock for too long; try again later: {error}")
         case asyncpg.DataError():
             return InvalidInputError(f"a value cannot be stored: {error}")
         case (

@@ -3,7 +3,7 @@
 
 -- name: accept
 -- Accept and admit runs. Return one row per request, in the order of the requests: the accepted run, or the refusal.
-SELECT * FROM runyard.accept_many($1, $2::runyard.request[]) ORDER BY n
+SELECT * FROM runyard.accept_many($1, $2::runyard.request[], $3) ORDER BY n
 
 -- name: accept_request
 -- Accept a run in a host's transaction. Return true if the run is new.
@@ -16,7 +16,7 @@ SELECT effects, next_due FROM runyard.admit($1)
 -- name: claim
 -- Claim runs for a worker. Return one row per run: the outcome, and the run if it was claimed.
 SELECT c.thread_key AS key, c.run_id AS id, c.outcome, c.retry_in, c.takeover, c.leaf_id::text AS leaf_id, c.version_before, c.thread_extra, c.effects, (c.run).*
-FROM runyard.claim($1, $2, $3) c
+FROM runyard.claim($1, $2, $3, $4) c
 
 -- name: context
 -- Return a part of the messages that an attempt's run sees, in order. found: the number of messages before some were left out for their
@@ -53,7 +53,7 @@ SELECT runyard.finish_step($1, $2, $3, $4, $5)
 
 -- name: complete
 -- Complete the runs of attempts. Return one row per attempt: the end of its run, or the refusal.
-SELECT * FROM runyard.complete($1::runyard.attempt_write[])
+SELECT * FROM runyard.complete($1::runyard.attempt_write[], $2)
 
 -- name: suspend
 -- Suspend an attempt's run until its requests are answered. Return the run's new status.
@@ -98,11 +98,13 @@ SELECT (c.run).*, c.effects FROM runyard.redrive($1, $2, $3) c
 -- name: run
 -- Return one run by its ids.
 SELECT i.* FROM runyard.runs r, runyard.with_input(r) i WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
+  AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key)
 
 -- name: last_message
 -- Return the id of the last message of a run.
 SELECT m.message_id::text FROM runyard.runs r JOIN runyard.messages m ON m.branch_id = r.branch_id AND m.seq = r.last_seq AND m.run_id = r.run_id
 WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
+  AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key)
 
 -- name: runs
 -- Return a page of runs, the newest first.
@@ -185,16 +187,16 @@ FROM runyard.store_message($1, $2, $3::runyard.new_message, $4, $5)
 SELECT (f.thread).*, f.created FROM runyard.fork($1, $2::jsonb, $3) f
 
 -- name: delete_thread
--- Delete a thread. Return the effects.
-SELECT runyard.delete_thread($1, $2, $3, $4)
+-- Delete or erase a thread. Return the effects, and the keys of the deleted threads whose rows are not all removed.
+SELECT effects, unremoved FROM runyard.delete_thread($1, $2, $3, $4, $5)
+
+-- name: remove_step
+-- Remove a part of the rows of a deleted thread. Return true if there may be more.
+SELECT runyard.remove_step($1, $2)
 
 -- name: delete_run
 -- Delete the content of a run that ended and is in no context.
 SELECT runyard.delete_run($1, $2, $3)
-
--- name: erase_content
--- Replace the content of all messages of a thread by tombstones.
-SELECT runyard.erase_content($1, $2)
 
 -- name: load
 -- Return the messages that a checkpointer loads: the visible messages of the head, and on it the messages of external and

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
+from math import ceil
 from typing import Any, Final
 
 from runyard.domain.size_limits import check_value
 from runyard.domain.tool_cycles import aborted
-from runyard.errors import DataCorruptedError, InvalidCursorError, from_dict
+from runyard.errors import DataCorruptedError, InvalidCursorError, LockedError, from_dict
 from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, JsonObject, Message, Run, by_run
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Aborted, Accepted, Admitted, Changed, Claim, Ended, Ledger, Page, Responded, Step
 from runyard.ports.scheduling import EVENTS_PER_READ, Effects, OutsideEvent
-from runyard.support.batching import Batcher, each_its_own
+from runyard.support.batching import each_its_own
+from runyard.support.locked_batching import LockedBatcher
 
 from .. import cursors
 from . import codec, history, hitl_answers, run_events
@@ -31,7 +34,9 @@ class PostgresRunStore:
 
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
-        self._accepts: Batcher[AcceptRequest, Accepted] = Batcher(self._accept_many, limit=ACCEPT_BATCH, in_flight=2)
+        self._accepts: LockedBatcher[AcceptRequest, Accepted] = LockedBatcher(
+            self._accept_many, lambda request: request.thread_id, limit=ACCEPT_BATCH, in_flight=2
+        )
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
         """Accept a run. ``connection``: an asyncpg connection of the host, in whose transaction the run is accepted. Workers
@@ -42,17 +47,18 @@ class PostgresRunStore:
         found = await self.db.one("run", self.tenant, request.thread_id, request.run_id, connection=connection)
         return Accepted(codec.run(found), inserted["created"])
 
-    async def _accept_many(self, requests: Sequence[AcceptRequest]) -> list[Accepted | Exception]:
+    async def _accept_many(self, items: Sequence[AcceptRequest], *, wait: float) -> list[Accepted | Exception]:
         """Accept the requests of concurrent calls in one transaction. If one of them makes it fail, accept each in its own
         transaction."""
-        rows = await each_its_own(self._accept_rows, requests)
+        rows = await each_its_own(partial(self._accept_rows, wait=wait), items)
         return [
             row if isinstance(row, Exception) else await self._accepted(request, row)
-            for request, row in zip(requests, rows, strict=True)
+            for request, row in zip(items, rows, strict=True)
         ]
 
-    async def _accept_rows(self, requests: Sequence[AcceptRequest]) -> list[codec.Row]:
-        return await self.db.rows("accept", self.tenant, [codec.run_request(request) for request in requests])
+    async def _accept_rows(self, requests: Sequence[AcceptRequest], *, wait: float) -> list[codec.Row]:
+        encoded = [codec.run_request(request) for request in requests]
+        return await self.db.rows("accept", self.tenant, encoded, _milliseconds(wait))
 
     async def _accepted(self, request: AcceptRequest, row: codec.Row) -> Accepted | Exception:
         if row["refused"] is not None:
@@ -68,9 +74,11 @@ class PostgresRunStore:
         row = await self.db.one("admit", limit)
         return Admitted(codec.effects(row["effects"]), row["next_due"])
 
-    async def claim(self, worker_id: str, refs: Sequence[RunRef]) -> list[Claim]:
-        """Claim the runs ``refs`` for the worker in one transaction, and return one outcome per run. Raises WorkerDeadError."""
-        rows = await self.db.rows("claim", worker_id, [ref.thread_key for ref in refs], [ref.run_id for ref in refs])
+    async def claim(self, worker_id: str, refs: Sequence[RunRef], *, wait: float = 0.0) -> list[Claim]:
+        """Claim the runs ``refs`` for the worker in one transaction, and return one outcome per run. ``wait``: seconds to wait
+        for a locked thread. Raises WorkerDeadError, LockedError."""
+        keys, ids = [ref.thread_key for ref in refs], [ref.run_id for ref in refs]
+        rows = await self.db.rows("claim", worker_id, keys, ids, _milliseconds(wait))
         return [await self._claim(row) for row in rows]
 
     async def _claim(self, row: codec.Row) -> Claim:
@@ -146,9 +154,11 @@ class PostgresRunStore:
         packed = codec.pack(result)
         await self.db.row("finish_step", attempt.thread_key, attempt.run_id, attempt.fence, key, packed)
 
-    async def complete(self, writes: Sequence[Write]) -> list[Ended | Exception]:
-        """Complete runs in one transaction. The result of a refused completion is an error."""
-        rows = await self.db.rows("complete", [codec.attempt_write(write) for write in writes])
+    async def complete(self, writes: Sequence[Write], *, wait: float | None = None) -> list[Ended | Exception]:
+        """Complete runs in one transaction. ``wait``: seconds to wait for a locked thread; None for the session's limit. The
+        result of a refused completion is an error, which is LockedError if the thread is locked. Raises LockedError."""
+        patience = None if wait is None else _milliseconds(wait)
+        rows = await self.db.rows("complete", [codec.attempt_write(write) for write in writes], patience)
         found = {(row["thread_key"], row["run_id"]): row for row in rows}
         return [_ended_or_error(found[w.attempt.thread_key, w.attempt.run_id], w.attempt) for w in writes]
 
@@ -295,7 +305,16 @@ def _place(cursor: str) -> tuple[datetime, int]:
     raise InvalidCursorError("not a cursor of this list", field="cursor")
 
 
+def _milliseconds(seconds: float) -> int:
+    """Return ``seconds`` as milliseconds, at least 1 if they are more than 0."""
+    return ceil(seconds * 1000)
+
+
 def _ended_or_error(row: codec.Row, attempt: AttemptToken) -> Ended | Exception:
+    if row["refused"] == "locked":
+        return LockedError(
+            f"another transaction has locked the thread of run {attempt.run_id}; try again", run_id=attempt.run_id
+        )
     if row["refused"]:
         message = f"the attempt with fence {attempt.fence} no longer holds run {attempt.run_id}; stop it"
         return from_dict({"code": row["refused"], "message": message, "details": {"fence": attempt.fence}})

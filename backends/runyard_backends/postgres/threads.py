@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from runyard.domain.size_limits import check_value
@@ -16,12 +17,15 @@ from runyard.ports.commands import Cut, ForkRequest, ThreadRequest
 from runyard.ports.queries import ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, ThreadFilter
 from runyard.ports.results import Created, Forked, Page
 from runyard.ports.scheduling import Effects
+from runyard.support.store_retries import until_unlocked
 
 from .. import cursors
 from . import codec, history
 from .database import Database
 
 _LAST: Final = 2**63 - 1
+REMOVAL_ROWS: Final = 1000
+"""Maximum number of runs and messages that one transaction of a deletion examines."""
 
 
 class PostgresThreadStore:
@@ -52,13 +56,13 @@ class PostgresThreadStore:
 
     async def create_thread(self, request: ThreadRequest) -> Created:
         """Make an empty thread, or return the thread that an equal request made before. Raises ThreadAlreadyExistsError."""
-        row = await self.db.one(
-            "create_thread",
+        values = (
             *(self.tenant, request.thread_id, request.hash, request.agent, request.title),
             codec.to_json(check_tags(request.tags, request.title)),
             codec.to_json(request.extra),
             codec.to_json(request.config),
         )
+        row = await until_unlocked(partial(self.db.one, "create_thread", *values))
         return Created(codec.thread(row), row["created"])
 
     async def update_thread(
@@ -151,7 +155,7 @@ class PostgresThreadStore:
             if value is not None:
                 check_uuid(value, name)
         new = codec.new_message(message)
-        row = await self.db.one("store_message", self.tenant, thread_id, new, parent_id, expected_leaf)
+        row = await until_unlocked(partial(self.db.one, "store_message", self.tenant, thread_id, new, parent_id, expected_leaf))
         (stored,) = codec.messages([row], thread_id=thread_id)
         if (row["role"], row["payload"]) != new[1:3] and not stored.says(message):
             text = f"message id {stored.id} is taken on thread {thread_id} by another message; use a fresh one"
@@ -162,16 +166,23 @@ class PostgresThreadStore:
         """Fork a thread, in a time that does not depend on its length (F1 to F8). Return the fork that an equal request made
         before."""
         asked = codec.fork_json(request) | {"tags": check_tags(request.tags, request.title)}
-        row = await self.db.one("fork", self.tenant, codec.to_json(asked), request.fork_hash)
+        row = await until_unlocked(partial(self.db.one, "fork", self.tenant, codec.to_json(asked), request.fork_hash))
         return Forked(codec.thread(row), row["created"])
 
     async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
         """Delete the thread. Its forks keep the messages that they see. ``cancel``: True to cancel live runs first. Raises
         ThreadBusyError if a run is live and ``cancel`` is False."""
-        return codec.effects(await self.db.value("delete_thread", self.tenant, thread_id, cancel, expected))
+        return await self._remove(thread_id, cancel, expected, erase=False)
 
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
         """Erase the content of the thread's messages, also where forks see them, and delete the thread."""
-        async with self.db.transaction() as db:
-            await db.row("erase_content", self.tenant, thread_id)
-            return codec.effects(await db.value("delete_thread", self.tenant, thread_id, cancel, expected))
+        return await self._remove(thread_id, cancel, expected, erase=True)
+
+    async def _remove(self, thread_id: str, cancel: bool, expected: datetime | None, *, erase: bool) -> Effects:
+        """Delete the thread in one transaction, and remove the rows of a large one in further ones. If this process stops
+        before the end, the leader goes on."""
+        row = await self.db.one("delete_thread", self.tenant, thread_id, cancel, expected, erase)
+        for key in row["unremoved"]:
+            while await until_unlocked(partial(self.db.value, "remove_step", key, REMOVAL_ROWS)):
+                pass
+        return codec.effects(row["effects"])

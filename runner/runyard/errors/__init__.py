@@ -38,6 +38,7 @@ from __future__ import annotations
 from .base import BY_CODE, RunyardError, from_dict
 from .deployment import (
     BackendUnavailableError,
+    LockedError,
     SchemaError,
     SchemaMismatch,
     SchemaUninitialized,
@@ -149,6 +150,7 @@ __all__ = [
     "InvalidInputError",
     "InvalidRequestError",
     "LeafMovedError",
+    "LockedError",
     "MessageError",
     "MessageNotFoundError",
     "MessageTooLargeError",

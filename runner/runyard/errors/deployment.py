@@ -12,6 +12,12 @@ class BackendUnavailableError(RunyardError):
     http_status = 503
 
 
+class LockedError(BackendUnavailableError):
+    """Another transaction holds a lock that the call needs. Nothing is stored. The call may be repeated."""
+
+    code = "locked"
+
+
 class ServerBusyError(BackendUnavailableError):
     """A server of the HTTP API has no free connection and did not read the request. The call may be repeated."""
 

@@ -12,6 +12,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import partial
 from typing import Final
 
 import structlog
@@ -38,6 +39,7 @@ from ..ports.results import Claim, Ended, Ledger
 from ..ports.stores import Backend
 from ..support import metrics
 from ..support.batching import Batcher, each_its_own
+from ..support.locked_batching import LockedBatcher
 from ..support.logging import plain_tracebacks
 from ..support.store_retries import patiently
 from . import fork_runs
@@ -54,6 +56,10 @@ from .transcript import completed_events, discard_outcome
 
 CLEANUP_SECONDS: Final = 10.0
 """Seconds that a cancelled agent has for its cleanup. After them its attempt ends, even if the agent has not ended."""
+COMPLETIONS_IN_FLIGHT: Final = 4
+"""Maximum number of calls of a worker that complete runs at once."""
+SLOW_SECONDS: Final = 0.1
+"""Seconds after which the completions that wait for a call in flight are sent in a call of their own."""
 
 log = structlog.get_logger("runyard.executor")
 
@@ -78,11 +84,14 @@ class WorkerServices:
 
     @classmethod
     def of(cls, app: App, backend: Backend, writer: EventWriter) -> WorkerServices:
-        async def complete(writes: Sequence[Write]) -> Sequence[Ended | Exception]:
-            return await each_its_own(backend.runs.complete, writes)
+        async def complete(items: Sequence[Write], *, wait: float) -> Sequence[Ended | Exception]:
+            return await each_its_own(partial(backend.runs.complete, wait=wait), items)
 
         plain_tracebacks()
-        return cls(app, backend, writer, Batcher(complete))
+        batcher = LockedBatcher(
+            complete, lambda write: write.attempt.thread_key, in_flight=COMPLETIONS_IN_FLIGHT, patience=SLOW_SECONDS
+        )
+        return cls(app, backend, writer, batcher)
 
 
 @dataclass(frozen=True, slots=True)

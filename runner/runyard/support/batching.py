@@ -1,6 +1,6 @@
 """Group commit: items that arrive during a call share the next call.
 
-There is no timer. An item that arrives while no call is in flight is sent at once.
+An item that arrives while no call is in flight is sent at once.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ class Batcher(Generic[Item, Answer]):
     """Turns many ``await batcher(item)`` into few ``await call(items)``.
 
     ``call`` returns one value or exception per item, in order. An exception that ``call`` raises goes to every item of that
-    call. At most ``in_flight`` calls run at once, each with at most ``limit`` items. An item whose caller was cancelled is
-    still sent.
+    call. Each call has at most ``limit`` items. At most ``in_flight`` calls run at once. A further call starts only if no call
+    was sent for ``patience`` seconds, so that a call that hangs does not hold up later items, and quick calls stay large. An
+    item whose caller was cancelled is still sent.
     """
 
     def __init__(
@@ -29,10 +30,14 @@ class Batcher(Generic[Item, Answer]):
         *,
         limit: int = 100,
         in_flight: int = 1,
+        patience: float = 0.0,
     ) -> None:
         self._call = call
         self._limit = limit
         self._in_flight = in_flight
+        self._patience = patience
+        self._sent_at = float("-inf")
+        self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
         self._running = 0
         self._calls: set[asyncio.Task[None]] = set()
@@ -41,12 +46,26 @@ class Batcher(Generic[Item, Answer]):
         """Send ``item`` and return the future of its answer."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
-        if self._running < self._in_flight:
-            self._running += 1
-            task = asyncio.create_task(self._run())
-            self._calls.add(task)
-            task.add_done_callback(self._calls.discard)
+        if self._timer is None:
+            self._send()
         return future
+
+    def _send(self) -> None:
+        """Start a call if one may start, or a timer if one may start later."""
+        self._timer = None
+        if not self._waiting or self._running >= self._in_flight:
+            return
+        loop = asyncio.get_running_loop()
+        if self._running and loop.time() < self._sent_at + self._patience:
+            self._timer = loop.call_at(self._sent_at + self._patience, self._send)
+            return
+        self._running += 1
+        self._sent_at = loop.time()
+        self._keep(asyncio.create_task(self._run()))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
 
     async def drained(self) -> None:
         """Return when every item that was sent has its answer."""
@@ -54,38 +73,47 @@ class Batcher(Generic[Item, Answer]):
             await asyncio.wait(self._calls)
 
     async def _run(self) -> None:
-        # The step that finds no waiting item also decrements _running, so that a later item starts a call of its own.
+        batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
         try:
-            await self._send_all()
-        finally:
+            answers = await answered(self._call, [item for item, _ in batch])
+        except BaseException as error:
             self._running -= 1
+            self._settle(batch, [error] * len(batch))
+            raise
+        self._running -= 1
+        self._settle(batch, answers)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._send()
 
-    async def _send_all(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
-            answers: Sequence[Answer | BaseException]
-            try:
-                answers = await self._call([item for item, _ in batch])
-                if len(answers) != len(batch):
-                    raise RuntimeError(f"a call with {len(batch)} items returned {len(answers)} values, not one each")
-            except BaseException as error:
-                answers = [error] * len(batch)
-                if not isinstance(error, Exception):
-                    self._settle(batch, answers)
-                    raise
-            self._settle(batch, answers)
-
-    @staticmethod
-    def _settle(batch: Sequence[tuple[Item, asyncio.Future[Answer]]], answers: Sequence[Answer | BaseException]) -> None:
+    def _settle(self, batch: Sequence[tuple[Item, asyncio.Future[Answer]]], answers: Sequence[Answer | BaseException]) -> None:
         for (_, future), answer in zip(batch, answers, strict=True):
-            if future.done():
-                continue
-            if isinstance(answer, asyncio.CancelledError):
-                future.cancel()
-            elif isinstance(answer, BaseException):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
+            settle(future, answer)
+
+
+async def answered(
+    call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]], items: Sequence[Item]
+) -> Sequence[Answer | Exception]:
+    """Return ``call(items)``, or the error that it raised once for each item."""
+    try:
+        answers = await call(items)
+        if len(answers) != len(items):
+            raise RuntimeError(f"a call with {len(items)} items returned {len(answers)} values, not one each")
+    except Exception as error:
+        return [error] * len(items)
+    return answers
+
+
+def settle(future: asyncio.Future[Answer], answer: Answer | BaseException) -> None:
+    """Give the future its answer, unless its caller was cancelled."""
+    if future.done():
+        return
+    if isinstance(answer, asyncio.CancelledError):
+        future.cancel()
+    elif isinstance(answer, BaseException):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
 
 
 async def each_its_own(

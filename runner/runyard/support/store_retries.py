@@ -11,12 +11,16 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from ..errors import BackendUnavailableError
+from ..errors import BackendUnavailableError, LockedError
 
 T = TypeVar("T")
 
 RETRY_LIMIT_SECONDS: Final = 30.0
 """Seconds for which a write of an attempt is repeated. After them the attempt ends."""
+
+
+LOCKED_SECONDS: Final = 10.0
+"""Seconds after which a call that needs a lock gives up."""
 
 
 def jittered(seconds: float) -> float:
@@ -40,3 +44,18 @@ async def patiently(call: Callable[[], Awaitable[T]], *, bound: float = RETRY_LI
                 raise
         await asyncio.sleep(jittered(delay))
         delay = min(delay * 2, 2.0)
+
+
+async def until_unlocked(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat ``call`` while it raises LockedError, for at most LOCKED_SECONDS. Raises the last LockedError."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + LOCKED_SECONDS
+    delay = 0.005
+    while True:
+        try:
+            return await call()
+        except LockedError:
+            if loop.time() + delay > give_up:
+                raise
+        await asyncio.sleep(jittered(delay))
+        delay = min(delay * 2, 0.1)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 import structlog
 
-from ..errors import BackendUnavailableError, RunyardError, WorkerDeadError
+from ..errors import BackendUnavailableError, LockedError, RunyardError, WorkerDeadError
 from ..execution.executor import Execution, WorkerServices
 from ..execution.retries import UNSERVED_RETRY_SECONDS
 from ..ports.refs import RunRef
@@ -36,6 +35,14 @@ PAUSED_RETRY_SECONDS: Final = 1.0
 """Seconds after which a run of a paused queue is submitted again. By then every worker has received the pause."""
 OTHER_VERSION_RETRY_SECONDS: Final = 10.0
 """Seconds after which a run of another app version is submitted again."""
+LOCKED_PAUSES_SECONDS: Final = (0.002, 0.006)
+"""Pauses after which a run whose thread is locked is claimed again."""
+LOCK_WAIT_SECONDS: Final = 0.05
+"""Seconds for which a claim after these pauses waits for the lock."""
+PATIENT_CLAIMS: Final = 2
+"""Number of claims of a worker that wait for a lock at once. Each keeps a connection from other calls."""
+LOCKED_RETRY_SECONDS: Final = 0.5
+"""Seconds after which a run whose thread stays locked is submitted again."""
 
 Dispatch = Callable[[Job, Execution], Awaitable[Ended | None]]
 
@@ -85,6 +92,7 @@ class ClaimLoop:
         self._pause: asyncio.Timeout | None = None
         self._waiting: str | None = None
         self._rousing: set[asyncio.Task[None]] = set()
+        self._patient = asyncio.Semaphore(PATIENT_CLAIMS)
 
     def open(self, worker_id: str) -> None:
         """Start to take deliveries as ``worker_id``, which is registered."""
@@ -176,31 +184,75 @@ class ClaimLoop:
             return
         if not fresh:
             return
+        if locked := await self._claim_unlocked(worker_id, fresh):
+            task = asyncio.create_task(self._claim_locked(worker_id, locked))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _claim_unlocked(
+        self, worker_id: str, fresh: Mapping[RunRef, Delivery], wait: float = 0.0
+    ) -> dict[RunRef, Delivery]:
+        """Claim the runs of ``fresh``. Return those whose threads stayed locked for ``wait`` seconds."""
         self.claiming |= fresh.keys()
         try:
-            claims = await self._win(worker_id, list(fresh))
+            claims = await self._win(worker_id, list(fresh), wait)
         except WorkerDeadError:
             self._give_back_all(fresh, delay=0.0)
             self._on_dead(worker_id)
-            return
+            return {}
+        except LockedError:
+            return dict(fresh)
         except BackendUnavailableError:
             self._give_back_all(fresh, delay=jittered(0.5))
             raise
         finally:
             self.claiming -= fresh.keys()
+        locked = {}
         for (ref, delivery), claim in zip(fresh.items(), claims, strict=True):
-            if isinstance(claim, Claim):
-                self._settle(delivery, claim)
-            else:
+            if not isinstance(claim, Claim):
                 names = {"worker_id": worker_id, "thread_key": ref.thread_key, "run_id": ref.run_id}
                 log.error("run_claim_failed", **names, error=str(claim), exc_info=claim)
                 self._give_back(ref, Effects(), OTHER_VERSION_RETRY_SECONDS)
+            elif claim.outcome == "skipped":
+                locked[ref] = delivery
+            else:
+                self._settle(delivery, claim)
+        return locked
 
-    async def _win(self, worker_id: str, refs: Sequence[RunRef]) -> Sequence[Claim | Exception]:
+    async def _claim_locked(self, worker_id: str, locked: dict[RunRef, Delivery]) -> None:
+        """Claim runs whose threads were locked. Most such locks last a few milliseconds. Give back the runs of threads that
+        stay locked, so that they occupy no slot."""
+        try:
+            for pause in LOCKED_PAUSES_SECONDS:
+                await asyncio.sleep(pause)
+                if self.stopping:
+                    break
+                locked = await self._claim_unlocked(worker_id, locked)
+                if not locked:
+                    return
+            async with asyncio.TaskGroup() as group:
+                for ref, delivery in locked.items():
+                    group.create_task(self._claim_patiently(worker_id, ref, delivery))
+        except BackendUnavailableError as error:
+            log.warning("locked_claims_failed", worker_id=worker_id, runs=len(locked), error=str(error))
+
+    async def _claim_patiently(self, worker_id: str, ref: RunRef, delivery: Delivery) -> None:
+        """Wait for the lock for a moment, so that a thread on which many transactions wait is claimed in its turn."""
+        if not self.stopping and not self._patient.locked():
+            async with self._patient:
+                try:
+                    if not await self._claim_unlocked(worker_id, {ref: delivery}, LOCK_WAIT_SECONDS):
+                        return
+                except BackendUnavailableError as error:
+                    log.warning("locked_claims_failed", worker_id=worker_id, runs=1, error=str(error))
+                    return
+        self._give_back(ref, Effects(), 0.0 if self.stopping else jittered(LOCKED_RETRY_SECONDS))
+
+    async def _win(self, worker_id: str, refs: Sequence[RunRef], wait: float) -> Sequence[Claim | Exception]:
         """Claim ``refs``. Return, in the same order, the claim of each or its error."""
 
         async def claim(some: Sequence[RunRef]) -> list[Claim | Exception]:
-            claims = {claim.ref: claim for claim in await self._tools.backend.runs.claim(worker_id, some)}
+            claims = {claim.ref: claim for claim in await self._tools.backend.runs.claim(worker_id, some, wait=wait)}
             return [claims.get(ref) or Claim(ref, "unknown") for ref in some]
 
         return await each_its_own(claim, refs)
@@ -217,8 +269,6 @@ class ClaimLoop:
             self._give_back(delivery.job.ref, claim.effects, jittered(OTHER_VERSION_RETRY_SECONDS))
         elif claim.outcome == "unserved":
             self._give_back(delivery.job.ref, claim.effects, jittered(UNSERVED_RETRY_SECONDS))
-        elif claim.outcome == "skipped":
-            self._give_back(delivery.job.ref, claim.effects, random.uniform(0.01, 0.05))
         else:
             self._give_back(delivery.job.ref, claim.effects)
 

@@ -371,12 +371,12 @@ async def test_claiming_goes_on_when_servers_come_back(
     """W5: the loop lives on; a delivery that could not be won is offered again."""
     claim, failures = backend.runs.claim, 3
 
-    async def flaky(worker_id: str, refs: Any) -> list[Claim]:
+    async def flaky(worker_id: str, refs: Any, *, wait: float) -> list[Claim]:
         nonlocal failures
         if failures:
             failures -= 1
             raise BackendUnavailableError("away")
-        return await claim(worker_id, refs)
+        return await claim(worker_id, refs, wait=wait)
 
     monkeypatch.setattr(backend.runs, "claim", flaky)
     async with serving(APP, backend):
@@ -387,14 +387,14 @@ async def test_claiming_goes_on_when_servers_come_back(
 async def test_a_delivery_that_cannot_start_yet_is_submitted_again(
     backend: Backend, client: Client, monkeypatch: pytest.MonkeyPatch, outcome: Any
 ) -> None:
-    claim, refusals = backend.runs.claim, 2
+    claim, refusals = backend.runs.claim, 5  # more than the attempts of one delivery
 
-    async def later(worker_id: str, refs: list[RunRef]) -> list[Claim]:
+    async def later(worker_id: str, refs: list[RunRef], *, wait: float) -> list[Claim]:
         nonlocal refusals
         if refusals:
             refusals -= 1
             return [Claim(ref, outcome, retry_in=0.01) for ref in refs]
-        return await claim(worker_id, refs)
+        return await claim(worker_id, refs, wait=wait)
 
     monkeypatch.setattr(backend.runs, "claim", later)
     async with serving(APP, backend) as worker:

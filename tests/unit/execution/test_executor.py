@@ -459,9 +459,9 @@ async def test_a_question_and_an_end_are_announced_after_their_commit(
     lab.writer = writer = EagerWriter(lab.backend.events)
     write, before = getattr(lab.backend.runs, verb), list[str]()
 
-    async def watched(*arguments: Any) -> Any:
+    async def watched(*arguments: Any, **options: Any) -> Any:
         before.extend(writer.told)
-        return await write(*arguments)
+        return await write(*arguments, **options)
 
     monkeypatch.setattr(lab.backend.runs, verb, watched)
     await lab.accept(text=script)
@@ -474,8 +474,8 @@ async def test_a_store_that_does_not_answer_is_asked_again(lab: Lab, monkeypatch
     """O2: fenced writes retry within a bound, nothing lost, nothing twice."""
     complete, away = lab.backend.runs.complete, [True, True]
 
-    async def flaky(writes: list[Write]) -> list[Ended | Exception]:
-        answer = await complete(writes)
+    async def flaky(writes: list[Write], *, wait: float) -> list[Ended | Exception]:
+        answer = await complete(writes, wait=wait)
         if away:
             away.pop()
             raise BackendUnavailableError("the answer was lost")
@@ -833,7 +833,7 @@ async def test_of_an_endless_error_the_beginning_is_recorded(lab: Lab) -> None:
 async def test_a_defect_costs_an_attempt(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """I1: what breaks outside the agent counts as the attempt's error; the run ends after max_attempts."""
 
-    async def refuse(*_: object) -> None:
+    async def refuse(*_: object, **__: object) -> None:
         raise KeyError("a defect")
 
     monkeypatch.setattr(lab.backend.runs, "complete", refuse)

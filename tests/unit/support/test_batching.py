@@ -105,3 +105,33 @@ async def test_an_unreachable_backend_is_nobodys_own_fault() -> None:
     with pytest.raises(BackendUnavailableError):
         await each_its_own(call, [1, 2])
     assert len(calls) == 1
+
+
+async def test_items_behind_a_call_that_hangs_are_sent_after_a_while() -> None:
+    store = Store()
+    batcher = Batcher(store, in_flight=2, patience=0.02)
+    store.open.clear()
+    first = batcher(1)
+    await asyncio.sleep(0)
+    others = [batcher(n) for n in (2, 3)]
+    async with asyncio.timeout(5):
+        while len(store.calls) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    store.open.set()
+    assert await asyncio.gather(first, *others) == [2, 4, 6]
+    assert store.calls == [[1], [2, 3]]
+
+
+async def test_quick_calls_stay_one_at_a_time() -> None:
+    store = Store()
+    batcher = Batcher(store, in_flight=4, patience=60)
+    store.open.clear()
+    futures = [batcher(1)]
+    await asyncio.sleep(0)
+    futures += [batcher(n) for n in (2, 3)]
+    await asyncio.sleep(0)
+    futures += [batcher(4)]
+    store.open.set()
+    async with asyncio.timeout(5):
+        await asyncio.gather(*futures)
+    assert store.calls == [[1], [2, 3, 4]]

@@ -2,8 +2,11 @@
 
 -- Accept many runs in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. Requests
 -- for one thread keep their order. A refused request changes nothing and does not affect the other requests. The refusal of a
--- single request raises an error.
-CREATE OR REPLACE FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.accepted
+-- single request raises an error. patience: milliseconds to wait for a thread that another transaction has locked, after which the
+-- call fails; NULL for the session's limit. With 0, the requests for a locked thread are refused as locked. So is a request whose
+-- run id a host's open transaction has taken.
+CREATE OR REPLACE FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[], patience integer DEFAULT NULL)
+RETURNS SETOF runyard.accepted
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
@@ -13,9 +16,12 @@ DECLARE
     details text;
     position integer;
     limited boolean := EXISTS (SELECT 1 FROM runyard.limits);
+    skip boolean := coalesce(patience = 0, false);
+    locked text[] := '{}'; -- threads with a request that was refused as locked; their later requests do not overtake it
 BEGIN
+    IF patience > 0 THEN PERFORM set_config('lock_timeout', patience::text, true); END IF;
     IF cardinality(requests) = 1 THEN
-        got := runyard.accept_and_admit(for_tenant, requests[1], limited);
+        got := runyard.accept_and_admit(for_tenant, requests[1], limited, skip);
         RETURN NEXT runyard.accepted_as(1, got.run, got.created, got.effects);
         RETURN;
     END IF;
@@ -25,10 +31,15 @@ BEGIN
         ORDER BY t.thread_key NULLS LAST, (requests[s.n]).thread_id, s.n
     LOOP
         BEGIN
-            got := runyard.accept_and_admit(for_tenant, requests[position], limited);
+            IF (requests[position]).thread_id = ANY (locked) THEN
+                PERFORM runyard.refuse('locked', format('an earlier request for thread %s waits for a lock', (requests[position]).thread_id));
+            END IF;
+            got := runyard.accept_and_admit(for_tenant, requests[position], limited, skip);
             a := runyard.accepted_as(position, got.run, got.created, got.effects);
-        EXCEPTION WHEN SQLSTATE 'RY000' THEN
+        EXCEPTION WHEN SQLSTATE 'RY000' OR lock_not_available THEN
             GET STACKED DIAGNOSTICS code = PG_EXCEPTION_HINT, message = MESSAGE_TEXT, details = PG_EXCEPTION_DETAIL;
+            IF SQLSTATE = '55P03' THEN code := 'locked'; details := '{}'; END IF;
+            IF code = 'locked' THEN locked := locked || (requests[position]).thread_id; END IF;
             a := NULL;
             a.n := position;
             a.refused := jsonb_build_object('code', code, 'message', message, 'details', details::jsonb);
@@ -38,20 +49,23 @@ BEGIN
 END $$;
 
 -- Accept and admit a client's run in one step, so that a refusal reaches the caller. limited: true if the deployment has limits.
-CREATE OR REPLACE FUNCTION runyard.accept_and_admit(for_tenant text, q runyard.request, limited boolean, OUT run runyard.runs, OUT created boolean, OUT effects jsonb)
-LANGUAGE plpgsql AS $$
+-- skip: true to raise locked instead of waiting for the thread's lock.
+CREATE OR REPLACE FUNCTION runyard.accept_and_admit(
+    for_tenant text, q runyard.request, limited boolean, skip boolean, OUT run runyard.runs, OUT created boolean, OUT effects jsonb
+) LANGUAGE plpgsql AS $$
 DECLARE
     got record;
     t runyard.threads;
     in_lane text;
     busy text;
     due timestamptz := runyard.due_at(q);
+    usual_timeout text := current_setting('lock_timeout');
 BEGIN
     limited := limited OR q.candidates IS NOT NULL OR octet_length(q.input) > runyard.default_message_bytes();
     IF q.kind = 'prompt' THEN
-        t := runyard.ensure_thread(for_tenant, q.thread_id, q.agent);
+        t := runyard.ensure_thread(for_tenant, q.thread_id, q.agent, skip);
     ELSE
-        t := runyard.known_thread(for_tenant, q.thread_id);
+        t := runyard.known_thread(for_tenant, q.thread_id, skip);
     END IF;
     IF EXISTS (SELECT 1 FROM runyard.runs x WHERE x.tenant = for_tenant AND x.thread_id = q.thread_id AND x.lane_seq IS NULL) THEN
         got := runyard.admit_thread(t);
@@ -84,7 +98,10 @@ BEGIN
             PERFORM runyard.check_something_to_run(t, q.parent_id, busy);
         END IF;
     END IF;
+    -- A host's open transaction may have taken the run id. The insert would wait for its end, and the lock of the thread with it.
+    PERFORM set_config('lock_timeout', '5ms', true);
     run := runyard.insert_run(for_tenant, q, t.thread_key, in_lane, coalesce(q.agent, t.agent), due, limited);
+    PERFORM set_config('lock_timeout', usual_timeout, true);
     created := run.run_id IS NOT NULL;
     IF NOT created THEN
         run := runyard.existing_run(for_tenant, q);

@@ -2,8 +2,10 @@
 -- requests and the expiry of runs, whose functions are in deadlines.sql.
 
 -- Admit the committed runs that are due, apply the deadlines of HITL requests, and fail the runs that were not started by their
--- expires_at, on up to `most` threads of each kind. next_due: seconds until the next of these times; NULL if there is none. Each
--- statement reads the clock in a subquery, because a query that reads it for each row uses no index.
+-- expires_at, on up to `most` threads of each kind. A thread that another transaction has locked is left to a later call. next_due:
+-- seconds until the next of these times; NULL if there is none. For a thread that was left, it is the time for which the thread is
+-- overdue, from 0.01 to 1, so that calls become rare while the thread stays locked. Each statement reads the clock in a subquery,
+-- because a query that reads it for each row uses no index.
 CREATE OR REPLACE FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -12,34 +14,51 @@ DECLARE
     t runyard.threads;
     done integer := 0;
     lines text[] := '{}';
+    locked text[] := '{}'; -- tenants and ids of the threads that are left
+    known_locked integer;
+    overdue interval;
 BEGIN
-    FOR due IN
-        SELECT DISTINCT x.tenant, x.thread_id, t2.thread_key FROM (
-            (SELECT y.tenant, y.thread_id FROM runyard.runs y
-             WHERE y.lane_seq IS NULL AND y.accept_no > 0 AND coalesce(y.run_at, y.accepted_at) <= (SELECT clock_timestamp())
-             ORDER BY coalesce(y.run_at, y.accepted_at) LIMIT most)
-            UNION ALL
-            (SELECT z.tenant, z.thread_id FROM runyard.hitl_requests h JOIN runyard.threads z USING (thread_key)
-             WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL
-               -- A run that continues with the answer to another request must not fail before it is suspended again.
-               AND (h.otherwise IS NOT NULL OR NOT EXISTS (
-                   SELECT 1 FROM runyard.runs r WHERE r.thread_key = h.thread_key AND r.run_id = h.run_id
-                   AND r.status IN ('queued', 'running') AND r.kind <> 'external'))
-             ORDER BY h.deadline_at LIMIT most)
-            UNION ALL
-            (SELECT e.tenant, e.thread_id FROM runyard.live_runs e
-             WHERE e.expires_at <= (SELECT clock_timestamp())
-             ORDER BY e.expires_at LIMIT most)) x
-        LEFT JOIN runyard.threads t2 ON t2.tenant = x.tenant AND t2.thread_id = x.thread_id AND t2.deleted_at IS NULL
-        ORDER BY t2.thread_key NULLS LAST, x.tenant, x.thread_id
-    LOOP
-        got := runyard.admit_thread(runyard.ensure_thread(due.tenant, due.thread_id));
-        t := got.t; effects := runyard.merge_effects(effects, got.effects);
-        got := runyard.fire_deadlines(t);
-        t := got.t; effects := runyard.merge_effects(effects, got.effects);
-        got := runyard.expire_runs(t);
-        effects := runyard.merge_effects(effects, got.effects); lines := lines || got.lines;
-        done := done + 1;
+    FOR page IN 1 .. 10 LOOP
+        known_locked := cardinality(locked);
+        FOR due IN
+            SELECT x.tenant, x.thread_id, t2.thread_key, max(x.due_at) AS due_at FROM (
+                (SELECT y.tenant, y.thread_id, coalesce(y.run_at, y.accepted_at) AS due_at FROM runyard.runs y
+                 WHERE y.lane_seq IS NULL AND y.accept_no > 0 AND coalesce(y.run_at, y.accepted_at) <= (SELECT clock_timestamp())
+                   AND y.tenant || E'\x1f' || y.thread_id <> ALL (locked)
+                 ORDER BY coalesce(y.run_at, y.accepted_at) LIMIT most)
+                UNION ALL
+                (SELECT z.tenant, z.thread_id, h.deadline_at FROM runyard.hitl_requests h JOIN runyard.threads z USING (thread_key)
+                 WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL
+                   -- A run that continues with the answer to another request must not fail before it is suspended again.
+                   AND (h.otherwise IS NOT NULL OR NOT EXISTS (
+                       SELECT 1 FROM runyard.runs r WHERE r.thread_key = h.thread_key AND r.run_id = h.run_id
+                       AND r.status IN ('queued', 'running') AND r.kind <> 'external'))
+                   AND z.tenant || E'\x1f' || z.thread_id <> ALL (locked)
+                 ORDER BY h.deadline_at LIMIT most)
+                UNION ALL
+                (SELECT e.tenant, e.thread_id, e.expires_at FROM runyard.live_runs e
+                 WHERE e.expires_at <= (SELECT clock_timestamp())
+                   AND e.tenant || E'\x1f' || e.thread_id <> ALL (locked)
+                 ORDER BY e.expires_at LIMIT most)) x
+            LEFT JOIN runyard.threads t2 ON t2.tenant = x.tenant AND t2.thread_id = x.thread_id AND t2.deleted_at IS NULL
+            GROUP BY x.tenant, x.thread_id, t2.thread_key
+            ORDER BY t2.thread_key NULLS LAST, x.tenant, x.thread_id
+        LOOP
+            got := runyard.due_thread(due.tenant, due.thread_id, due.thread_key);
+            IF got.locked THEN
+                locked := locked || (due.tenant || E'\x1f' || due.thread_id);
+                overdue := least(overdue, clock_timestamp() - due.due_at);
+            END IF;
+            CONTINUE WHEN (got.t).thread_key IS NULL;
+            got := runyard.admit_thread(got.t);
+            t := got.t; effects := runyard.merge_effects(effects, got.effects);
+            got := runyard.fire_deadlines(t);
+            t := got.t; effects := runyard.merge_effects(effects, got.effects);
+            got := runyard.expire_runs(t);
+            effects := runyard.merge_effects(effects, got.effects); lines := lines || got.lines;
+            done := done + 1;
+        END LOOP;
+        EXIT WHEN cardinality(locked) = known_locked OR done >= most; -- else further threads may be due behind the locked ones
     END LOOP;
     effects := runyard.merge_effects(effects, runyard.free(lines)); -- after the last lock of a thread
     IF done >= most THEN
@@ -55,6 +74,40 @@ BEGIN
          WHERE e.expires_at > (SELECT clock_timestamp())
          ORDER BY e.expires_at LIMIT 1)) - clock_timestamp())
     INTO next_due;
+    IF overdue IS NOT NULL THEN
+        next_due := least(next_due, greatest(0.01, least(1, extract(epoch FROM overdue))));
+    END IF;
+END $$;
+
+-- Lock a thread that has something due, and return it, or make it. key: its number when it was read, or NULL. locked: true if
+-- another transaction has locked the thread. The row is NULL then, and if the thread was deleted since it was read.
+CREATE OR REPLACE FUNCTION runyard.due_thread(for_tenant text, thread_id text, key bigint, OUT t runyard.threads, OUT locked boolean)
+LANGUAGE plpgsql AS $$
+DECLARE
+    code text;
+BEGIN
+    locked := false;
+    IF key IS NOT NULL THEN
+        SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = key FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            locked := EXISTS (SELECT 1 FROM runyard.threads x WHERE x.thread_key = key AND x.deleted_at IS NULL);
+        ELSIF t.deleted_at IS NOT NULL THEN
+            t := NULL;
+        END IF;
+        RETURN;
+    END IF;
+    BEGIN
+        t := runyard.ensure_thread(for_tenant, thread_id, NULL, true);
+        -- Since the run was read, the thread may have been made, and deleted together with the run. It must not exist again then.
+        IF NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.tenant = for_tenant AND x.thread_id = due_thread.thread_id
+                       AND x.lane_seq IS NULL AND NOT x.deleted) THEN
+            PERFORM runyard.refuse('run_not_found', format('no run of thread %s is due', thread_id));
+        END IF;
+    EXCEPTION WHEN SQLSTATE 'RY000' THEN
+        GET STACKED DIAGNOSTICS code = PG_EXCEPTION_HINT;
+        t := NULL;
+        locked := code = 'locked';
+    END;
 END $$;
 
 -- Admit the thread's committed runs that are due, in order, so that no later run overtakes them.
@@ -99,7 +152,7 @@ BEGIN
     WHERE accept_no = r.accept_no RETURNING * INTO r;
     refused := coalesce(refused, runyard.lane_full(r));
     IF refused IS NULL THEN
-        effects := runyard.merge_effects(effects, runyard.startable(r));
+        effects := runyard.merge_effects(effects, runyard.startable(t, r));
         RETURN;
     END IF;
     r.event_id := nextval('runyard.fences') || '-1';

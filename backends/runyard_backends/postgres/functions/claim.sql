@@ -1,9 +1,10 @@
 -- Claiming runs for a worker.
 
 -- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot
--- deadlock. A thread that another transaction has locked is skipped. The claim of a single run waits for the lock instead, if no
--- limit on running runs is set.
-CREATE OR REPLACE FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[]) RETURNS SETOF runyard.claimed
+-- deadlock. A thread that another transaction has locked is skipped. patience: milliseconds to wait for such a thread instead,
+-- after which the call fails. It has no effect if there are limits on running runs, because permits are then locked first.
+CREATE OR REPLACE FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[], patience integer DEFAULT 0)
+RETURNS SETOF runyard.claimed
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     item record;
@@ -18,12 +19,14 @@ BEGIN
         PERFORM runyard.refuse('worker_dead', format('worker %s was declared dead; register under a new id', worker_id));
     END IF;
     IF limited THEN
+        patience := 0;
         PERFORM runyard.lock_permits(ARRAY(
             SELECT s.name FROM unnest(thread_keys, run_ids) k(thread_key, run_id) JOIN runyard.runs r ON r.thread_key = k.thread_key AND r.run_id = k.run_id,
                 unnest(runyard.permits_of(r) || r.waits_for_permit) s(name) WHERE s.name IS NOT NULL));
     END IF;
+    IF patience > 0 THEN PERFORM set_config('lock_timeout', patience::text, true); END IF;
     FOR item IN SELECT k.thread_key, k.run_id FROM unnest(thread_keys, run_ids) k(thread_key, run_id) ORDER BY k.thread_key, k.run_id LOOP
-        IF cardinality(thread_keys) = 1 AND NOT limited THEN
+        IF patience > 0 THEN
             SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = item.thread_key FOR UPDATE;
         ELSE
             SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = item.thread_key FOR UPDATE SKIP LOCKED;

@@ -1,7 +1,9 @@
 -- Ending an attempt: complete, fail and release.
 
--- Complete many runs in one transaction. Threads are locked in the order of their keys.
-CREATE OR REPLACE FUNCTION runyard.complete(writes runyard.attempt_write[]) RETURNS SETOF runyard.ended
+-- Complete many runs in one transaction. Threads are locked in the order of their keys. patience: milliseconds to wait for a
+-- thread that another transaction has locked, after which the call fails; NULL for the session's limit. With 0, the writes of a
+-- locked thread are refused as locked, and the others are stored.
+CREATE OR REPLACE FUNCTION runyard.complete(writes runyard.attempt_write[], patience integer DEFAULT NULL) RETURNS SETOF runyard.ended
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     w runyard.attempt_write;
@@ -13,11 +15,18 @@ DECLARE
     message_bytes bigint := runyard.limit_of('message_bytes');
     limited boolean := EXISTS (SELECT 1 FROM runyard.limits l WHERE l.limit_name IN ('running_per_agent', 'running_per_tenant'));
     permits text[] := '{}';
+    locked bigint; -- the last thread that was locked; its further writes are not stored before its first one
 BEGIN
+    IF patience > 0 THEN PERFORM set_config('lock_timeout', patience::text, true); END IF;
     FOR w IN SELECT y.* FROM unnest(writes) y ORDER BY y.thread_key, y.run_id LOOP
         IF e.run_id IS NOT NULL THEN RETURN NEXT e; END IF;
-        got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event);
+        IF w.thread_key = locked THEN
+            e := (w.thread_key, w.run_id, NULL, NULL, NULL, NULL, 'locked')::runyard.ended;
+            CONTINUE;
+        END IF;
+        got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event, coalesce(patience = 0, false));
         t := got.t; r := got.r; e := got.e;
+        IF e.refused = 'locked' THEN locked := w.thread_key; CONTINUE; END IF;
         IF limited THEN permits := permits || runyard.permits_of(r); END IF;
         CONTINUE WHEN got.over;
         got := runyard.keep_write(t, r, w, message_bytes);

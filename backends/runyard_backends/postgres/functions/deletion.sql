@@ -1,15 +1,19 @@
 -- Deletion. A thread is deleted at once. Its messages that forks see stay until the last of these forks is deleted.
 
 -- Delete a thread. cancel_first: true to cancel live runs; otherwise a live run raises thread_busy. seen: the updated_at that the
--- caller has read, or NULL.
-CREATE OR REPLACE FUNCTION runyard.delete_thread(for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, OUT effects jsonb)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+-- caller has read, or NULL. erase: true to erase the content that forks show, too. unremoved: the deleted threads whose rows are not
+-- all removed. The caller removes them by runyard.remove_step. If it stops before, the leader does.
+CREATE OR REPLACE FUNCTION runyard.delete_thread(
+    for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, erase boolean DEFAULT false,
+    OUT effects jsonb, OUT unremoved bigint[]
+) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     t runyard.threads;
     r runyard.runs;
     kin bigint[];
-    swept bigint;
+    doomed bigint;
+    left_over integer := 1000;
 BEGIN
     t := runyard.find_family(for_tenant, thread_id);
     PERFORM runyard.check_unchanged(t, seen);
@@ -44,59 +48,21 @@ BEGIN
         IF r.started_by_key IS NOT NULL THEN effects := runyard.merge_effects(effects, runyard.wake_starter(r)); END IF;
     END LOOP;
     UPDATE runyard.threads SET deleted_at = now(), title = NULL, tags = '{}', config = '{}' WHERE thread_key = t.thread_key;
-    DELETE FROM runyard.hitl_requests h WHERE h.thread_key = t.thread_key;
-    DELETE FROM runyard.unclaimed v WHERE v.thread_key = t.thread_key;
-    UPDATE runyard.runs y SET deleted = true, input = NULL, candidates = NULL, result = NULL, error = NULL, metadata = '{}'
-    WHERE y.thread_key = t.thread_key;
-    -- Delete steps and attempts after the update of the runs, because prune locks the rows in this order too.
-    DELETE FROM runyard.steps s USING runyard.runs y WHERE y.thread_key = t.thread_key AND s.accept_no = y.accept_no;
-    DELETE FROM runyard.attempts s USING runyard.runs y WHERE y.thread_key = t.thread_key AND s.accept_no = y.accept_no;
+    DELETE FROM runyard.hitl_requests h WHERE h.thread_key = t.thread_key AND h.answered_at IS NULL;
     INSERT INTO runyard.outbox (tenant, thread_key, thread_id, type) VALUES (t.tenant, t.thread_key, t.thread_id, 'thread.deleted');
-    FOR swept IN
-        SELECT b.branch_id FROM runyard.branches b JOIN runyard.threads y USING (thread_key)
-        WHERE b.thread_key = t.thread_key OR (b.thread_key = ANY (kin) AND y.deleted_at IS NOT NULL)
-        ORDER BY b.branch_id DESC
-    LOOP
-        PERFORM runyard.sweep_branch(swept);
+    -- Deleted ancestors are examined again, because this thread may have been the last one that showed some of their messages.
+    INSERT INTO runyard.removals AS s (thread_key, tenant, thread_id, erase, runs_hidden)
+    SELECT z.thread_key, z.tenant, z.thread_id, delete_thread.erase AND z.thread_key = t.thread_key, z.thread_key <> t.thread_key
+    FROM runyard.threads z WHERE z.thread_key = ANY (kin || t.thread_key) AND z.deleted_at IS NOT NULL
+    ON CONFLICT ON CONSTRAINT removals_pkey DO UPDATE SET after_run = '', below_branch = excluded.below_branch, after_seq = 0;
+    unremoved := '{}';
+    FOREACH doomed IN ARRAY ARRAY(SELECT k FROM unnest(kin || t.thread_key) k ORDER BY k DESC) LOOP
+        -- A small thread is removed at once. The rows of a large one, and of any erased one, are removed without the lock of an ancestor.
+        IF left_over > 0 AND NOT erase THEN
+            left_over := left_over - runyard.remove_part(doomed, left_over);
+        END IF;
+        IF EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = doomed) THEN unremoved := unremoved || doomed; END IF;
     END LOOP;
-    DELETE FROM runyard.runs y USING runyard.threads z
-    WHERE z.thread_key = y.thread_key AND z.deleted_at IS NOT NULL AND z.thread_key = ANY (kin || t.thread_key)
-      AND NOT EXISTS (SELECT 1 FROM runyard.branches b WHERE b.thread_key = z.thread_key);
-    DELETE FROM runyard.threads z
-    WHERE z.deleted_at IS NOT NULL AND z.thread_key = ANY (kin || t.thread_key)
-      AND NOT EXISTS (SELECT 1 FROM runyard.branches b WHERE b.thread_key = z.thread_key);
-END $$;
-
--- Delete the part of a deleted thread's branch that no live thread sees.
-CREATE OR REPLACE FUNCTION runyard.sweep_branch(branch_id bigint) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-    owner bigint := (SELECT b.thread_key FROM runyard.branches b WHERE b.branch_id = sweep_branch.branch_id);
-    seen runyard.level[] := ARRAY(
-        SELECT DISTINCT (sweep_branch.branch_id, l.high_water_seq, l.cutoff, l.open_run_id)::runyard.level
-        FROM runyard.levels l JOIN runyard.branches b USING (branch_id) JOIN runyard.threads t USING (thread_key)
-        WHERE l.ancestor_id = sweep_branch.branch_id AND t.deleted_at IS NULL);
-    -- A cut has the latest extra of its thread, which may be of a run on another branch. Runs with an extra stay up to the last
-    -- cut that a live thread shows.
-    last_cut bigint := (
-        SELECT max(l.cutoff) FROM runyard.branches own JOIN runyard.levels l ON l.ancestor_id = own.branch_id
-        JOIN runyard.branches b ON b.branch_id = l.branch_id JOIN runyard.threads t ON t.thread_key = b.thread_key
-        WHERE own.thread_key = owner AND t.deleted_at IS NULL);
-BEGIN
-    DELETE FROM runyard.messages m
-    WHERE m.branch_id = sweep_branch.branch_id AND NOT EXISTS (
-        SELECT 1 FROM unnest(seen) l
-        WHERE m.seq <= l.high_water_seq AND (m.run_id IS NULL OR m.run_id = l.open_run_id
-            OR (SELECT r.completion_seq <= l.cutoff FROM runyard.runs r WHERE r.thread_key = owner AND r.run_id = m.run_id)));
-    DELETE FROM runyard.runs r
-    WHERE r.thread_key = owner AND r.branch_id = sweep_branch.branch_id
-      AND NOT coalesce(r.extra IS NOT NULL AND r.completion_seq <= last_cut, false) AND NOT EXISTS (
-        SELECT 1 FROM unnest(seen) l
-        WHERE r.run_id = l.open_run_id OR (r.completion_seq <= l.cutoff AND coalesce(r.first_seq, 0) <= l.high_water_seq));
-    IF seen = '{}' THEN
-        DELETE FROM runyard.levels l WHERE l.branch_id = sweep_branch.branch_id;
-        DELETE FROM runyard.branches b WHERE b.branch_id = sweep_branch.branch_id;
-    END IF;
 END $$;
 
 -- Lock the thread's ancestors and then the thread, and return the thread. The ancestors have smaller keys, and every function
@@ -155,16 +121,4 @@ BEGIN
     DELETE FROM runyard.hitl_requests h WHERE h.thread_key = t.thread_key AND h.run_id = delete_run.run_id;
     DELETE FROM runyard.steps s WHERE s.accept_no = r.accept_no;
     UPDATE runyard.attempts a SET error = NULL WHERE a.accept_no = r.accept_no;
-END $$;
-
--- Replace the content of the thread's own messages by tombstones. Forks show the tombstones too.
-CREATE OR REPLACE FUNCTION runyard.erase_content(for_tenant text, thread_id text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
-DECLARE
-    t runyard.threads := runyard.find_family(for_tenant, thread_id); -- delete_thread, which follows, locks the same threads
-BEGIN
-    UPDATE runyard.messages m SET payload = NULL, note = '[erased]' FROM runyard.branches b
-    WHERE b.branch_id = m.branch_id AND b.thread_key = t.thread_key;
-    UPDATE runyard.runs SET extra = CASE WHEN extra IS NULL THEN NULL ELSE '{}'::jsonb END WHERE thread_key = t.thread_key;
-    UPDATE runyard.threads SET base_extra = '{}', extra = '{}' WHERE thread_key = t.thread_key;
 END $$;

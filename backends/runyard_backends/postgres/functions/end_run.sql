@@ -11,6 +11,7 @@ DECLARE
         OR to_status = 'cancelled' AND r.cancel_keep AND (r.last_seq IS NOT NULL OR r.abort_words IS NOT NULL AND r.branch_id IS NOT NULL);
     was text := r.status;
     got record;
+    head runyard.runs;
 BEGIN
     IF counted AND to_status = 'cancelled' THEN
         got := runyard.close_cancelled(t, r);
@@ -36,9 +37,6 @@ BEGIN
             leaf_seq = greatest(b.leaf_seq, coalesce(r.last_seq, 0))
         WHERE b.branch_id = r.branch_id RETURNING b.high_water_seq INTO r.high_water_seq;
     END IF;
-    UPDATE runyard.threads SET next_seq = t.next_seq, next_completion_seq = t.next_completion_seq, usage = t.usage,
-           extra = t.extra, extra_changed = t.extra_changed, updated_at = now()
-    WHERE thread_key = t.thread_key;
     r.status := to_status;
     UPDATE runyard.runs SET
         status = to_status, finished_at = now(), changed_at = now(), suspended_at = NULL, error = why, event_id = event,
@@ -47,6 +45,13 @@ BEGIN
         first_seq = r.first_seq, crash_count = r.crash_count, waits_for_permit = NULL, place_in_line = NULL,
         admitted_at = r.admitted_at, lane_seq = r.lane_seq
     WHERE accept_no = r.accept_no;
+    IF r.kind = 'prompt' THEN
+        SELECT h.* INTO head FROM runyard.lane_head(t.thread_key, r.lane, CASE r.lane WHEN '' THEN t.lane_floor ELSE 0 END) h;
+        IF r.lane = '' THEN t.lane_floor := coalesce(head.lane_seq - 1, greatest(t.lane_floor, r.lane_seq)); END IF;
+    END IF;
+    UPDATE runyard.threads SET next_seq = t.next_seq, next_completion_seq = t.next_completion_seq, lane_floor = t.lane_floor,
+           usage = t.usage, extra = t.extra, extra_changed = t.extra_changed, updated_at = now()
+    WHERE thread_key = t.thread_key;
     IF was = 'running' AND r.kind <> 'external' AND to_status <> 'completed' THEN
         INSERT INTO runyard.attempts (accept_no, fence, worker_id, started_at, outcome, error)
         VALUES (r.accept_no, r.fence, r.worker_id, r.started_at, to_status, why) ON CONFLICT DO NOTHING;
@@ -64,8 +69,8 @@ BEGIN
         VALUES (t.tenant, r.options->>'webhook', 'run.' || to_status, t.thread_id, r.run_id);
     END IF;
     effects := runyard.waiting_for(t.thread_key, r.run_id);
-    IF r.kind = 'prompt' THEN
-        effects := runyard.merge_effects(effects, runyard.next_head(t.thread_key, r.lane));
+    IF head.status = 'queued' AND head.kind = 'prompt' THEN
+        effects := runyard.merge_effects(effects, jsonb_build_object('jobs', jsonb_build_array(runyard.job(head))));
     END IF;
     IF r.started_by_key IS NOT NULL THEN
         effects := runyard.merge_effects(effects, runyard.wake_starter(r));

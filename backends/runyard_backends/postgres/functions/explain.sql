@@ -13,7 +13,8 @@ DECLARE
     nobody text;
 BEGIN
     SELECT x.* INTO run FROM runyard.runs x
-    WHERE x.tenant = for_tenant AND x.thread_id = explain.thread_id AND x.run_id = explain.run_id AND NOT x.deleted;
+    WHERE x.tenant = for_tenant AND x.thread_id = explain.thread_id AND x.run_id = explain.run_id AND NOT x.deleted
+      AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = x.thread_key);
     facts := '{}';
     IF NOT FOUND THEN PERFORM runyard.known_run(runyard.known_snapshot(for_tenant, thread_id), run_id); END IF;
     paused := (SELECT jsonb_build_object('queue', q.queue, 'since', q.paused_at) FROM runyard.paused_queues q WHERE q.queue = run.queue);
@@ -45,7 +46,9 @@ BEGIN
     ELSIF paused IS NOT NULL THEN
         reason := 'paused'; facts := paused;
     ELSE
-        SELECT h.* INTO ahead FROM runyard.lane_head(run.thread_key, run.lane) h WHERE h.lane_seq < run.lane_seq;
+        SELECT h.* INTO ahead FROM runyard.lane_head(run.thread_key, run.lane,
+            CASE run.lane WHEN '' THEN (SELECT t.lane_floor FROM runyard.threads t WHERE t.thread_key = run.thread_key) ELSE 0 END) h
+        WHERE h.lane_seq < run.lane_seq;
         IF FOUND THEN
             reason := 'behind'; facts := jsonb_build_object('run_id', ahead.run_id, 'status', ahead.status);
         ELSIF run.waits_for_permit IS NOT NULL THEN

@@ -21,6 +21,7 @@ BEGIN
     END IF;
     DELETE FROM runyard.unclaimed v WHERE v.thread_key = t.thread_key AND v.run_id = claim_external.run_id RETURNING v.* INTO u;
     SELECT b.* INTO head FROM runyard.branches b WHERE b.branch_id = coalesce(u.branch_id, t.head_branch);
+    PERFORM set_config('lock_timeout', '5ms', true); -- see accept_and_admit
     INSERT INTO runyard.runs (tenant, thread_id, run_id, thread_key, kind, status, lane, lane_seq, queue, priority, request_hash,
         branch_id, base_id, snapshot_tip, snapshot_cutoff, first_seq, last_seq, last_message_id, has_tools, fence, attempt,
         admitted_at, started_at)

@@ -103,7 +103,7 @@ BEGIN
 END $$;
 
 -- Delete data whose retention has passed: up to `most` each of entries of the feed, results of fork jobs, and deliveries that
--- arrived or failed, and all rows of dead workers. Deliveries have the retention of the feed. The leader calls this function.
+-- arrived or failed, of rows of deleted threads, and all rows of dead workers. Deliveries have the retention of the feed. The leader calls this function.
 -- Return the largest number of rows that were deleted of one kind.
 CREATE OR REPLACE FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
@@ -128,6 +128,7 @@ BEGIN
     WHERE d.delivery_no = old.delivery_no;
     GET DIAGNOSTICS further = ROW_COUNT;
     gone := greatest(gone, further);
+    IF runyard.remove_leftovers(least(most, 1000)) THEN gone := most; END IF;
     DELETE FROM runyard.workers w WHERE w.dead_at < clock_timestamp() - workers;
     GET DIAGNOSTICS further = ROW_COUNT;
     RETURN greatest(gone, further);

@@ -23,6 +23,7 @@ BEGIN
     carried := runyard.extra_at(c.view) - 'fork';
     IF jsonb_typeof(q->'metadata') = 'object' THEN carried := carried || jsonb_build_object('fork', q->'metadata'); END IF;
     SELECT l.message_id, l.seq INTO leaf FROM runyard.last_visible(c.view) l;
+    PERFORM runyard.check_removed(for_tenant, q->>'new');
     branch := nextval('runyard.branch_numbers');
     INSERT INTO runyard.threads AS t (tenant, thread_id, parent_thread_id, forked_after_run_id, forked_at_seq, fork_hash, head_branch,
         next_seq, next_completion_seq, agent, title, tags, base_extra, extra, config, usage)

@@ -17,9 +17,10 @@ LANGUAGE plpgsql AS $$
 DECLARE
     got record;
     first runyard.runs;
+    floor bigint := CASE in_lane WHEN '' THEN t.lane_floor ELSE 0 END;
 BEGIN
     SELECT y.run_id INTO busy FROM runyard.live_runs y -- the head of the lane; runyard.lane_head would cost more on each accept
-    WHERE y.thread_key = t.thread_key AND y.lane = in_lane AND y.lane_seq IS NOT NULL
+    WHERE y.thread_key = t.thread_key AND y.lane = in_lane AND y.lane_seq > floor
     ORDER BY y.lane_seq LIMIT 1;
     IF busy IS NULL OR strategy = 'enqueue' THEN
         RETURN;
@@ -33,6 +34,6 @@ BEGIN
     IF first.status IN ('running', 'suspended') THEN
         got := runyard.cancel_run(t, first, strategy = 'interrupt');
         t := got.t; effects := got.effects;
-        SELECT h.run_id INTO busy FROM runyard.lane_head(t.thread_key, in_lane) h;
+        SELECT h.run_id INTO busy FROM runyard.lane_head(t.thread_key, in_lane, floor) h;
     END IF;
 END $$;

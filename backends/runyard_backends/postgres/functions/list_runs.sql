@@ -67,8 +67,11 @@ CREATE OR REPLACE FUNCTION runyard.runs_statement(
 ) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    listed text := 'SELECT k.* FROM runyard.runs k WHERE NOT k.deleted AND k.emptied_at IS NULL AND k.accept_no > -1 AND ';
-    live text := 'SELECT r.* FROM runyard.live_runs k JOIN runyard.runs r USING (accept_no) WHERE ';
+    -- The runs of a thread that is being removed are hidden.
+    hidden bigint[] := ARRAY(SELECT s.thread_key FROM runyard.removals s WHERE NOT s.runs_hidden);
+    seen text := CASE hidden WHEN '{}' THEN '' ELSE format('(k.thread_key <> ALL (%L::bigint[]) OR k.thread_key IS NULL) AND ', hidden) END;
+    listed text := 'SELECT k.* FROM runyard.runs k WHERE ' || seen || 'NOT k.deleted AND k.emptied_at IS NULL AND k.accept_no > -1 AND ';
+    live text := 'SELECT r.* FROM runyard.live_runs k JOIN runyard.runs r USING (accept_no) WHERE ' || seen;
     bounds text := ' AND (k.accepted_at, k.accept_no) < ($6, $7) AND k.accepted_at >= $5';
     in_order text := ' ORDER BY k.accepted_at DESC, k.accept_no DESC';
     part text := in_order || format(' LIMIT %s)', enough);
@@ -95,7 +98,7 @@ BEGIN
     ELSIF with_status IN ('running', 'suspended') THEN
         statement := live || format('k.tenant = $1 AND k.status = %L', with_status) || bounds;
     ELSIF with_status IN ('failed', 'dead', 'cancelled') THEN
-        statement := 'SELECT r.* FROM runyard.unsuccessful_runs k JOIN runyard.runs r USING (accept_no) WHERE '
+        statement := 'SELECT r.* FROM runyard.unsuccessful_runs k JOIN runyard.runs r USING (accept_no) WHERE ' || seen
             || format('k.tenant = $1 AND k.status = %L', with_status) || bounds;
     ELSIF of_agent IS NOT NULL THEN
         statement := listed || 'k.tenant = $1 AND k.agent = $4' || bounds;

@@ -119,10 +119,12 @@ BEGIN
     FOR a IN
         SELECT x.* FROM runyard.runs r JOIN runyard.attempts x USING (accept_no)
         WHERE r.tenant = for_tenant AND r.thread_id = list_attempts.thread_id AND r.run_id = list_attempts.run_id AND NOT r.deleted AND x.fence > after
+          AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key)
         UNION ALL
         SELECT r.accept_no, r.fence, r.worker_id, r.started_at, r.finished_at, r.status, NULL FROM runyard.runs r
         WHERE r.tenant = for_tenant AND r.thread_id = list_attempts.thread_id AND r.run_id = list_attempts.run_id AND NOT r.deleted AND r.fence > after
           AND r.status IN ('running', 'completed') AND r.kind <> 'external'
+          AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key)
         ORDER BY fence
     LOOP
         total := total + 512 + coalesce(octet_length(a.error::text), 0);

@@ -32,6 +32,6 @@ BEGIN
         cancel_keep = false, abort_words = NULL, event_id = NULL, app_version = NULL, usage_before = coalesce(y.usage, '{}'),
         changed_at = now()
     WHERE y.accept_no = run.accept_no RETURNING y.* INTO run;
-    effects := runyard.merge_effects(effects, runyard.startable(run));
+    effects := runyard.merge_effects(effects, runyard.startable(t, run));
     run := runyard.with_input(run);
 END $$;

@@ -13,7 +13,8 @@ DECLARE
 BEGIN
     is_last := false;
     SELECT y.* INTO t FROM runyard.threads y
-    WHERE y.thread_key = (SELECT h.thread_key FROM runyard.hitl_requests h WHERE h.tenant = for_tenant AND h.request_id = respond.checked_request_id) FOR UPDATE;
+    WHERE y.thread_key = (SELECT h.thread_key FROM runyard.hitl_requests h WHERE h.tenant = for_tenant AND h.request_id = respond.checked_request_id)
+      AND y.deleted_at IS NULL FOR UPDATE;
     got := runyard.admit_thread(t);
     t := got.t; effects := got.effects;
     got := runyard.fire_deadlines(t);

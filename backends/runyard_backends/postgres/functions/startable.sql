@@ -1,30 +1,18 @@
 -- Decides which queued run may start next, and which runs to wake when a run ends. A prompt may start if it is the head of its
 -- lane. A fork job may start if it waits for no other run.
 
--- Return the head of a lane: its first run that has not ended. Postgres copies the body of this function into the plan of a
+-- Return the head of a lane: its first run that has not ended. floor: a number up to which the lane has ended runs only
+-- (threads.lane_floor); 0 for a lane other than ''. Postgres copies the body of this function into the plan of a
 -- statement that names the function after FROM, so that a statement that needs the whole row pays nothing for the function. A
 -- statement that needs one column, or whether there is a head, is about ten microseconds slower, because its plan keeps a place
 -- for every column. The statements of each accept and claim therefore repeat the condition (make_way, startable, not_startable).
-CREATE OR REPLACE FUNCTION runyard.lane_head(thread_key bigint, in_lane text) RETURNS SETOF runyard.runs
+CREATE OR REPLACE FUNCTION runyard.lane_head(thread_key bigint, in_lane text, floor bigint) RETURNS SETOF runyard.runs
 LANGUAGE sql STABLE AS $$
     SELECT x.* FROM (
-        SELECT l.accept_no FROM runyard.live_runs l WHERE l.thread_key = lane_head.thread_key AND l.lane = in_lane AND l.lane_seq IS NOT NULL
+        SELECT l.accept_no FROM runyard.live_runs l WHERE l.thread_key = lane_head.thread_key AND l.lane = in_lane AND l.lane_seq > floor
         ORDER BY l.lane_seq LIMIT 1) h
     JOIN runyard.runs x USING (accept_no)
 $$;
-
--- Return effects with the job of the lane's head, if the head is queued. Otherwise return NULL.
-CREATE OR REPLACE FUNCTION runyard.next_head(thread_key bigint, in_lane text) RETURNS jsonb
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    r runyard.runs;
-BEGIN
-    SELECT h.* INTO r FROM runyard.lane_head(next_head.thread_key, in_lane) h;
-    IF r.status = 'queued' AND r.kind = 'prompt' THEN
-        RETURN jsonb_build_object('jobs', jsonb_build_array(runyard.job(r)));
-    END IF;
-    RETURN NULL;
-END $$;
 
 -- Return effects with the fork jobs that wait for a run.
 CREATE OR REPLACE FUNCTION runyard.waiting_for(thread_key bigint, run_id text) RETURNS jsonb
@@ -51,13 +39,15 @@ END $$;
 
 -- Return effects with the job of the run if the run may start at once. It must be the head of its lane, or a fork job that waits
 -- for no run.
-CREATE OR REPLACE FUNCTION runyard.startable(r runyard.runs) RETURNS jsonb
+CREATE OR REPLACE FUNCTION runyard.startable(t runyard.threads, r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     ok boolean;
+    floor bigint := CASE r.lane WHEN '' THEN t.lane_floor ELSE 0 END;
 BEGIN
     IF r.kind = 'prompt' THEN
-        ok := NOT EXISTS (SELECT 1 FROM runyard.live_runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane AND x.lane_seq < r.lane_seq);
+        ok := NOT EXISTS (SELECT 1 FROM runyard.live_runs x WHERE x.thread_key = r.thread_key AND x.lane = r.lane
+                          AND x.lane_seq > floor AND x.lane_seq < r.lane_seq);
     ELSE
         ok := NOT runyard.must_wait(r);
     END IF;
@@ -70,6 +60,8 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.not_startable(
     t runyard.threads, r runyard.runs, OUT outcome text, OUT retry_in double precision, OUT effects jsonb
 ) LANGUAGE plpgsql AS $$
+DECLARE
+    floor bigint := CASE r.lane WHEN '' THEN t.lane_floor ELSE 0 END;
 BEGIN
     IF r.lane_seq IS NULL THEN
         outcome := 'not_due'; retry_in := extract(epoch FROM r.run_at - clock_timestamp());
@@ -80,7 +72,8 @@ BEGIN
         outcome := 'not_due'; retry_in := extract(epoch FROM r.not_before - clock_timestamp());
     ELSIF r.kind <> 'prompt' THEN
         IF runyard.must_wait(r) THEN outcome := 'waiting'; END IF;
-    ELSIF EXISTS (SELECT 1 FROM runyard.live_runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane AND y.lane_seq < r.lane_seq) THEN
+    ELSIF EXISTS (SELECT 1 FROM runyard.live_runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane
+                  AND y.lane_seq > floor AND y.lane_seq < r.lane_seq) THEN
         outcome := 'behind';
     END IF;
 END $$;

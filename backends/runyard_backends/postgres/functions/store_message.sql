@@ -29,7 +29,7 @@ BEGIN
         in_lane := coalesce(branch.lane, '');
     END IF;
     IF store_message.parent_id IS NULL OR branch.branch_id IS NOT NULL THEN
-        SELECT h.* INTO busy FROM runyard.lane_head(t.thread_key, in_lane) h;
+        SELECT h.* INTO busy FROM runyard.lane_head(t.thread_key, in_lane, CASE in_lane WHEN '' THEN t.lane_floor ELSE 0 END) h;
         IF FOUND THEN
             PERFORM runyard.refuse('thread_busy',
                 format('run %s of thread %s is live on this branch; wait for it, or store the message at a parent', busy.run_id, thread_id),

@@ -1,20 +1,28 @@
 -- Threads: find, lock, make and change a thread.
 
--- Lock and return the thread, or return a NULL row.
-CREATE OR REPLACE FUNCTION runyard.live_thread(for_tenant text, thread_id text) RETURNS runyard.threads
+-- Lock and return the thread, or return a NULL row. skip: true to raise locked instead of waiting for the lock.
+CREATE OR REPLACE FUNCTION runyard.live_thread(for_tenant text, thread_id text, skip boolean DEFAULT false) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
     t runyard.threads;
 BEGIN
+    IF skip THEN
+        SELECT x.* INTO t FROM runyard.threads x
+        WHERE x.tenant = for_tenant AND x.thread_id = live_thread.thread_id AND x.deleted_at IS NULL FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND AND EXISTS (SELECT 1 FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = live_thread.thread_id AND x.deleted_at IS NULL) THEN
+            PERFORM runyard.refuse('locked', format('another transaction has locked thread %s; try again', thread_id), jsonb_build_object('thread_id', thread_id));
+        END IF;
+        RETURN t;
+    END IF;
     SELECT x.* INTO t FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = live_thread.thread_id AND x.deleted_at IS NULL FOR UPDATE;
     RETURN t;
 END $$;
 
--- Lock and return the thread. Raises thread_not_found.
-CREATE OR REPLACE FUNCTION runyard.known_thread(for_tenant text, thread_id text) RETURNS runyard.threads
+-- Lock and return the thread. Raises thread_not_found. skip: as in runyard.live_thread.
+CREATE OR REPLACE FUNCTION runyard.known_thread(for_tenant text, thread_id text, skip boolean DEFAULT false) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
-    t runyard.threads := runyard.live_thread(for_tenant, thread_id);
+    t runyard.threads := runyard.live_thread(for_tenant, thread_id, skip);
 BEGIN
     IF t.thread_key IS NULL THEN
         PERFORM runyard.refuse('thread_not_found', format('there is no thread %s', thread_id), jsonb_build_object('thread_id', thread_id));
@@ -50,8 +58,9 @@ BEGIN
     RETURN r;
 END $$;
 
--- Lock and return the thread. If it does not exist, make it with its first branch.
-CREATE OR REPLACE FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL) RETURNS runyard.threads
+-- Lock and return the thread. If it does not exist, make it with its first branch. skip: as in runyard.live_thread.
+CREATE OR REPLACE FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL, skip boolean DEFAULT false)
+RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -59,8 +68,9 @@ DECLARE
     branch bigint;
 BEGIN
     LOOP
-        SELECT x.* INTO t FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = ensure_thread.thread_id AND x.deleted_at IS NULL FOR UPDATE;
-        IF FOUND THEN RETURN t; END IF;
+        t := runyard.live_thread(for_tenant, thread_id, skip);
+        IF t.thread_key IS NOT NULL THEN RETURN t; END IF;
+        PERFORM runyard.check_removed(for_tenant, ensure_thread.thread_id);
         branch := nextval('runyard.branch_numbers');
         INSERT INTO runyard.threads AS x (tenant, thread_id, head_branch, agent) VALUES (for_tenant, ensure_thread.thread_id, branch, of_agent)
         ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING x.* INTO t;
@@ -69,6 +79,16 @@ BEGIN
             RETURN t;
         END IF;
     END LOOP;
+END $$;
+
+-- Raise locked if the runs of a deleted thread with this id are still being removed. A new run of the same id would be taken for
+-- the old one.
+CREATE OR REPLACE FUNCTION runyard.check_removed(for_tenant text, thread_id text) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM runyard.removals s WHERE s.tenant = for_tenant AND s.thread_id = check_removed.thread_id AND NOT s.runs_hidden) THEN
+        PERFORM runyard.refuse('locked', format('the deleted thread %s is still being removed; try again', thread_id), jsonb_build_object('thread_id', thread_id));
+    END IF;
 END $$;
 
 -- Lock and return the thread of a run. If the run was accepted in a host's transaction before its thread existed, make the
@@ -80,7 +100,8 @@ DECLARE
 BEGIN
     IF t.thread_key IS NULL AND EXISTS (
         SELECT 1 FROM runyard.runs x
-        WHERE x.tenant = for_tenant AND x.thread_id = ensure_for_run.thread_id AND x.run_id = ensure_for_run.run_id AND NOT x.deleted) THEN
+        WHERE x.tenant = for_tenant AND x.thread_id = ensure_for_run.thread_id AND x.run_id = ensure_for_run.run_id AND x.thread_key IS NULL
+          AND NOT x.deleted) THEN
         RETURN runyard.ensure_thread(for_tenant, ensure_for_run.thread_id);
     ELSIF t.thread_key IS NULL THEN
         RETURN runyard.known_thread(for_tenant, thread_id);
@@ -97,6 +118,7 @@ CREATE OR REPLACE FUNCTION runyard.create_thread(
 DECLARE
     branch bigint := nextval('runyard.branch_numbers');
 BEGIN
+    PERFORM runyard.check_removed(for_tenant, create_thread.thread_id);
     INSERT INTO runyard.threads AS t (tenant, thread_id, fork_hash, head_branch, agent, title, tags, base_extra, extra, config)
     VALUES (for_tenant, create_thread.thread_id, hash, branch, of_agent, with_title, with_tags, with_extra, with_extra, with_config)
     ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING t.* INTO thread;

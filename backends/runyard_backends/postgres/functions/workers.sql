@@ -135,6 +135,7 @@ CREATE OR REPLACE FUNCTION runyard.leads_lane(l runyard.live_runs) RETURNS boole
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (SELECT x.accept_no FROM runyard.live_runs x WHERE x.thread_key = l.thread_key AND x.lane = l.lane
+            AND x.lane_seq > CASE l.lane WHEN '' THEN (SELECT t.lane_floor FROM runyard.threads t WHERE t.thread_key = l.thread_key) ELSE 0 END
             AND x.lane_seq < l.lane_seq ORDER BY x.lane_seq DESC LIMIT 1) IS NULL;
 END $$;
 

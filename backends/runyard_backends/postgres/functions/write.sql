@@ -1,10 +1,16 @@
 -- The writes of attempts: lock the run, compare the fence, and store the write.
 
--- Lock a thread, and return it with one of its runs. A row is NULL if there is none.
-CREATE OR REPLACE FUNCTION runyard.lock_run(thread_key bigint, run_id text, OUT t runyard.threads, OUT r runyard.runs)
+-- Lock a thread, and return it with one of its runs. A row is NULL if there is none. skip: true to return at once if another
+-- transaction has locked the thread. Both rows are then NULL.
+CREATE OR REPLACE FUNCTION runyard.lock_run(thread_key bigint, run_id text, skip boolean DEFAULT false, OUT t runyard.threads, OUT r runyard.runs)
 LANGUAGE plpgsql AS $$
 BEGIN
-    SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = lock_run.thread_key FOR UPDATE;
+    IF skip THEN
+        SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = lock_run.thread_key FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN RETURN; END IF;
+    ELSE
+        SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = lock_run.thread_key FOR UPDATE;
+    END IF;
     SELECT y.* INTO r FROM runyard.runs y WHERE y.thread_key = lock_run.thread_key AND y.run_id = lock_run.run_id;
 END $$;
 
@@ -33,16 +39,21 @@ END $$;
 
 -- Lock an attempt's run for its last write. over: true if the caller must return `e` and store nothing. A cancel was then
 -- requested, and this function has cancelled the run; or the write is stale or a repetition. first_event: NULL if the caller is
--- not the attempt; the event of the cancellation then gets a new fence.
+-- not the attempt; the event of the cancellation then gets a new fence. skip: true to refuse the write at once, as locked, if
+-- another transaction has locked the thread.
 CREATE OR REPLACE FUNCTION runyard.lock_attempt(
-    thread_key bigint, run_id text, with_fence bigint, first_event integer,
+    thread_key bigint, run_id text, with_fence bigint, first_event integer, skip boolean DEFAULT false,
     OUT t runyard.threads, OUT r runyard.runs, OUT e runyard.ended, OUT over boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    got record := runyard.lock_run(thread_key, run_id);
+    got record := runyard.lock_run(thread_key, run_id, skip);
     code text;
 BEGIN
     t := got.t; r := got.r; e.thread_key := thread_key; e.run_id := run_id;
+    IF skip AND t.thread_key IS NULL AND EXISTS (SELECT 1 FROM runyard.threads x WHERE x.thread_key = lock_attempt.thread_key) THEN
+        e.refused := 'locked'; over := true;
+        RETURN;
+    END IF;
     code := runyard.write_refused(r, with_fence);
     over := code IS NOT NULL;
     IF code = 'cancel_requested' THEN

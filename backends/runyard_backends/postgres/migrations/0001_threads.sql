@@ -11,6 +11,8 @@ CREATE SEQUENCE runyard.lane_numbers;
 CREATE SEQUENCE runyard.fences;
 
 -- Threads. A deleted thread stays as long as a fork shows a part of it. fork_hash: the hash of the request that made the thread.
+-- lane_floor: all runs of the lane '' whose lane_seq is at most this number have ended. Reads of the lane begin after it, because
+-- the index entries of ended runs stay as long as any transaction is older than the end of the run.
 -- base_extra: the extra with which the thread began. extra_changed: true if the extra changed since the last completed run.
 CREATE TABLE runyard.threads (
     thread_key          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -23,6 +25,7 @@ CREATE TABLE runyard.threads (
     head_branch         bigint NOT NULL,
     next_seq            bigint NOT NULL DEFAULT 1,
     next_completion_seq bigint NOT NULL DEFAULT 1,
+    lane_floor          bigint NOT NULL DEFAULT 0,
     agent               text,
     title               text,
     tags                jsonb NOT NULL DEFAULT '{}',
@@ -102,6 +105,24 @@ CREATE TABLE runyard.messages (
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05); -- rows are inserted and stay: freeze them in parts
 CREATE INDEX messages_id ON runyard.messages (message_id, branch_id);
 CREATE INDEX messages_tools ON runyard.messages (branch_id, seq) WHERE calls IS NOT NULL OR results IS NOT NULL;
+
+-- The deleted threads whose rows are not all removed (runyard.remove_step). Runs up to the id after_run are removed, except those that forks
+-- show. runs_hidden: true after all runs were. Then the messages of the branches from below_branch on are removed, and those of the
+-- branch before it up to the number after_seq. erased: for an erased thread, the extra to remove from forks: an array of values
+-- for each key. after_fork: the forks up to this key are done.
+CREATE TABLE runyard.removals (
+    thread_key   bigint PRIMARY KEY,
+    tenant       text NOT NULL,
+    thread_id    text NOT NULL,
+    erase        boolean NOT NULL,
+    erased       jsonb,
+    after_fork   bigint NOT NULL DEFAULT 0,
+    after_run    text NOT NULL DEFAULT '',
+    runs_hidden  boolean NOT NULL DEFAULT false,
+    below_branch bigint NOT NULL DEFAULT 9223372036854775807,
+    after_seq    bigint NOT NULL DEFAULT 0
+);
+CREATE INDEX removals_id ON runyard.removals (tenant, thread_id) WHERE NOT runs_hidden;
 
 -- A level of a view: the part of one branch that is visible. The columns are those of runyard.levels.
 CREATE TYPE runyard.level AS (branch_id bigint, high_water_seq bigint, cutoff bigint, open_run_id text);

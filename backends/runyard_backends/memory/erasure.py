@@ -1,0 +1,63 @@
+"""Erasing the extra of a thread: in the thread, and in the threads that inherited it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+
+from runyard.domain.size_limits import JsonObject
+
+from .state import Branch, Entry, ThreadState
+
+Values = dict[str, set[str]]
+"""Values as JSON, for each key of an extra."""
+
+
+def erase_extra(thread: ThreadState, threads: Iterable[ThreadState]) -> None:
+    """Remove the values that ``thread`` ever had in its extra, and has not inherited, from all threads that inherit from it. A
+    fork keeps its own metadata, which is under the key ``fork``."""
+    own = _own_extra(thread)
+    _remove(thread, own)
+    in_forks = {key: values for key, values in own.items() if key != "fork"}
+    for other in threads:
+        if any(entry.owner == thread.key for branch in other.branches for entry in branch.prefix) and other is not thread:
+            _remove(other, in_forks)
+
+
+def _own_extra(thread: ThreadState) -> Values:
+    inherited = {} if thread.thread.parent_thread_id is None else thread.base_extra
+    own: Values = {}
+    for extra in (thread.base_extra, thread.thread.extra, *(run.thread_extra for run in thread.runs.values())):
+        for key, value in extra.items():
+            if key == "fork" or key not in inherited or _json(inherited[key]) != _json(value):
+                own.setdefault(key, set()).add(_json(value))
+    return own
+
+
+def _remove(thread: ThreadState, removed: Values) -> None:
+    thread.base_extra = _without(thread.base_extra, removed)
+    thread.thread.extra = _without(thread.thread.extra, removed)
+    for run in thread.runs.values():
+        run.thread_extra = _without(run.thread_extra, removed)
+        run.snapshot = _cleared(run.snapshot, removed)
+    for branch in thread.branches:
+        _remove_inherited(branch, removed)
+
+
+def _remove_inherited(branch: Branch, removed: Values) -> None:
+    branch.prefix = _cleared(branch.prefix, removed)
+    for run_id, old in branch.ancestral.items():
+        branch.ancestral[run_id] = replace(old, extra=_without(old.extra, removed), snapshot=_cleared(old.snapshot, removed))
+
+
+def _cleared(entries: tuple[Entry, ...], removed: Values) -> tuple[Entry, ...]:
+    return tuple(e if e.extra is None else replace(e, extra=_without(e.extra, removed)) for e in entries)
+
+
+def _without(extra: JsonObject, removed: Values) -> JsonObject:
+    return {key: value for key, value in extra.items() if _json(value) not in removed.get(key, ())}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True)

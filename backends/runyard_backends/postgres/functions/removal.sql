@@ -1,0 +1,224 @@
+-- Removing the rows of deleted threads, in steps that are short transactions. A deleted thread is invisible at once. Only the
+-- deletion of a fork and other steps wait for its lock.
+
+-- Make one step for a deleted thread. Return true if there may be more to do. Raises locked if all that is left to do needs the
+-- lock of a fork that another transaction has locked. most: maximum number of runs and messages to examine.
+CREATE OR REPLACE FUNCTION runyard.remove_step(thread_key bigint, most integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    examined integer;
+BEGIN
+    PERFORM 1 FROM runyard.threads t WHERE t.thread_key = remove_step.thread_key FOR UPDATE;
+    examined := runyard.remove_part(remove_step.thread_key, most);
+    IF NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = remove_step.thread_key) THEN
+        RETURN false;
+    ELSIF examined = 0 THEN
+        PERFORM runyard.refuse('locked', 'another transaction has locked a fork of the erased thread; its content is removed there later');
+    END IF;
+    RETURN true;
+END $$;
+
+-- Make steps for deleted threads that their callers have left, until about `most` rows are examined. Return true if there may be more
+-- to do.
+CREATE OR REPLACE FUNCTION runyard.remove_leftovers(most integer) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    key bigint;
+    part integer;
+    examined integer := 0;
+BEGIN
+    FOR key IN
+        SELECT t.thread_key FROM runyard.removals s JOIN runyard.threads t USING (thread_key) ORDER BY t.thread_key LIMIT 100
+        FOR UPDATE OF t SKIP LOCKED
+    LOOP
+        LOOP
+            EXIT WHEN examined >= most;
+            part := runyard.remove_part(key, most - examined);
+            EXIT WHEN part = 0;
+            examined := examined + part;
+        END LOOP;
+    END LOOP;
+    RETURN examined >= most;
+END $$;
+
+-- Remove up to `most` rows of a deleted thread whose row is locked. Return the number of examined rows. It is 0 if there is nothing to
+-- do, or if a fork is locked.
+CREATE OR REPLACE FUNCTION runyard.remove_part(key bigint, most integer) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    s runyard.removals;
+    examined integer := 0;
+    branch bigint;
+BEGIN
+    SELECT x.* INTO s FROM runyard.removals x WHERE x.thread_key = key;
+    IF NOT FOUND THEN RETURN 0; END IF;
+    IF s.erase AND s.after_fork IS DISTINCT FROM 9223372036854775807 THEN
+        RETURN runyard.erase_extra(s);
+    END IF;
+    examined := runyard.remove_runs(s, most);
+    IF examined >= most THEN RETURN examined; END IF;
+    LOOP
+        SELECT max(b.branch_id) INTO branch FROM runyard.branches b WHERE b.thread_key = key AND b.branch_id < s.below_branch;
+        EXIT WHEN branch IS NULL;
+        examined := examined + runyard.remove_messages(s, branch, most - examined);
+        IF examined >= most THEN RETURN examined; END IF;
+        SELECT x.* INTO s FROM runyard.removals x WHERE x.thread_key = key;
+    END LOOP;
+    IF NOT EXISTS (SELECT 1 FROM runyard.branches b WHERE b.thread_key = key) THEN
+        DELETE FROM runyard.runs r WHERE r.accept_no = ANY (ARRAY(
+            SELECT x.accept_no FROM runyard.runs x WHERE x.thread_key = key LIMIT most - examined));
+        IF EXISTS (SELECT 1 FROM runyard.runs x WHERE x.thread_key = key) THEN RETURN most; END IF;
+        DELETE FROM runyard.threads t WHERE t.thread_key = key;
+    END IF;
+    DELETE FROM runyard.removals x WHERE x.thread_key = key;
+    RETURN greatest(examined, 1);
+END $$;
+
+-- Return the parts of a branch of a deleted thread that live threads show.
+CREATE OR REPLACE FUNCTION runyard.shown_levels(branch_id bigint) RETURNS runyard.level[]
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT DISTINCT (shown_levels.branch_id, l.high_water_seq, l.cutoff, l.open_run_id)::runyard.level
+        FROM runyard.levels l JOIN runyard.branches b USING (branch_id) JOIN runyard.threads t USING (thread_key)
+        WHERE l.ancestor_id = shown_levels.branch_id AND t.deleted_at IS NULL);
+END $$;
+
+-- Examine up to `most` runs of a deleted thread. Remove those that no live thread shows, and hide the others. Return the number of
+-- examined runs.
+CREATE OR REPLACE FUNCTION runyard.remove_runs(s runyard.removals, most integer) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    -- A cut has the latest extra of its thread, which may be of a run on another branch. Runs with an extra stay up to the last
+    -- cut that a live thread shows.
+    last_cut bigint := (
+        SELECT max(l.cutoff) FROM runyard.branches own JOIN runyard.levels l ON l.ancestor_id = own.branch_id
+        JOIN runyard.branches b ON b.branch_id = l.branch_id JOIN runyard.threads t ON t.thread_key = b.thread_key
+        WHERE own.thread_key = s.thread_key AND t.deleted_at IS NULL);
+    part bigint[];
+    names text[];
+    seen runyard.level[];
+    of_branch bigint;
+BEGIN
+    SELECT array_agg(x.accept_no), array_agg(x.run_id ORDER BY x.run_id) INTO part, names FROM (
+        SELECT y.accept_no, y.run_id FROM runyard.runs y WHERE y.thread_key = s.thread_key AND y.run_id > s.after_run
+        ORDER BY y.run_id LIMIT most) x;
+    IF part IS NOT NULL THEN
+        -- The runs come before their steps and attempts, because prune locks the rows in this order too.
+        FOR of_branch IN SELECT DISTINCT r.branch_id FROM runyard.runs r WHERE r.accept_no = ANY (part) LOOP
+            seen := CASE WHEN of_branch IS NULL THEN '{}' ELSE runyard.shown_levels(of_branch) END;
+            DELETE FROM runyard.runs r
+            WHERE r.accept_no = ANY (part) AND r.branch_id IS NOT DISTINCT FROM of_branch
+              AND NOT coalesce(r.extra IS NOT NULL AND r.completion_seq <= last_cut, false) AND NOT EXISTS (
+                SELECT 1 FROM unnest(seen) l
+                WHERE r.run_id = l.open_run_id OR (r.completion_seq <= l.cutoff AND coalesce(r.first_seq, 0) <= l.high_water_seq));
+        END LOOP;
+        UPDATE runyard.runs y SET deleted = true, input = NULL, candidates = NULL, result = NULL, error = NULL, metadata = '{}',
+               extra = runyard.without_extra(y.extra, s.erased)
+        WHERE y.accept_no = ANY (part) AND (NOT y.deleted OR s.erase);
+        DELETE FROM runyard.steps x WHERE x.accept_no = ANY (part);
+        DELETE FROM runyard.attempts x WHERE x.accept_no = ANY (part);
+        DELETE FROM runyard.hitl_requests h WHERE h.thread_key = s.thread_key AND h.run_id = ANY (names);
+    END IF;
+    IF part IS NULL OR cardinality(part) < most THEN
+        DELETE FROM runyard.hitl_requests h WHERE h.thread_key = s.thread_key;
+        DELETE FROM runyard.unclaimed v WHERE v.thread_key = s.thread_key;
+        s.runs_hidden := true;
+    END IF;
+    UPDATE runyard.removals x SET after_run = coalesce(names[cardinality(names)], s.after_run), runs_hidden = s.runs_hidden
+    WHERE x.thread_key = s.thread_key;
+    RETURN coalesce(cardinality(part), 0);
+END $$;
+
+-- Examine up to `most` messages of a branch of a deleted thread. Remove those that no live thread shows. Replace the others by
+-- tombstones if the thread is erased. Remove the branch after its last message if no live thread shows it. Return the number of
+-- examined messages.
+CREATE OR REPLACE FUNCTION runyard.remove_messages(s runyard.removals, of_branch bigint, most integer) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    seen runyard.level[] := runyard.shown_levels(of_branch);
+    last_seq bigint;
+    examined integer;
+BEGIN
+    SELECT max(x.seq), count(*) INTO last_seq, examined FROM (
+        SELECT m.seq FROM runyard.messages m WHERE m.branch_id = of_branch AND m.seq > s.after_seq ORDER BY m.seq LIMIT most) x;
+    DELETE FROM runyard.messages m
+    WHERE m.branch_id = of_branch AND m.seq > s.after_seq AND m.seq <= last_seq AND NOT EXISTS (
+        SELECT 1 FROM unnest(seen) l
+        WHERE m.seq <= l.high_water_seq AND (m.run_id IS NULL OR m.run_id = l.open_run_id
+            OR (SELECT r.completion_seq <= l.cutoff FROM runyard.runs r WHERE r.thread_key = s.thread_key AND r.run_id = m.run_id)));
+    IF s.erase THEN
+        UPDATE runyard.messages m SET payload = NULL, note = '[erased]'
+        WHERE m.branch_id = of_branch AND m.seq > s.after_seq AND m.seq <= last_seq;
+    END IF;
+    IF examined >= most THEN
+        UPDATE runyard.removals x SET after_seq = last_seq WHERE x.thread_key = s.thread_key;
+        RETURN examined;
+    END IF;
+    IF seen = '{}' THEN
+        DELETE FROM runyard.levels l WHERE l.branch_id = of_branch;
+        DELETE FROM runyard.branches b WHERE b.branch_id = of_branch;
+    END IF;
+    UPDATE runyard.removals x SET below_branch = of_branch, after_seq = 0 WHERE x.thread_key = s.thread_key;
+    RETURN examined;
+END $$;
+
+-- Remove the extra of an erased thread from the next thread that inherits from it, and at last from the erased thread. The
+-- inheriting thread is locked, unless another transaction has locked it. Return 1, or 0 if it is locked.
+CREATE OR REPLACE FUNCTION runyard.erase_extra(s runyard.removals) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    heir bigint;
+BEGIN
+    IF s.erased IS NULL THEN
+        s.erased := runyard.own_extra(s.thread_key);
+        UPDATE runyard.removals x SET erased = s.erased WHERE x.thread_key = s.thread_key;
+    END IF;
+    SELECT min(b.thread_key) INTO heir
+    FROM runyard.branches own JOIN runyard.levels l ON l.ancestor_id = own.branch_id JOIN runyard.branches b ON b.branch_id = l.branch_id
+    WHERE own.thread_key = s.thread_key AND b.thread_key > greatest(s.after_fork, s.thread_key);
+    IF heir IS NULL THEN
+        UPDATE runyard.threads t SET base_extra = runyard.without_extra(t.base_extra, s.erased), extra = '{}' WHERE t.thread_key = s.thread_key;
+        UPDATE runyard.removals x SET after_fork = 9223372036854775807 WHERE x.thread_key = s.thread_key;
+        RETURN 1;
+    END IF;
+    PERFORM 1 FROM runyard.threads t WHERE t.thread_key = heir FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND AND EXISTS (SELECT 1 FROM runyard.threads t WHERE t.thread_key = heir) THEN RETURN 0; END IF;
+    UPDATE runyard.threads t SET base_extra = runyard.without_extra(t.base_extra, s.erased - 'fork'),
+           extra = runyard.without_extra(t.extra, s.erased - 'fork')
+    WHERE t.thread_key = heir;
+    UPDATE runyard.runs r SET extra = runyard.without_extra(r.extra, s.erased - 'fork')
+    WHERE r.thread_key = heir AND r.completion_seq IS NOT NULL AND r.extra IS NOT NULL AND r.extra <> runyard.without_extra(r.extra, s.erased - 'fork');
+    UPDATE runyard.removals x SET after_fork = heir WHERE x.thread_key = s.thread_key;
+    RETURN 1;
+END $$;
+
+-- Return the values that a thread ever had in its extra and has not inherited, as an array for each key.
+CREATE OR REPLACE FUNCTION runyard.own_extra(key bigint) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    t runyard.threads;
+    inherited jsonb;
+BEGIN
+    SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = key;
+    inherited := CASE WHEN t.parent_thread_id IS NULL THEN '{}' ELSE t.base_extra - 'fork' END;
+    RETURN (
+        SELECT coalesce(jsonb_object_agg(o.key, o.had), '{}') FROM (
+            SELECT e.key, jsonb_agg(DISTINCT e.value) AS had
+            FROM (SELECT t.base_extra AS extra UNION ALL SELECT t.extra
+                  UNION ALL SELECT r.extra FROM runyard.runs r WHERE r.thread_key = t.thread_key AND r.completion_seq IS NOT NULL AND r.extra IS NOT NULL) x,
+                jsonb_each(x.extra) e
+            WHERE inherited->e.key IS DISTINCT FROM e.value
+            GROUP BY e.key) o);
+END $$;
+
+-- Return an extra without the entries whose value is in the array that `removed` has for their key. removed: NULL to remove
+-- nothing.
+CREATE OR REPLACE FUNCTION runyard.without_extra(extra jsonb, removed jsonb) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF extra IS NULL OR removed IS NULL THEN RETURN extra; END IF;
+    RETURN extra - ARRAY(
+        SELECT e.key FROM jsonb_each(extra) e
+        WHERE EXISTS (SELECT 1 FROM jsonb_array_elements(removed->e.key) v WHERE v.value = e.value));
+END $$;

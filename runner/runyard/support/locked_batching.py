@@ -1,0 +1,115 @@
+"""Group commit of items that need the locks of their threads. A locked thread delays its own items only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from ..errors import LockedError
+from .batching import Answer, Batcher, Item, answered, settle
+from .store_retries import LOCKED_SECONDS, jittered
+
+WAIT_SECONDS: Final = 0.1
+"""Seconds for which a call waits for the lock of one thread."""
+WAITING_CALLS: Final = 2
+"""Number of calls of one batcher that wait for a lock at once. Each keeps a connection from other calls."""
+MAX_PAUSE_SECONDS: Final = 0.1
+"""Maximum pause between two calls for the same thread."""
+
+AnItem = TypeVar("AnItem", contravariant=True)
+AnAnswer = TypeVar("AnAnswer", covariant=True)
+
+
+class LockingCall(Protocol[AnItem, AnAnswer]):
+    """A call that locks the threads of its items. ``wait``: seconds to wait for a lock. The answer for an item whose thread is
+    locked is LockedError. Nothing of this item is stored then."""
+
+    async def __call__(self, items: Sequence[AnItem], *, wait: float) -> Sequence[AnAnswer | Exception]: ...
+
+
+class _Kept(NamedTuple, Generic[Item, Answer]):
+    item: Item
+    future: asyncio.Future[Answer]
+    until: float
+
+
+class LockedBatcher(Batcher[Item, Answer]):
+    """A batcher whose calls wait for no lock. Items that were refused because their thread is locked are sent again, thread by
+    thread, in calls that wait. The items of a thread keep their order.
+
+    ``thread``: returns the thread of an item. The other arguments are those of Batcher.
+    """
+
+    def __init__(
+        self,
+        call: LockingCall[Item, Answer],
+        thread: Callable[[Item], Hashable],
+        *,
+        limit: int = 100,
+        in_flight: int = 1,
+        patience: float = 0.0,
+    ) -> None:
+        super().__init__(self._at_once, limit=limit, in_flight=in_flight, patience=patience)
+        self._locking_call = call
+        self._thread = thread
+        self._kept: dict[Hashable, deque[_Kept[Item, Answer]]] = {}
+        self._slots = asyncio.Semaphore(WAITING_CALLS)
+
+    def __call__(self, item: Item) -> asyncio.Future[Answer]:
+        """Send ``item`` and return the future of its answer. The answer is LockedError after LOCKED_SECONDS."""
+        if self._thread(item) not in self._kept:
+            return super().__call__(item)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._keep_for_later(item, future)
+        return future
+
+    def _at_once(self, items: Sequence[Item]) -> Awaitable[Sequence[Answer | Exception]]:
+        return self._locking_call(items, wait=0.0)
+
+    def _settle(self, batch: Sequence[tuple[Item, asyncio.Future[Answer]]], answers: Sequence[Answer | BaseException]) -> None:
+        for (item, future), answer in zip(batch, answers, strict=True):
+            if isinstance(answer, LockedError):
+                self._keep_for_later(item, future)
+            else:
+                settle(future, answer)
+
+    def _keep_for_later(self, item: Item, future: asyncio.Future[Answer]) -> None:
+        thread = self._thread(item)
+        kept = _Kept(item, future, asyncio.get_running_loop().time() + LOCKED_SECONDS)
+        if thread in self._kept:
+            self._kept[thread].append(kept)
+            return
+        self._kept[thread] = deque([kept])
+        self._keep(asyncio.create_task(self._until_unlocked(thread)))
+
+    async def _until_unlocked(self, thread: Hashable) -> None:
+        """Send the kept items of a thread until none is left."""
+        queue = self._kept[thread]
+        pause = 0.005
+        try:
+            while queue:
+                sent = [queue[n] for n in range(min(len(queue), self._limit))]
+                async with self._slots:
+                    answers = await answered(self._patiently, [kept.item for kept in sent])
+                for _ in sent:
+                    queue.popleft()
+                now = asyncio.get_running_loop().time()
+                left = []
+                for kept, answer in zip(sent, answers, strict=True):
+                    if isinstance(answer, LockedError) and now < kept.until:
+                        left.append(kept)
+                    else:
+                        settle(kept.future, answer)
+                if left:
+                    queue.extendleft(reversed(left))
+                    await asyncio.sleep(jittered(pause))
+                    pause = min(pause * 2, MAX_PAUSE_SECONDS)
+        finally:
+            del self._kept[thread]
+            for kept in queue:
+                kept.future.cancel()
+
+    def _patiently(self, items: Sequence[Item]) -> Awaitable[Sequence[Answer | Exception]]:
+        return self._locking_call(items, wait=WAIT_SECONDS)
