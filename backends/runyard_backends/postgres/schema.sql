@@ -10,6 +10,8 @@ CREATE SEQUENCE runyard.lane_numbers;
 CREATE SEQUENCE runyard.fences;
 
 -- Threads. A deleted thread stays as long as a fork shows a part of it. fork_hash: the hash of the request that made the thread.
+-- lane_floor: all runs of the lane '' whose lane_seq is at most this number have ended. Reads of the lane begin after it, because
+-- the index entries of ended runs stay as long as any transaction is older than the end of the run.
 -- base_extra: the extra with which the thread began. extra_changed: true if the extra changed since the last completed run.
 CREATE TABLE runyard.threads (
     thread_key bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -22,6 +24,7 @@ CREATE TABLE runyard.threads (
     head_branch bigint NOT NULL,
     next_seq bigint DEFAULT 1 NOT NULL,
     next_completion_seq bigint DEFAULT 1 NOT NULL,
+    lane_floor bigint DEFAULT 0 NOT NULL,
     agent text,
     title text,
     tags jsonb DEFAULT '{}' NOT NULL,
@@ -35,7 +38,7 @@ CREATE TABLE runyard.threads (
     deleted_at timestamptz,
     CONSTRAINT threads_pkey PRIMARY KEY (thread_key)
 )
-WITH (fillfactor='70');
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 CREATE UNIQUE INDEX threads_id ON runyard.threads (tenant, thread_id)
     WHERE (deleted_at IS NULL);
 -- The indexes of lists (runyard.list_threads). Each has a condition that is always true and that only its list has. The condition
@@ -73,7 +76,7 @@ CREATE TABLE runyard.branches (
     high_water_seq bigint DEFAULT 0 NOT NULL,
     CONSTRAINT branches_pkey PRIMARY KEY (branch_id)
 )
-WITH (fillfactor='70');
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 CREATE INDEX branches_thread ON runyard.branches (thread_key);
 
 -- The levels of a branch, one per ancestor. The branch inherits these messages of an ancestor up to high_water_seq: messages
@@ -106,10 +109,31 @@ CREATE TABLE runyard.messages (
     event_id text,
     created_at timestamptz DEFAULT now() NOT NULL,
     CONSTRAINT messages_pkey PRIMARY KEY (branch_id, seq)
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 CREATE INDEX messages_id ON runyard.messages (message_id, branch_id);
 CREATE INDEX messages_tools ON runyard.messages (branch_id, seq)
     WHERE ((calls IS NOT NULL) OR (results IS NOT NULL));
+
+-- The deleted threads whose rows are not all removed (runyard.remove_step). Runs up to the id after_run are removed, except those that forks
+-- show. runs_hidden: true after all runs were. Then the messages of the branches from below_branch on are removed, and those of the
+-- branch before it up to the number after_seq. erased: for an erased thread, the extra to remove from forks: an array of values
+-- for each key. after_fork: the forks up to this key are done.
+CREATE TABLE runyard.removals (
+    thread_key bigint NOT NULL,
+    tenant text NOT NULL,
+    thread_id text NOT NULL,
+    erase boolean NOT NULL,
+    erased jsonb,
+    after_fork bigint DEFAULT 0 NOT NULL,
+    after_run text DEFAULT '' NOT NULL,
+    runs_hidden boolean DEFAULT false NOT NULL,
+    below_branch bigint DEFAULT 9223372036854775807 NOT NULL,
+    after_seq bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT removals_pkey PRIMARY KEY (thread_key)
+);
+CREATE INDEX removals_id ON runyard.removals (tenant, thread_id)
+    WHERE (NOT runs_hidden);
 
 -- A level of a view: the part of one branch that is visible. The columns are those of runyard.levels.
 CREATE TYPE runyard.level AS (
@@ -146,6 +170,7 @@ BEGIN
 END $$;
 
 -- Runs of every kind, live and ended.
+-- input: the message of the request, until the run is claimed for the first time; then it is a message of the run.
 -- candidates: the messages of a fan-out.
 -- started_by_key, started_by_run_id: the job that started the run. The job is offered again when the run ends.
 -- until_fewer: a job waits until fewer runs that it started are live.
@@ -229,57 +254,110 @@ CREATE TABLE runyard.runs (
     CONSTRAINT runs_check CHECK (runyard.run_is_sound(status, kind, finished_at, suspended_at, started_at, fence, lane_seq, admitted_at, completion_seq, priority, multitask_strategy)),
     CONSTRAINT runs_pkey PRIMARY KEY (accept_no)
 )
-WITH (fillfactor='70');
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
+-- No index has a column that a claim, an append or the end of a run changes. Such an update therefore writes no index, if the page
+-- of the row has room for the new version. What these verbs change and others search is in the tables below, which triggers keep.
 CREATE UNIQUE INDEX runs_id ON runyard.runs (tenant, thread_id, run_id)
     WHERE (NOT deleted);
 CREATE UNIQUE INDEX runs_key ON runyard.runs (thread_key, run_id);
-CREATE UNIQUE INDEX runs_lane ON runyard.runs (thread_key, lane, lane_seq)
-    WHERE (finished_at IS NULL);
-CREATE UNIQUE INDEX runs_active ON runyard.runs (thread_key, lane)
-    WHERE ((finished_at IS NULL) AND ((worker_id IS NOT NULL) OR (suspended_at IS NOT NULL)));
 CREATE INDEX runs_unadmitted ON runyard.runs (tenant, thread_id)
     WHERE (lane_seq IS NULL);
+-- The last condition is always true, and only the statements of runyard.admit have it. A search for the runs of a thread in this index
+-- would read the delayed runs of all threads.
 CREATE INDEX runs_due ON runyard.runs (COALESCE(run_at, accepted_at))
-    WHERE (lane_seq IS NULL);
-CREATE INDEX runs_expiring ON runyard.runs (expires_at)
-    WHERE ((expires_at IS NOT NULL) AND (attempt = 0) AND (finished_at IS NULL));
-CREATE INDEX runs_completed ON runyard.runs (branch_id, completion_seq)
-    WHERE (completion_seq IS NOT NULL);
-CREATE INDEX runs_extra ON runyard.runs (thread_key, completion_seq)
-    WHERE (extra IS NOT NULL);
+    WHERE ((lane_seq IS NULL) AND (accept_no > 0));
 CREATE INDEX runs_waiting ON runyard.runs (thread_key, after_run_id)
     WHERE (after_run_id IS NOT NULL);
 CREATE INDEX runs_started_by ON runyard.runs (started_by_key, started_by_run_id)
     WHERE (started_by_key IS NOT NULL);
-CREATE INDEX runs_worker ON runyard.runs (worker_id)
-    WHERE ((worker_id IS NOT NULL) AND (finished_at IS NULL));
-CREATE INDEX runs_queued ON runyard.runs (tenant, accept_no)
-    WHERE ((finished_at IS NULL) AND (worker_id IS NULL) AND (suspended_at IS NULL));
-CREATE INDEX runs_waiting_since ON runyard.runs (changed_at, accept_no)
-    WHERE ((finished_at IS NULL) AND (worker_id IS NULL) AND (suspended_at IS NULL) AND (lane_seq IS NOT NULL) AND (waits_for_permit IS NULL) AND (kind <> 'external'));
-CREATE INDEX runs_of_agent ON runyard.runs (agent)
-    WHERE ((worker_id IS NOT NULL) AND (finished_at IS NULL));
-CREATE INDEX runs_of_tenant ON runyard.runs (tenant, accepted_at, accept_no)
-    WHERE ((worker_id IS NOT NULL) AND (finished_at IS NULL));
-CREATE INDEX runs_line ON runyard.runs (waits_for_permit, tenant, place_in_line)
-    WHERE (waits_for_permit IS NOT NULL);
-CREATE INDEX runs_results ON runyard.runs (finished_at)
-    WHERE ((fork IS NOT NULL) AND (result IS NOT NULL));
--- No index has a column that an append changes, such as last_seq. An append does not change changed_at. The append's update of the run then changes no index.
-CREATE INDEX runs_unsuccessful ON runyard.runs (thread_key)
-    WHERE ((finished_at IS NOT NULL) AND (completion_seq IS NULL));
--- The indexes of lists (runyard.list_runs). The first three have no column that a verb changes often. The others have few runs,
--- or runs that leave the index soon.
+-- The indexes of lists (runyard.list_runs).
 CREATE INDEX runs_list ON runyard.runs (tenant, accepted_at, accept_no)
     WHERE ((NOT deleted) AND (emptied_at IS NULL) AND (accept_no > 0));
 CREATE INDEX runs_list_of_agent ON runyard.runs (tenant, agent, accepted_at, accept_no)
     WHERE ((NOT deleted) AND (emptied_at IS NULL) AND (agent IS NOT NULL) AND (accept_no > -1));
 CREATE INDEX runs_list_of_thread ON runyard.runs (thread_key, accepted_at, accept_no)
     WHERE ((NOT deleted) AND (emptied_at IS NULL) AND (accept_no > 0));
-CREATE INDEX runs_list_by_status ON runyard.runs (tenant, status, accepted_at, accept_no)
-    WHERE ((NOT deleted) AND (emptied_at IS NULL) AND (accept_no > -1) AND ((status = ANY (ARRAY['failed', 'dead', 'cancelled', 'suspended'])) OR ((status = 'running') AND (worker_id IS NULL))));
 CREATE INDEX runs_list_hosted ON runyard.runs (tenant, thread_id, accepted_at, accept_no)
     WHERE ((NOT deleted) AND (emptied_at IS NULL) AND (thread_key IS NULL) AND (accept_no > -1));
+CREATE TRIGGER run_accepted AFTER INSERT ON runyard.runs FOR EACH ROW EXECUTE FUNCTION runyard.follow_run();
+CREATE TRIGGER run_changed AFTER UPDATE ON runyard.runs FOR EACH ROW WHEN (((old.changed_at IS DISTINCT FROM new.changed_at) OR (old.status IS DISTINCT FROM new.status) OR (old.worker_id IS DISTINCT FROM new.worker_id) OR (old.lane_seq IS DISTINCT FROM new.lane_seq) OR (old.thread_key IS DISTINCT FROM new.thread_key) OR ((new.status = ANY (ARRAY['failed', 'dead', 'cancelled'])) AND ((old.deleted <> new.deleted) OR (old.emptied_at IS DISTINCT FROM new.emptied_at))))) EXECUTE FUNCTION runyard.follow_run();
+CREATE TRIGGER runs_deleted AFTER DELETE ON runyard.runs REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION runyard.forget_runs();
+
+-- The live runs: a row for each run that has not ended, with the columns by which live runs are searched.
+-- expires_at: NULL also after the first attempt began.
+-- waits_since: the time from which a queued run waits for its lane or for a worker; NULL for a job that waits for runs that it started.
+CREATE TABLE runyard.live_runs (
+    accept_no bigint NOT NULL,
+    tenant text NOT NULL,
+    thread_id text NOT NULL,
+    run_id text NOT NULL,
+    thread_key bigint,
+    lane text,
+    lane_seq bigint,
+    queue text NOT NULL,
+    agent text,
+    status text NOT NULL,
+    worker_id text,
+    waits_for_permit text,
+    place_in_line bigint,
+    expires_at timestamptz,
+    accepted_at timestamptz NOT NULL,
+    changed_at timestamptz NOT NULL,
+    waits_since timestamptz,
+    CONSTRAINT live_runs_pkey PRIMARY KEY (accept_no)
+)
+WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.02');
+CREATE UNIQUE INDEX live_runs_lane ON runyard.live_runs (thread_key, lane, lane_seq);
+CREATE UNIQUE INDEX live_runs_active ON runyard.live_runs (thread_key, lane)
+    WHERE (status = ANY (ARRAY['running', 'suspended']));
+CREATE INDEX live_runs_expiring ON runyard.live_runs (expires_at)
+    WHERE (expires_at IS NOT NULL);
+CREATE INDEX live_runs_worker ON runyard.live_runs (worker_id)
+    WHERE (worker_id IS NOT NULL);
+CREATE INDEX live_runs_of_agent ON runyard.live_runs (agent)
+    WHERE (worker_id IS NOT NULL);
+CREATE INDEX live_runs_of_tenant ON runyard.live_runs (tenant, status, accepted_at, accept_no)
+    WHERE (status <> 'queued');
+CREATE INDEX live_runs_suspended ON runyard.live_runs (queue)
+    WHERE (status = 'suspended');
+CREATE INDEX live_runs_queued ON runyard.live_runs (tenant, accept_no)
+    WHERE (status = 'queued');
+CREATE INDEX live_runs_waiting_since ON runyard.live_runs (changed_at, accept_no)
+    WHERE ((status = 'queued') AND (lane_seq IS NOT NULL) AND (waits_for_permit IS NULL));
+CREATE INDEX live_runs_line ON runyard.live_runs (waits_for_permit, tenant, place_in_line)
+    WHERE (waits_for_permit IS NOT NULL);
+
+-- The runs that have a completion number. with_extra: true if the run has an extra.
+CREATE TABLE runyard.completions (
+    branch_id bigint NOT NULL,
+    completion_seq bigint NOT NULL,
+    thread_key bigint NOT NULL,
+    accept_no bigint NOT NULL,
+    with_extra boolean NOT NULL,
+    CONSTRAINT completions_pkey PRIMARY KEY (branch_id, completion_seq)
+);
+CREATE INDEX completions_with_extra ON runyard.completions (thread_key, completion_seq)
+    WHERE with_extra;
+
+-- The runs that failed, died or were cancelled, and were not deleted.
+CREATE TABLE runyard.unsuccessful_runs (
+    accept_no bigint NOT NULL,
+    tenant text NOT NULL,
+    thread_key bigint,
+    status text NOT NULL,
+    accepted_at timestamptz NOT NULL,
+    CONSTRAINT unsuccessful_runs_pkey PRIMARY KEY (accept_no)
+);
+CREATE INDEX unsuccessful_runs_list ON runyard.unsuccessful_runs (tenant, status, accepted_at, accept_no);
+CREATE INDEX unsuccessful_runs_of_thread ON runyard.unsuccessful_runs (thread_key);
+
+-- The ended fork jobs whose results are kept for a time.
+CREATE TABLE runyard.fork_results (
+    accept_no bigint NOT NULL,
+    finished_at timestamptz NOT NULL,
+    CONSTRAINT fork_results_pkey PRIMARY KEY (accept_no)
+);
+CREATE INDEX fork_results_by_age ON runyard.fork_results (finished_at);
 
 -- The places of messages that were appended under the id of a run that was never claimed.
 CREATE TABLE runyard.unclaimed (
@@ -339,7 +417,8 @@ CREATE TABLE runyard.hitl_requests (
     event_id text,
     created_at timestamptz DEFAULT now() NOT NULL,
     CONSTRAINT hitl_requests_pkey PRIMARY KEY (tenant, request_id)
-);
+)
+WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 CREATE UNIQUE INDEX hitl_responses ON runyard.hitl_requests (thread_key, response_id)
     WHERE (response_id IS NOT NULL);
 CREATE INDEX hitl_run ON runyard.hitl_requests (thread_key, run_id);
@@ -488,7 +567,7 @@ CREATE TABLE runyard.workers (
     dead_at timestamptz,
     CONSTRAINT workers_pkey PRIMARY KEY (worker_id)
 )
-WITH (fillfactor='50');
+WITH (fillfactor='50', autovacuum_vacuum_threshold='1000');
 
 -- Queues whose runs no worker claims.
 CREATE TABLE runyard.paused_queues (
@@ -569,7 +648,8 @@ CREATE TABLE runyard.outbox (
     usage jsonb,
     redriven boolean DEFAULT false NOT NULL,
     CONSTRAINT outbox_pkey PRIMARY KEY (tenant, transaction, "position")
-);
+)
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.1', autovacuum_analyze_scale_factor='0.05');
 
 -- The last entry that was pruned from a tenant's feed.
 CREATE TABLE runyard.pruned (
@@ -578,6 +658,15 @@ CREATE TABLE runyard.pruned (
     "position" bigint NOT NULL,
     CONSTRAINT pruned_pkey PRIMARY KEY (tenant)
 );
+
+-- The tenant with which the next pruning of the outbox begins, in one row.
+CREATE TABLE runyard.prune_place (
+    one boolean DEFAULT true NOT NULL,
+    tenant text NOT NULL,
+    CONSTRAINT prune_place_one_check CHECK (one),
+    CONSTRAINT prune_place_pkey PRIMARY KEY (one)
+)
+WITH (fillfactor='50');
 
 -- The usage of the runs of a tenant that ended on a day (UTC), counted from the outbox. A row has the runs of one agent. The row
 -- with agent '' has all runs.
@@ -670,7 +759,7 @@ CREATE TABLE runyard.webhook_deliveries (
     CONSTRAINT webhook_deliveries_delivery_id_key UNIQUE (delivery_id),
     CONSTRAINT webhook_deliveries_pkey PRIMARY KEY (delivery_no)
 )
-WITH (fillfactor='70');
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.05');
 CREATE INDEX webhook_deliveries_due ON runyard.webhook_deliveries (endpoint, next_at, delivery_no)
     WHERE (next_at IS NOT NULL);
 CREATE INDEX webhook_deliveries_oldest ON runyard.webhook_deliveries (created_at)
@@ -721,11 +810,17 @@ CREATE TABLE runyard.schema_versions (
 
 -- Accept many runs in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. Requests
 -- for one thread keep their order. A refused request changes nothing and does not affect the other requests. The refusal of a
--- single request raises an error.
-FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.accepted;
+-- single request raises an error. patience: milliseconds to wait for a thread that another transaction has locked, after which the
+-- call fails; NULL for the session's limit. With 0, the requests for a locked thread are refused as locked. So is a request whose
+-- run id a host's open transaction has taken.
+FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[], patience integer DEFAULT NULL)
+RETURNS SETOF runyard.accepted;
 
 -- Accept and admit a client's run in one step, so that a refusal reaches the caller. limited: true if the deployment has limits.
-FUNCTION runyard.accept_and_admit(for_tenant text, q runyard.request, limited boolean, OUT run runyard.runs, OUT created boolean, OUT effects jsonb);
+-- skip: true to raise locked instead of waiting for the thread's lock.
+FUNCTION runyard.accept_and_admit(
+    for_tenant text, q runyard.request, limited boolean, skip boolean, OUT run runyard.runs, OUT created boolean, OUT effects jsonb
+);
 
 FUNCTION runyard.accepted_as(n integer, r runyard.runs, created boolean, effects jsonb) RETURNS runyard.accepted;
 
@@ -783,9 +878,15 @@ FUNCTION runyard.unprintable(given text) RETURNS boolean;
 -- requests and the expiry of runs, whose functions are in deadlines.sql.
 
 -- Admit the committed runs that are due, apply the deadlines of HITL requests, and fail the runs that were not started by their
--- expires_at, on up to `most` threads of each kind. next_due: seconds until the next of these times; NULL if there is none. Each
--- statement reads the clock in a subquery, because a query that reads it for each row uses no index.
+-- expires_at, on up to `most` threads of each kind. A thread that another transaction has locked is left to a later call. next_due:
+-- seconds until the next of these times; NULL if there is none. For a thread that was left, it is the time for which the thread is
+-- overdue, from 0.01 to 1, so that calls become rare while the thread stays locked. Each statement reads the clock in a subquery,
+-- because a query that reads it for each row uses no index.
 FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision);
+
+-- Lock a thread that has something due, and return it, or make it. key: its number when it was read, or NULL. locked: true if
+-- another transaction has locked the thread. The row is NULL then, and if the thread was deleted since it was read.
+FUNCTION runyard.due_thread(for_tenant text, thread_id text, key bigint, OUT t runyard.threads, OUT locked boolean);
 
 -- Admit the thread's committed runs that are due, in order, so that no later run overtakes them.
 FUNCTION runyard.admit_thread(INOUT t runyard.threads, OUT effects jsonb);
@@ -860,9 +961,10 @@ FUNCTION runyard.load_requests(for_tenant text, thread_id text, run_id text) RET
 -- Claiming runs for a worker.
 
 -- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot
--- deadlock. A thread that another transaction has locked is skipped. The claim of a single run waits for the lock instead, if no
--- limit on running runs is set.
-FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[]) RETURNS SETOF runyard.claimed;
+-- deadlock. A thread that another transaction has locked is skipped. patience: milliseconds to wait for such a thread instead,
+-- after which the call fails. It has no effect if there are limits on running runs, because permits are then locked first.
+FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[], patience integer DEFAULT 0)
+RETURNS SETOF runyard.claimed;
 
 -- Claim a run whose thread is locked. paused: the paused queues. A run of a paused queue is claimed only if a cancel was
 -- requested, so that the worker ends it. limited: true if the deployment has limits on running runs.
@@ -883,8 +985,10 @@ FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean;
 -- functions/complete.sql ------------------------------------------------------------------------------------------------------
 -- Ending an attempt: complete, fail and release.
 
--- Complete many runs in one transaction. Threads are locked in the order of their keys.
-FUNCTION runyard.complete(writes runyard.attempt_write[]) RETURNS SETOF runyard.ended;
+-- Complete many runs in one transaction. Threads are locked in the order of their keys. patience: milliseconds to wait for a
+-- thread that another transaction has locked, after which the call fails; NULL for the session's limit. With 0, the writes of a
+-- locked thread are refused as locked, and the others are stored.
+FUNCTION runyard.complete(writes runyard.attempt_write[], patience integer DEFAULT NULL) RETURNS SETOF runyard.ended;
 
 -- Fail a run. why: its error.
 FUNCTION runyard.fail(w runyard.attempt_write, why jsonb) RETURNS runyard.ended;
@@ -956,11 +1060,12 @@ FUNCTION runyard.expire_runs(INOUT t runyard.threads, OUT effects jsonb, OUT lin
 -- Deletion. A thread is deleted at once. Its messages that forks see stay until the last of these forks is deleted.
 
 -- Delete a thread. cancel_first: true to cancel live runs; otherwise a live run raises thread_busy. seen: the updated_at that the
--- caller has read, or NULL.
-FUNCTION runyard.delete_thread(for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, OUT effects jsonb);
-
--- Delete the part of a deleted thread's branch that no live thread sees.
-FUNCTION runyard.sweep_branch(branch_id bigint) RETURNS void;
+-- caller has read, or NULL. erase: true to erase the content that forks show, too. unremoved: the deleted threads whose rows are not
+-- all removed. The caller removes them by runyard.remove_step. If it stops before, the leader does.
+FUNCTION runyard.delete_thread(
+    for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, erase boolean DEFAULT false,
+    OUT effects jsonb, OUT unremoved bigint[]
+);
 
 -- Lock the thread's ancestors and then the thread, and return the thread. The ancestors have smaller keys, and every function
 -- that locks several threads locks them in the order of their keys.
@@ -969,9 +1074,6 @@ FUNCTION runyard.find_family(for_tenant text, thread_id text) RETURNS runyard.th
 -- Delete the content of a run that has ended and is in no context. Its row stays, so that a repeated request finds it. Messages
 -- that a live thread shows through a fork or a branch stay. A later call deletes those of them that no live thread shows.
 FUNCTION runyard.delete_run(for_tenant text, thread_id text, run_id text) RETURNS void;
-
--- Replace the content of the thread's own messages by tombstones. Forks show the tombstones too.
-FUNCTION runyard.erase_content(for_tenant text, thread_id text) RETURNS void;
 
 -- functions/effects.sql -------------------------------------------------------------------------------------------------------
 -- Effects: the work that a verb asks of Redis. They are JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […]}, or
@@ -1033,13 +1135,22 @@ FUNCTION runyard.open_external(t runyard.threads, run_id text) RETURNS runyard.r
 FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz);
 
--- Delete up to `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant.
--- Return their number. Entries stay until they were counted (runyard.count_usage) and every active webhook has read them. Entries
--- of transactions that are not older than the oldest open transaction are not counted.
+-- Return for how many seconds committed entries of the feed cannot be read, because a transaction that began before them is open in any
+-- database of the server. A delay of two seconds is usual. holder: after five seconds, the oldest open transaction that has written.
+FUNCTION runyard.feed_delay(OUT seconds double precision, OUT holder text);
+
+-- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return
+-- their number. Entries stay until they were counted (runyard.count_usage) and every active webhook has read them. Entries of
+-- transactions that are not older than the oldest open transaction are not counted.
+-- A call looks at the oldest entry of up to 500 tenants. The next call goes on with the tenant after them.
 FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer;
 
+-- Delete up to `most` of the oldest entries of a tenant that are older than old_before, and record the last deleted entry. Return
+-- their number.
+FUNCTION runyard.prune_tenant(whose text, old_before timestamptz, most integer) RETURNS integer;
+
 -- Delete data whose retention has passed: up to `most` each of entries of the feed, results of fork jobs, and deliveries that
--- arrived or failed, and all rows of dead workers. Deliveries have the retention of the feed. The leader calls this function.
+-- arrived or failed, of rows of deleted threads, and all rows of dead workers. Deliveries have the retention of the feed. The leader calls this function.
 -- Return the largest number of rows that were deleted of one kind.
 FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer;
 
@@ -1121,6 +1232,16 @@ RETURNS SETOF runyard.webhook_deliveries;
 
 -- Return the size of a value as JSON in bytes. The stored size of a compressed value is smaller and cannot be used.
 FUNCTION runyard.json_bytes(value jsonb) RETURNS bigint;
+
+-- functions/live_runs.sql -----------------------------------------------------------------------------------------------------
+-- The tables that follow the table of runs: live_runs, completions, unsuccessful_runs and fork_results. Triggers of runyard.runs call
+-- these functions, so that the tables fit the runs whichever statement changes a run.
+
+-- Record what became of a run: as a row of live_runs until the run ends, then as rows of the other tables.
+FUNCTION runyard.follow_run() RETURNS trigger;
+
+-- Delete what the tables have about deleted runs.
+FUNCTION runyard.forget_runs() RETURNS trigger;
 
 -- functions/message_branches.sql ----------------------------------------------------------------------------------------------
 -- Branches of the messages of a thread: the branch of a new run or message, and the leaves of the tree.
@@ -1229,25 +1350,29 @@ FUNCTION runyard.measure_queues() RETURNS void;
 -- Queues and their waiting runs.
 
 -- Return the queues that have live runs, are paused or have a live worker, with the numbers of their waiting runs. The function
--- reads the live runs once, by their index.
+-- reads the live runs by the indexes of their statuses.
 FUNCTION runyard.queues() RETURNS TABLE (
     queue text, queued bigint, deepest bigint, oldest double precision, suspended bigint, workers bigint, paused_at timestamptz,
     known boolean
 );
 
 -- functions/reading.sql -------------------------------------------------------------------------------------------------------
--- Reading a thread's messages and a run's context.
+-- Reading a thread's messages, a run's context and a run's input.
+
+-- Return the run with its input. From the first claim on, the input is a message of the run, and its row has it no more.
+FUNCTION runyard.with_input(r runyard.runs) RETURNS runyard.runs;
 
 -- Return one page of messages, in the order of their numbers. at: the last message of the path; NULL for all visible messages of
--- of_branch, by default of the head. The call for a later page must name the branch of the first page. most: NULL for all
--- messages.
+-- of_branch, by default of the head. The call for a later page must name the branch of the first page.
 FUNCTION runyard.page(
     for_tenant text, thread_id text, at uuid, after bigint, before bigint, most bigint, newest_first boolean, of_branch bigint
 ) RETURNS SETOF runyard.messages;
 
--- Return the messages that a run sees: the messages of its snapshot, then its own messages. Some of its own messages may have
--- been stored before its claim. Raises stale_fence if another attempt has claimed the run.
-FUNCTION runyard.context(thread_key bigint, run_id text, with_fence bigint) RETURNS SETOF runyard.messages;
+-- Return up to `most` of the messages that a run sees: the messages of its snapshot after the number `after`, then its own messages
+-- after the number own_after. Some of its own messages may have been stored before its claim. Raises stale_fence if another attempt has
+-- claimed the run.
+FUNCTION runyard.context(thread_key bigint, run_id text, with_fence bigint, after bigint, own_after bigint, most bigint)
+RETURNS TABLE (message runyard.messages, own boolean);
 
 -- functions/redrive.sql -------------------------------------------------------------------------------------------------------
 -- Redriving a failed or dead run.
@@ -1270,6 +1395,45 @@ FUNCTION runyard.queue_full(which text, of text, most bigint) RETURNS jsonb;
 
 -- Return the error of a message id that another message of the thread has.
 FUNCTION runyard.id_taken(t runyard.threads, message_id uuid) RETURNS jsonb;
+
+-- functions/removal.sql -------------------------------------------------------------------------------------------------------
+-- Removing the rows of deleted threads, in steps that are short transactions. A deleted thread is invisible at once. Only the
+-- deletion of a fork and other steps wait for its lock.
+
+-- Make one step for a deleted thread. Return true if there may be more to do. Raises locked if all that is left to do needs the
+-- lock of a fork that another transaction has locked. most: maximum number of runs and messages to examine.
+FUNCTION runyard.remove_step(thread_key bigint, most integer) RETURNS boolean;
+
+-- Make steps for deleted threads that their callers have left, until about `most` rows are examined. Return true if there may be more
+-- to do.
+FUNCTION runyard.remove_leftovers(most integer) RETURNS boolean;
+
+-- Remove up to `most` rows of a deleted thread whose row is locked. Return the number of examined rows. It is 0 if there is nothing to
+-- do, or if a fork is locked.
+FUNCTION runyard.remove_part(key bigint, most integer) RETURNS integer;
+
+-- Return the parts of a branch of a deleted thread that live threads show.
+FUNCTION runyard.shown_levels(branch_id bigint) RETURNS runyard.level[];
+
+-- Examine up to `most` runs of a deleted thread. Remove those that no live thread shows, and hide the others. Return the number of
+-- examined runs.
+FUNCTION runyard.remove_runs(s runyard.removals, most integer) RETURNS integer;
+
+-- Examine up to `most` messages of a branch of a deleted thread. Remove those that no live thread shows. Replace the others by
+-- tombstones if the thread is erased. Remove the branch after its last message if no live thread shows it. Return the number of
+-- examined messages.
+FUNCTION runyard.remove_messages(s runyard.removals, of_branch bigint, most integer) RETURNS integer;
+
+-- Remove the extra of an erased thread from the next thread that inherits from it, and at last from the erased thread. The
+-- inheriting thread is locked, unless another transaction has locked it. Return 1, or 0 if it is locked.
+FUNCTION runyard.erase_extra(s runyard.removals) RETURNS integer;
+
+-- Return the values that a thread ever had in its extra and has not inherited, as an array for each key.
+FUNCTION runyard.own_extra(key bigint) RETURNS jsonb;
+
+-- Return an extra without the entries whose value is in the array that `removed` has for their key. removed: NULL to remove
+-- nothing.
+FUNCTION runyard.without_extra(extra jsonb, removed jsonb) RETURNS jsonb;
 
 -- functions/respond.sql -------------------------------------------------------------------------------------------------------
 -- Answers to HITL requests.
@@ -1338,14 +1502,12 @@ FUNCTION runyard.check_extra(merged jsonb) RETURNS void;
 -- Decides which queued run may start next, and which runs to wake when a run ends. A prompt may start if it is the head of its
 -- lane. A fork job may start if it waits for no other run.
 
--- Return the head of a lane: its first run that has not ended. Postgres copies the body of this function into the plan of a
+-- Return the head of a lane: its first run that has not ended. floor: a number up to which the lane has ended runs only
+-- (threads.lane_floor); 0 for a lane other than ''. Postgres copies the body of this function into the plan of a
 -- statement that names the function after FROM, so that a statement that needs the whole row pays nothing for the function. A
 -- statement that needs one column, or whether there is a head, is about ten microseconds slower, because its plan keeps a place
 -- for every column. The statements of each accept and claim therefore repeat the condition (make_way, startable, not_startable).
-FUNCTION runyard.lane_head(thread_key bigint, in_lane text) RETURNS SETOF runyard.runs;
-
--- Return effects with the job of the lane's head, if the head is queued. Otherwise return NULL.
-FUNCTION runyard.next_head(thread_key bigint, in_lane text) RETURNS jsonb;
+FUNCTION runyard.lane_head(thread_key bigint, in_lane text, floor bigint) RETURNS SETOF runyard.runs;
 
 -- Return effects with the fork jobs that wait for a run.
 FUNCTION runyard.waiting_for(thread_key bigint, run_id text) RETURNS jsonb;
@@ -1356,7 +1518,7 @@ FUNCTION runyard.wake_starter(r runyard.runs) RETURNS jsonb;
 
 -- Return effects with the job of the run if the run may start at once. It must be the head of its lane, or a fork job that waits
 -- for no run.
-FUNCTION runyard.startable(r runyard.runs) RETURNS jsonb;
+FUNCTION runyard.startable(t runyard.threads, r runyard.runs) RETURNS jsonb;
 
 -- Return as the outcome of a claim why a queued run cannot start, or NULL if it can. Fail a run that was not started by its
 -- expires_at. retry_in: seconds until the run is due.
@@ -1422,11 +1584,11 @@ FUNCTION runyard.take_over(
 -- functions/threads.sql -------------------------------------------------------------------------------------------------------
 -- Threads: find, lock, make and change a thread.
 
--- Lock and return the thread, or return a NULL row.
-FUNCTION runyard.live_thread(for_tenant text, thread_id text) RETURNS runyard.threads;
+-- Lock and return the thread, or return a NULL row. skip: true to raise locked instead of waiting for the lock.
+FUNCTION runyard.live_thread(for_tenant text, thread_id text, skip boolean DEFAULT false) RETURNS runyard.threads;
 
--- Lock and return the thread. Raises thread_not_found.
-FUNCTION runyard.known_thread(for_tenant text, thread_id text) RETURNS runyard.threads;
+-- Lock and return the thread. Raises thread_not_found. skip: as in runyard.live_thread.
+FUNCTION runyard.known_thread(for_tenant text, thread_id text, skip boolean DEFAULT false) RETURNS runyard.threads;
 
 -- Return the thread without a lock, for reads. Raises thread_not_found.
 FUNCTION runyard.known_snapshot(for_tenant text, thread_id text) RETURNS runyard.threads;
@@ -1434,8 +1596,13 @@ FUNCTION runyard.known_snapshot(for_tenant text, thread_id text) RETURNS runyard
 -- Return a run of the thread. Raises run_not_found.
 FUNCTION runyard.known_run(t runyard.threads, run_id text) RETURNS runyard.runs;
 
--- Lock and return the thread. If it does not exist, make it with its first branch.
-FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL) RETURNS runyard.threads;
+-- Lock and return the thread. If it does not exist, make it with its first branch. skip: as in runyard.live_thread.
+FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL, skip boolean DEFAULT false)
+RETURNS runyard.threads;
+
+-- Raise locked if the runs of a deleted thread with this id are still being removed. A new run of the same id would be taken for
+-- the old one.
+FUNCTION runyard.check_removed(for_tenant text, thread_id text) RETURNS void;
 
 -- Lock and return the thread of a run. If the run was accepted in a host's transaction before its thread existed, make the
 -- thread.
@@ -1517,6 +1684,9 @@ RETURNS TABLE (counted_until timestamptz, day date, runs bigint, requests numeri
 -- Return all messages of a view, level by level. Every plan of the join reads runs of one thread only. A subquery per message
 -- would cost three times as much.
 FUNCTION runyard.visible(levels runyard.level[]) RETURNS SETOF runyard.messages;
+
+-- Return the number of messages that a view shows.
+FUNCTION runyard.count_visible(levels runyard.level[]) RETURNS bigint;
 
 -- Return at most `most` visible messages of a level whose numbers are between `after` and `before`, from the start or, if
 -- newest_first, from the end. The function reads only these messages and the invisible messages between them.
@@ -1618,15 +1788,20 @@ FUNCTION runyard.waiting(
 -- Return the jobs of those of the given runs that runyard.waiting would return.
 FUNCTION runyard.still_waiting(unchanged interval, thread_keys bigint[], run_ids text[]) RETURNS SETOF jsonb;
 
--- Return true if an admitted, queued run waits for a worker only: it is due since the time `unchanged`, it is the first run of its
--- lane, and it waits for no other run.
+-- Return true if an admitted run is the first of its lane. The function reads from the run backwards, because the front of a long
+-- lane may have index entries of many runs that ended.
+FUNCTION runyard.leads_lane(l runyard.live_runs) RETURNS boolean;
+
+-- Return true if a queued run that is the first of its lane waits for a worker only: it is due since the time `unchanged`, and it
+-- waits for no other run.
 FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged interval) RETURNS boolean;
 
 -- functions/write.sql ---------------------------------------------------------------------------------------------------------
 -- The writes of attempts: lock the run, compare the fence, and store the write.
 
--- Lock a thread, and return it with one of its runs. A row is NULL if there is none.
-FUNCTION runyard.lock_run(thread_key bigint, run_id text, OUT t runyard.threads, OUT r runyard.runs);
+-- Lock a thread, and return it with one of its runs. A row is NULL if there is none. skip: true to return at once if another
+-- transaction has locked the thread. Both rows are then NULL.
+FUNCTION runyard.lock_run(thread_key bigint, run_id text, skip boolean DEFAULT false, OUT t runyard.threads, OUT r runyard.runs);
 
 -- Return NULL if the attempt may write. Otherwise return 'stale_fence', 'cancel_requested', or 'repeated' if the attempt has
 -- already ended.
@@ -1637,9 +1812,10 @@ FUNCTION runyard.refuse_write(r runyard.runs, with_fence bigint) RETURNS void;
 
 -- Lock an attempt's run for its last write. over: true if the caller must return `e` and store nothing. A cancel was then
 -- requested, and this function has cancelled the run; or the write is stale or a repetition. first_event: NULL if the caller is
--- not the attempt; the event of the cancellation then gets a new fence.
+-- not the attempt; the event of the cancellation then gets a new fence. skip: true to refuse the write at once, as locked, if
+-- another transaction has locked the thread.
 FUNCTION runyard.lock_attempt(
-    thread_key bigint, run_id text, with_fence bigint, first_event integer,
+    thread_key bigint, run_id text, with_fence bigint, first_event integer, skip boolean DEFAULT false,
     OUT t runyard.threads, OUT r runyard.runs, OUT e runyard.ended, OUT over boolean
 );
 
