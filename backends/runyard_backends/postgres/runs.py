@@ -166,8 +166,8 @@ class PostgresRunStore:
     ) -> Ended:
         """Release the run and queue it again. ``delay``: seconds until it is due. ``error``: the error to retry after; None if
         the release is no retry. ``first_event``: the number of the attempt's next event; None if the caller is not the attempt,
-        and has not counted its events. ``until_fewer``: a job waits until fewer runs that it started are live. ``usage``: the usage to add to the
-        run's."""
+        and has not counted its events. ``until_fewer``: a job waits until fewer runs that it started are live. ``usage``: the
+        usage to add to the run's."""
         why = codec.error_json(error) if error else None
         held = (attempt.thread_key, attempt.run_id, attempt.fence)
         used = codec.usage_json(usage)

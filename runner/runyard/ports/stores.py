@@ -113,10 +113,10 @@ class RunStore(Protocol):
     The run's row stays, with ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError.
     ``isolate``: mark an attempt as running in a process of its own. ``bury``: record the death of that process. ``how``: the
     cause of the death, as text. ``release`` with ``until_fewer``: submit the fan-out again when fewer than this number of its
-    runs have not ended. ``usage``: the usage of the attempt. Every verb that ends an attempt counts the usage, also if the run was
-    cancelled. ``run_events``: return the proven events of a run, which the store makes from its rows. Only events
-    after the event id ``after`` are returned, at most ``limit`` with about EVENT_BYTES_PER_READ bytes in total, and an empty
-    list at the end.
+    runs have not ended. ``usage``: the usage of the attempt. Each verb that ends an attempt counts the usage, also if the run
+    was cancelled. ``run_events``: return the proven events of a run, which the store makes from its rows. Only events after the
+    event id ``after`` are returned, at most ``limit`` with about EVENT_BYTES_PER_READ bytes in total, and an empty list at the
+    end.
     """
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted: ...
