@@ -1,5 +1,12 @@
 -- Threads, their branches and messages. All objects are in the schema "runyard". Their names are terms of docs/concepts.md.
 
+-- Times that programs can read and add durations to. Python's calendar ends with the year 9999, and a driver reads a row as a whole.
+-- moment and small_count are domains because Postgres parses the constraint of a table again for every statement.
+CREATE DOMAIN runyard.moment AS timestamptz CHECK (VALUE >= '1970-01-01T00:00:00Z' AND VALUE < '9100-01-01T00:00:00Z');
+
+-- Counts that can grow. A count out of range would stop every statement that reads it together with other rows.
+CREATE DOMAIN runyard.small_count AS integer CHECK (VALUE >= 0 AND VALUE < 1000000000);
+
 CREATE SEQUENCE runyard.branch_numbers;
 CREATE SEQUENCE runyard.accept_numbers;
 CREATE SEQUENCE runyard.lane_numbers;
@@ -26,9 +33,9 @@ CREATE TABLE runyard.threads (
     extra_changed       boolean NOT NULL DEFAULT false,
     config              jsonb NOT NULL DEFAULT '{}',
     usage               jsonb NOT NULL DEFAULT '{}',
-    created_at          timestamptz NOT NULL DEFAULT now(),
-    updated_at          timestamptz NOT NULL DEFAULT now(),
-    deleted_at          timestamptz
+    created_at          runyard.moment NOT NULL DEFAULT now(),
+    updated_at          runyard.moment NOT NULL DEFAULT now(),
+    deleted_at          runyard.moment
 ) WITH (fillfactor = 70);
 CREATE UNIQUE INDEX threads_id ON runyard.threads (tenant, thread_id) WHERE deleted_at IS NULL;
 -- The indexes of lists (runyard.list_threads). Each has a condition that is always true and that only its list has. The condition
@@ -92,7 +99,7 @@ CREATE TABLE runyard.messages (
     calls      text[],
     results    text[],
     event_id   text,
-    created_at timestamptz NOT NULL DEFAULT now(),
+    created_at runyard.moment NOT NULL DEFAULT now(),
     PRIMARY KEY (branch_id, seq)
 );
 CREATE INDEX messages_id ON runyard.messages (message_id, branch_id);
