@@ -106,9 +106,34 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "the living are taken over", TAKE_OVER,
-        "IF EXISTS (SELECT 1 FROM runyard.workers w WHERE w.worker_id = r.worker_id AND w.dead_at IS NULL) THEN",
+        "IF NOT died AND r.worker_id <> claimant.worker_id THEN",
         "IF false THEN",
         POSTGRES, "-k", "busy",
+    ),
+    mutant(
+        "a crash is not counted", TAKE_OVER,
+        "    IF died THEN\n", "    IF false THEN\n",
+        POSTGRES, "-k", "Poison",
+    ),
+    mutant(
+        "a worker that leaves blames its runs", TAKE_OVER,
+        "    IF died THEN\n", "    IF died IS NOT FALSE THEN\n",
+        POSTGRES, "-k", "left_behind",
+    ),
+    mutant(
+        "usage of a retried attempt is lost", COMPLETE,
+        "usage = CASE WHEN used IS NULL THEN y.usage ELSE", "usage = CASE WHEN true THEN y.usage ELSE",
+        POSTGRES, "-k", "before_a_retry",
+    ),
+    mutant(
+        "usage of a cancelled attempt is lost", WRITE,
+        "        IF used IS NOT NULL THEN r.usage :=", "        IF false THEN r.usage :=",
+        POSTGRES, "-k", "usage_of_a_cancelled_attempt",
+    ),
+    mutant(
+        "an agent's errors at other deployments are never counted", "runner/runyard/execution/executor.py",
+        "        if isinstance(error, StoreUnansweredError):", "        if isinstance(error, BackendUnavailableError):",
+        "tests/unit/execution/test_executor.py", "-k", "deployment",
     ),
     mutant(
         "runs of a lane overtake", STARTABLE,

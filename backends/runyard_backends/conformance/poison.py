@@ -54,6 +54,27 @@ class TestPoison:
         assert ended.status is RunStatus.QUEUED and [job.run_id for job in ended.effects.jobs] == ["r1"]
         assert (await world.claim("r1")).alone and (await world.run("r1")).crash_count == 2
 
+    async def test_run_that_its_worker_left_behind_is_not_blamed(self, world: World) -> None:
+        """A worker that leaves has stopped its attempts. Their takeover is no crash, however often it happens."""
+        await world.accept("r1")
+        await world.crash("r1", 1)
+        for n in range(3):
+            claim = await world.claim("r1", worker=f"leaving{n}")
+            assert (claim.outcome, claim.takeover) == ("claimed", True)
+            await world.workers.leave(f"leaving{n}")
+        attempt = await world.take("r1")
+        assert (await world.run("r1")).crash_count == 1
+        await world.finish(attempt, said("done"))
+        assert await world.texts() == ["hi", "done"]
+
+    async def test_progress_before_its_worker_left_resets_the_crashes(self, world: World) -> None:
+        await world.accept("r1")
+        await world.crash("r1", 2)
+        await world.runs.append(await world.take("r1", worker="leaving"), [said("progress")])
+        await world.workers.leave("leaving")
+        assert not (await world.claim("r1")).alone
+        assert (await world.run("r1")).crash_count == 0
+
     @pytest.mark.parametrize("how", ["append", "step", "suspend"])
     async def test_progress_resets_the_crashes(self, world: World, how: str) -> None:
         """A commit sets the number of crashes to zero. The number counts only later crashes."""

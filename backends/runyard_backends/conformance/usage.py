@@ -62,6 +62,48 @@ class TestUsage:
         await world.finish(await world.take("r1"), said("done"), usage=OTHER)
         assert await total(world) == of(1, USED, OTHER)
 
+    async def test_usage_of_an_attempt_before_a_retry_counts_once(self, world: World) -> None:
+        """An attempt that ends in a retry or a hand-over counts, and a repeated release counts once."""
+        attempt = await world.start("r1")
+        for _ in range(2):
+            await world.runs.release(attempt, error=WRONG, usage=USED)
+        await world.runs.release(await world.take("r1"), usage=OTHER)
+        assert (await world.run("r1")).usage == USED + OTHER
+        assert await total(world) == of(0)
+        await world.runs.release(await world.take("r1"))
+        await world.finish(await world.take("r1"), said("done"), usage=OTHER)
+        assert (await world.run("r1")).usage == USED + OTHER + OTHER
+        assert await total(world) == of(1, USED, OTHER, OTHER)
+
+    @pytest.mark.parametrize("verb", ["complete", "fail", "suspend", "release", "release from outside"])
+    async def test_usage_of_a_cancelled_attempt_counts(self, world: World, verb: str) -> None:
+        """I8: Nothing else of the attempt's last write is stored."""
+        attempt = await world.start("r1")
+        await world.runs.cancel(T, "r1")
+        write = Write(attempt=attempt, messages=[said("late")], usage=USED)
+        for _ in range(2):
+            match verb:
+                case "complete":
+                    await world.runs.complete([write])
+                case "fail":
+                    await world.runs.fail(write, WRONG)
+                case "suspend":
+                    await world.runs.suspend(write, [HitlRequest(request_id="q")])
+                case "release":
+                    await world.runs.release(attempt, usage=USED)
+                case _:
+                    await world.runs.release(attempt, first_event=None, usage=USED)
+        run = await world.run("r1")
+        assert (run.status, run.usage) == ("cancelled", USED)
+        assert await world.texts() == []
+        assert await total(world) == of(1, USED)
+
+    async def test_usage_that_is_no_amount_releases_nothing(self, world: World) -> None:
+        attempt = await world.start("r1")
+        with pytest.raises(errors.InvalidInputError):
+            await world.runs.release(attempt, usage=Usage(requests=-1))
+        assert await world.status("r1") == "running"
+
     @pytest.mark.parametrize("counted_between", [True, False])
     async def test_a_run_that_is_redriven_counts_once(self, world: World, counted_between: bool) -> None:
         await world.runs.fail(Write(attempt=await world.start("r1"), usage=USED), WRONG)

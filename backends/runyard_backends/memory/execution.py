@@ -10,7 +10,7 @@ from runyard.app import DEFAULT_AGENT
 from runyard.domain.size_limits import check_value
 from runyard.domain.states import ENDED, RunStatus
 from runyard.errors import CancelRequestedError, InvalidInputError, RunNotFoundError, StaleFenceError
-from runyard.models import AttemptInfo, ErrorInfo, HitlRequest, Message, check_requests, check_usage
+from runyard.models import AttemptInfo, ErrorInfo, HitlRequest, Message, Usage, check_requests, check_usage
 from runyard.ports.commands import Write
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Claim, Ended
@@ -63,13 +63,14 @@ def _claim(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref
 
 
 def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref: RunRef) -> Claim:
-    """Start another attempt of a running run. The claim is ``busy`` unless the run's worker is dead, or is ``worker_id``
-    itself, which then has lost the run's task. The death of a worker counts as a crash, and a lost task does not."""
+    """Start another attempt of a running run. The claim is ``busy`` unless the run's worker is dead or has left, or is
+    ``worker_id`` itself, which then has lost the run's task. The death of a worker counts as a crash. A worker that left, and a
+    lost task, do not."""
     if run.external:
         return Claim(ref, "busy")
     worker = db.workers.get(run.run.worker_id or "")
-    crashed = worker is None or worker.dead_at is not None
-    if not crashed and run.run.worker_id != worker_id:
+    crashed = worker is not None and worker.dead_at is not None
+    if worker is not None and not crashed and run.run.worker_id != worker_id:
         return Claim(ref, "busy")
     crashes = crash_count.count(run, crashed=crashed)
     if (effects := crash_count.end(db, thread, run, crashes, "its worker died while it ran alone")) is not None:
@@ -254,7 +255,7 @@ def finish(db: Database, write: Write, status: RunStatus, error: ErrorInfo | Non
         return repeated
     thread, run = holder(db, write.attempt)
     if run.run.cancel_requested_at is not None:
-        return cancelled(db, thread, run, write.first_event)
+        return cancelled(db, thread, run, write.first_event, write.usage)
     write = _checked(write)
     n = _apply(db, thread, run, write)
     if run.run.kind not in lanes.FORK_KINDS and status is RunStatus.COMPLETED and not lanes.cycles_closed(run):
@@ -281,8 +282,16 @@ def _repeated(db: Database, attempt: AttemptToken) -> Ended | None:
     return Ended(run.run.status, run.run.event_id or "", run.run.error)
 
 
-def cancelled(db: Database, thread: ThreadState, run: RunState, n: int) -> Ended:
+def cancelled(db: Database, thread: ThreadState, run: RunState, n: int, usage: Usage | None) -> Ended:
+    """Cancel the run. ``usage``: the usage of its last attempt, which counts although the rest of the write is not stored."""
+    _use(run, usage)
     return _ended(db, thread, run, RunStatus.CANCELLED, n)
+
+
+def _use(run: RunState, usage: Usage | None) -> None:
+    """Add the usage of an attempt to that of its run."""
+    if usage is not None:
+        run.run.usage = run.run.usage + check_usage(usage)
 
 
 def _checked(write: Write) -> Write:
@@ -300,8 +309,7 @@ def _apply(db: Database, thread: ThreadState, run: RunState, write: Write) -> in
     if write.messages:
         append(db, thread, run, write.messages, write.first_event)
     run.extra = extra
-    if write.usage is not None:
-        run.run.usage = run.run.usage + write.usage
+    _use(run, write.usage)
     return write.first_event + len(write.messages)
 
 
@@ -312,7 +320,7 @@ def suspend(db: Database, write: Write, requests: Sequence[HitlRequest]) -> Ende
         return repeated
     thread, run = holder(db, write.attempt)
     if run.run.cancel_requested_at is not None:
-        return cancelled(db, thread, run, write.first_event)
+        return cancelled(db, thread, run, write.first_event, write.usage)
     write = _checked(write)
     check_requests(*requests)
     event = f"{run.run.fence}-{write.first_event + len(write.messages) + len(requests)}"
@@ -362,18 +370,21 @@ def release(
     error: ErrorInfo | None,
     first_event: int | None,
     until_fewer: int | None = None,
+    usage: Usage | None = None,
 ) -> Ended:
     """Release the run and queue it again. ``delay``: seconds until it is due. ``error``: the error after which the run is
     retried; None if the release is no retry. ``first_event``: the number of the attempt's next event, or None. ``until_fewer``:
-    the job waits until fewer than this number of the runs that it started are live."""
+    the job waits until fewer than this number of the runs that it started are live. ``usage``: the usage to add to the run's."""
     if repeated := _repeated(db, attempt):
         return repeated
     thread, run = holder(db, attempt)
     if run.run.cancel_requested_at is not None:
         if first_event is None:
+            _use(run, usage)
             effects = lanes.end_outside(db, thread, run, RunStatus.CANCELLED)
             return Ended(run.run.status, run.run.event_id or "", effects=effects)
-        return cancelled(db, thread, run, first_event)
+        return cancelled(db, thread, run, first_event, usage)
+    _use(run, usage)
     run.run.status, run.run.worker_id, run.changed_at = RunStatus.QUEUED, None, db.now()
     run.end_records(db.now(), "released" if error is None else "retried", error)
     run.not_before = db.now() + timedelta(seconds=delay) if delay > 0 else None

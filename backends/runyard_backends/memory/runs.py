@@ -23,7 +23,7 @@ from runyard.errors import (
     ThreadAlreadyExistsError,
     WorkerDeadError,
 )
-from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, check_uuid
+from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, Usage, check_uuid
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken, RunRef
@@ -206,8 +206,9 @@ class MemoryRunStore:
         error: ErrorInfo | None = None,
         first_event: int | None = 1,
         until_fewer: int | None = None,
+        usage: Usage | None = None,
     ) -> Ended:
-        return execution.release(self.db, attempt, delay, error and check_error(error), first_event, until_fewer)
+        return execution.release(self.db, attempt, delay, error and check_error(error), first_event, until_fewer, usage)
 
     async def isolate(self, attempt: AttemptToken) -> None:
         execution.isolate(self.db, attempt)

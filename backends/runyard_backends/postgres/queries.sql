@@ -65,7 +65,7 @@ SELECT * FROM runyard.fail($1::runyard.attempt_write, $2::jsonb)
 
 -- name: release
 -- Release an attempt's run to the queue. Return the run's new status.
-SELECT * FROM runyard.release($1, $2, $3, $4, $5::jsonb, $6, $7)
+SELECT * FROM runyard.release($1, $2, $3, $4, $5::jsonb, $6, $7, $8::jsonb)
 
 -- name: request_for
 -- Return the HITL request that an answer is for.

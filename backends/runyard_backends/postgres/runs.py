@@ -11,7 +11,7 @@ from typing import Any, Final
 from runyard.domain.size_limits import check_value
 from runyard.domain.tool_cycles import aborted
 from runyard.errors import DataCorruptedError, InvalidCursorError, LockedError, from_dict
-from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, JsonObject, Message, Run, by_run
+from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, JsonObject, Message, Run, Usage, by_run
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken, RunRef
@@ -180,13 +180,16 @@ class PostgresRunStore:
         error: ErrorInfo | None = None,
         first_event: int | None = 1,
         until_fewer: int | None = None,
+        usage: Usage | None = None,
     ) -> Ended:
         """Release the run and queue it again. ``delay``: seconds until it is due. ``error``: the error to retry after; None if
         the release is no retry. ``first_event``: the number of the attempt's next event; None if the caller is not the attempt,
-        and has not counted its events. ``until_fewer``: a job waits until fewer runs that it started are live."""
+        and has not counted its events. ``until_fewer``: a job waits until fewer runs that it started are live. ``usage``: the
+        usage to add to the run's."""
         why = codec.error_json(error) if error else None
         held = (attempt.thread_key, attempt.run_id, attempt.fence)
-        return _ended(await self.db.one("release", *held, delay, why, first_event, until_fewer), attempt)
+        used = codec.usage_json(usage)
+        return _ended(await self.db.one("release", *held, delay, why, first_event, until_fewer, used), attempt)
 
     async def isolate(self, attempt: AttemptToken) -> None:
         """Record that the attempt runs alone in its process. Raises StaleFenceError."""

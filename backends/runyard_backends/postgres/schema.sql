@@ -1,6 +1,15 @@
 -- The schema "runyard": every sequence, type and table, and the signature of every function, with the comments of migrations/
 -- and functions/. Written by `make schema`. To read, not to edit or run: `runyard migrate` applies the files of those folders.
 
+-- Times that programs can read and add durations to. Python's calendar ends with the year 9999, and a driver reads a row as a whole.
+-- moment and small_count are domains because Postgres parses the constraint of a table again for every statement.
+CREATE DOMAIN runyard.moment AS timestamptz
+    CONSTRAINT moment_check CHECK (((VALUE >= '1970-01-01 00:00:00+00'::timestamptz) AND (VALUE < '9100-01-01 00:00:00+00'::timestamptz)));
+
+-- Counts that can grow. A count out of range would stop every statement that reads it together with other rows.
+CREATE DOMAIN runyard.small_count AS integer
+    CONSTRAINT small_count_check CHECK (((VALUE >= 0) AND (VALUE < 1000000000)));
+
 CREATE SEQUENCE runyard.branch_numbers;
 
 CREATE SEQUENCE runyard.accept_numbers;
@@ -33,9 +42,9 @@ CREATE TABLE runyard.threads (
     extra_changed boolean DEFAULT false NOT NULL,
     config jsonb DEFAULT '{}' NOT NULL,
     usage jsonb DEFAULT '{}' NOT NULL,
-    created_at timestamptz DEFAULT now() NOT NULL,
-    updated_at timestamptz DEFAULT now() NOT NULL,
-    deleted_at timestamptz,
+    created_at runyard.moment DEFAULT now() NOT NULL,
+    updated_at runyard.moment DEFAULT now() NOT NULL,
+    deleted_at runyard.moment,
     CONSTRAINT threads_pkey PRIMARY KEY (thread_key)
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
@@ -107,7 +116,7 @@ CREATE TABLE runyard.messages (
     calls text[],
     results text[],
     event_id text,
-    created_at timestamptz DEFAULT now() NOT NULL,
+    created_at runyard.moment DEFAULT now() NOT NULL,
     CONSTRAINT messages_pkey PRIMARY KEY (branch_id, seq)
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
@@ -209,9 +218,9 @@ CREATE TABLE runyard.runs (
     started_by_key bigint,
     started_by_run_id text,
     until_fewer integer,
-    run_at timestamptz,
-    expires_at timestamptz,
-    not_before timestamptz,
+    run_at runyard.moment,
+    expires_at runyard.moment,
+    not_before runyard.moment,
     branch_id bigint,
     base_id uuid,
     snapshot_tip bigint,
@@ -223,12 +232,12 @@ CREATE TABLE runyard.runs (
     queued_fence bigint DEFAULT nextval('runyard.fences') NOT NULL,
     fence bigint,
     worker_id text,
-    attempt integer DEFAULT 0 NOT NULL,
-    error_count integer DEFAULT 0 NOT NULL,
-    crash_count integer DEFAULT 0 NOT NULL,
+    attempt runyard.small_count DEFAULT 0 NOT NULL,
+    error_count runyard.small_count DEFAULT 0 NOT NULL,
+    crash_count runyard.small_count DEFAULT 0 NOT NULL,
     progressed boolean DEFAULT false NOT NULL,
     isolated boolean DEFAULT false NOT NULL,
-    cancel_requested_at timestamptz,
+    cancel_requested_at runyard.moment,
     cancel_keep boolean DEFAULT false NOT NULL,
     abort_words text,
     completion_seq bigint,
@@ -240,18 +249,18 @@ CREATE TABLE runyard.runs (
     event_id text,
     app_version text,
     trace_context text,
-    accepted_at timestamptz DEFAULT now() NOT NULL,
-    admitted_at timestamptz,
-    started_at timestamptz,
-    suspended_at timestamptz,
-    finished_at timestamptz,
-    changed_at timestamptz DEFAULT now() NOT NULL,
+    accepted_at runyard.moment DEFAULT now() NOT NULL,
+    admitted_at runyard.moment,
+    started_at runyard.moment,
+    suspended_at runyard.moment,
+    finished_at runyard.moment,
+    changed_at runyard.moment DEFAULT now() NOT NULL,
     waits_for_permit text,
     place_in_line bigint,
-    emptied_at timestamptz,
+    emptied_at runyard.moment,
     deleted boolean DEFAULT false NOT NULL,
     usage_before jsonb,
-    CONSTRAINT runs_check CHECK (runyard.run_is_sound(status, kind, finished_at, suspended_at, started_at, fence, lane_seq, admitted_at, completion_seq, priority, multitask_strategy)),
+    CONSTRAINT runs_check CHECK (runyard.run_is_sound(status, kind, (finished_at)::timestamptz, (suspended_at)::timestamptz, (started_at)::timestamptz, fence, lane_seq, (admitted_at)::timestamptz, completion_seq, priority, multitask_strategy)),
     CONSTRAINT runs_pkey PRIMARY KEY (accept_no)
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
@@ -280,7 +289,7 @@ CREATE INDEX runs_list_of_thread ON runyard.runs (thread_key, accepted_at, accep
 CREATE INDEX runs_list_hosted ON runyard.runs (tenant, thread_id, accepted_at, accept_no)
     WHERE ((NOT deleted) AND (emptied_at IS NULL) AND (thread_key IS NULL) AND (accept_no > -1));
 CREATE TRIGGER run_accepted AFTER INSERT ON runyard.runs FOR EACH ROW EXECUTE FUNCTION runyard.follow_run();
-CREATE TRIGGER run_changed AFTER UPDATE ON runyard.runs FOR EACH ROW WHEN (((old.changed_at IS DISTINCT FROM new.changed_at) OR (old.status IS DISTINCT FROM new.status) OR (old.worker_id IS DISTINCT FROM new.worker_id) OR (old.lane_seq IS DISTINCT FROM new.lane_seq) OR (old.thread_key IS DISTINCT FROM new.thread_key) OR ((new.status = ANY (ARRAY['failed', 'dead', 'cancelled'])) AND ((old.deleted <> new.deleted) OR (old.emptied_at IS DISTINCT FROM new.emptied_at))))) EXECUTE FUNCTION runyard.follow_run();
+CREATE TRIGGER run_changed AFTER UPDATE ON runyard.runs FOR EACH ROW WHEN ((((old.changed_at)::timestamptz IS DISTINCT FROM (new.changed_at)::timestamptz) OR (old.status IS DISTINCT FROM new.status) OR (old.worker_id IS DISTINCT FROM new.worker_id) OR (old.lane_seq IS DISTINCT FROM new.lane_seq) OR (old.thread_key IS DISTINCT FROM new.thread_key) OR ((new.status = ANY (ARRAY['failed', 'dead', 'cancelled'])) AND ((old.deleted <> new.deleted) OR ((old.emptied_at)::timestamptz IS DISTINCT FROM (new.emptied_at)::timestamptz))))) EXECUTE FUNCTION runyard.follow_run();
 CREATE TRIGGER runs_deleted AFTER DELETE ON runyard.runs REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION runyard.forget_runs();
 
 -- The live runs: a row for each run that has not ended, with the columns by which live runs are searched.
@@ -376,8 +385,8 @@ CREATE TABLE runyard.attempts (
     accept_no bigint NOT NULL,
     fence bigint NOT NULL,
     worker_id text,
-    started_at timestamptz,
-    ended_at timestamptz DEFAULT now() NOT NULL,
+    started_at runyard.moment,
+    ended_at runyard.moment DEFAULT now() NOT NULL,
     outcome text NOT NULL,
     error jsonb,
     CONSTRAINT attempts_pkey PRIMARY KEY (accept_no, fence)
@@ -406,16 +415,16 @@ CREATE TABLE runyard.hitl_requests (
     run_id text,
     kind text NOT NULL,
     body bytea NOT NULL,
-    deadline_at timestamptz,
+    deadline_at runyard.moment,
     otherwise bytea,
     answer bytea,
     response_id text,
     answered_by text,
     on_behalf_of text,
-    answered_at timestamptz,
-    closed_at timestamptz,
+    answered_at runyard.moment,
+    closed_at runyard.moment,
     event_id text,
-    created_at timestamptz DEFAULT now() NOT NULL,
+    created_at runyard.moment DEFAULT now() NOT NULL,
     CONSTRAINT hitl_requests_pkey PRIMARY KEY (tenant, request_id)
 )
 WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
@@ -427,11 +436,11 @@ CREATE INDEX hitl_deadlines ON runyard.hitl_requests (deadline_at)
 CREATE INDEX hitl_pending ON runyard.hitl_requests (tenant, created_at, request_id)
     WHERE ((answered_at IS NULL) AND (closed_at IS NULL));
 CREATE INDEX hitl_list ON runyard.hitl_requests (tenant, created_at, request_id)
-    WHERE (created_at > '-infinity'::timestamptz);
+    WHERE ((created_at)::timestamptz > '-infinity'::timestamptz);
 CREATE INDEX hitl_list_of_thread ON runyard.hitl_requests (thread_key, created_at, request_id)
-    WHERE (created_at > '-infinity'::timestamptz);
+    WHERE ((created_at)::timestamptz > '-infinity'::timestamptz);
 CREATE INDEX hitl_list_pending_of_thread ON runyard.hitl_requests (thread_key, created_at, request_id)
-    WHERE ((answered_at IS NULL) AND (closed_at IS NULL) AND (created_at >= '-infinity'::timestamptz));
+    WHERE ((answered_at IS NULL) AND (closed_at IS NULL) AND ((created_at)::timestamptz >= '-infinity'::timestamptz));
 
 -- HITL requests as clients see them, with the ids of their threads and the agents of their runs.
 CREATE VIEW runyard.requests AS
@@ -643,7 +652,7 @@ CREATE TABLE runyard.outbox (
     thread_id text NOT NULL,
     run_id text,
     type runyard.feed_type NOT NULL,
-    created_at timestamptz DEFAULT clock_timestamp() NOT NULL,
+    created_at runyard.moment DEFAULT clock_timestamp() NOT NULL,
     agent text,
     usage jsonb,
     redriven boolean DEFAULT false NOT NULL,
@@ -717,12 +726,12 @@ CREATE TABLE runyard.webhooks (
     url text NOT NULL,
     events runyard.feed_type[] NOT NULL,
     version integer DEFAULT 1 NOT NULL,
-    both_until timestamptz,
+    both_until runyard.moment,
     rotation_id text,
     since pg_snapshot DEFAULT pg_current_snapshot() NOT NULL,
     cursor xid8 DEFAULT pg_snapshot_xmin(pg_current_snapshot()) NOT NULL,
-    created_at timestamptz DEFAULT now() NOT NULL,
-    disabled_at timestamptz,
+    created_at runyard.moment DEFAULT now() NOT NULL,
+    disabled_at runyard.moment,
     CONSTRAINT webhooks_pkey PRIMARY KEY (webhook_id)
 );
 CREATE INDEX webhooks_of_tenant ON runyard.webhooks (tenant, created_at, webhook_id);
@@ -748,11 +757,11 @@ CREATE TABLE runyard.webhook_deliveries (
     type runyard.feed_type NOT NULL,
     thread_id text NOT NULL,
     run_id text,
-    created_at timestamptz DEFAULT now() NOT NULL,
-    tries integer DEFAULT 0 NOT NULL,
-    next_at timestamptz DEFAULT now(),
-    delivered_at timestamptz,
-    failed_at timestamptz,
+    created_at runyard.moment DEFAULT now() NOT NULL,
+    tries runyard.small_count DEFAULT 0 NOT NULL,
+    next_at runyard.moment DEFAULT now(),
+    delivered_at runyard.moment,
+    failed_at runyard.moment,
     http_status integer,
     error text,
     CONSTRAINT webhook_deliveries_check CHECK (((next_at IS NULL) = ((delivered_at IS NOT NULL) OR (failed_at IS NOT NULL)))),
@@ -847,6 +856,29 @@ FUNCTION runyard.refuse_asking(q runyard.request, for_agent text) RETURNS void;
 -- Determine the cut of a fork job when the job is accepted. after_run: the run after which it cuts; NULL for a cut at a message.
 FUNCTION runyard.fix_cut(t runyard.threads, INOUT fork jsonb, OUT after_run text);
 
+-- functions/accept_arguments.sql ----------------------------------------------------------------------------------------------
+-- Checks of the arguments of a host's accept. They refuse what the client refuses, with the same error and field, because no worker
+-- can decode a run with such values. runyard.ports.commands, domain.validation, domain.size_limits and domain.webhooks have the checks of
+-- the client.
+
+-- Refuse an id or a name that runyard.domain.validation.check_id would refuse. field: the argument.
+FUNCTION runyard.check_id(given text, field text) RETURNS void;
+
+-- Refuse options that runyard.models.RunOptions would refuse.
+FUNCTION runyard.check_options(options jsonb) RETURNS void;
+
+-- Return true if runyard.domain.webhooks.check_url admits the URL.
+FUNCTION runyard.is_webhook_url(url text) RETURNS boolean;
+
+FUNCTION runyard.is_ipv6(address text) RETURNS boolean;
+
+-- Refuse metadata that runyard.domain.size_limits would refuse. jsonb does not tell a large integer from a large floating-point number,
+-- so that this function refuses both.
+FUNCTION runyard.check_metadata(metadata jsonb) RETURNS void;
+
+-- Return the number of bytes of all strings and names in a value.
+FUNCTION runyard.text_bytes(given jsonb) RETURNS integer;
+
 -- functions/accept_in_transaction.sql -----------------------------------------------------------------------------------------
 -- Accepting a run inside a host's own transaction. No thread is locked, and workers admit the run after the commit.
 
@@ -861,17 +893,6 @@ FUNCTION runyard.accept(
 -- Accept a run in a host's own transaction. Return true if the run is new. The function locks no thread, because the host's
 -- transaction would hold the lock until its end. Workers admit the run after the commit.
 FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETURNS boolean;
-
--- Refuse options that runyard.models.RunOptions would refuse.
-FUNCTION runyard.check_options(options jsonb) RETURNS void;
-
--- Refuse metadata that runyard.domain.size_limits would refuse.
-FUNCTION runyard.check_metadata(metadata jsonb) RETURNS void;
-
--- Return true if runyard.models.check_id refuses a character of the text as unprintable. Such characters are control and format
--- characters, private characters, and separators except the space. Characters that Unicode has not assigned are not refused here,
--- because they depend on the version of Unicode.
-FUNCTION runyard.unprintable(given text) RETURNS boolean;
 
 -- functions/admit.sql ---------------------------------------------------------------------------------------------------------
 -- Admitting runs that were accepted in a host's transaction or for a later time. The verb admit also applies the deadlines of HITL
@@ -995,9 +1016,9 @@ FUNCTION runyard.fail(w runyard.attempt_write, why jsonb) RETURNS runyard.ended;
 
 -- Release a run and queue it again. delay: seconds until it is due. why: the error, if the release is a retry, which is counted;
 -- else NULL. first_event: the number of the attempt's next event, or NULL. fewer: a job waits until fewer runs that it started
--- are live.
+-- are live. used: the usage to add to the run's, or NULL.
 FUNCTION runyard.release(
-    thread_key bigint, run_id text, with_fence bigint, delay double precision, why jsonb, first_event integer, fewer integer
+    thread_key bigint, run_id text, with_fence bigint, delay double precision, why jsonb, first_event integer, fewer integer, used jsonb
 ) RETURNS runyard.ended;
 
 -- functions/crashes.sql -------------------------------------------------------------------------------------------------------
@@ -1319,6 +1340,14 @@ FUNCTION runyard.free(permits text[]) RETURNS jsonb;
 -- tenants without a run in the line. The leader calls this function.
 FUNCTION runyard.review_limits() RETURNS jsonb;
 
+-- functions/printable.sql -----------------------------------------------------------------------------------------------------
+-- Printable characters, which ids and names consist of.
+
+-- Return true if the text has a character that runyard.models.check_id refuses. The ranges are those of Unicode 14, the version
+-- of the oldest Python that runyard supports: control and format characters, separators except the space, private and unassigned
+-- characters. Postgres keeps the compiled expression for the connection. Most texts are ASCII and do not need it.
+FUNCTION runyard.unprintable(given text) RETURNS boolean;
+
 -- functions/queue_limits.sql --------------------------------------------------------------------------------------------------
 -- Limits on queued runs: check whether a queue has room for another run.
 
@@ -1574,9 +1603,9 @@ FUNCTION runyard.note_tags() RETURNS trigger;
 -- functions/take_over.sql -----------------------------------------------------------------------------------------------------
 -- Taking over a run whose worker is dead, or whose task its worker has lost.
 
--- Check a running run for a takeover. The worker of the run must be dead, or be the claimant itself. outcome: NULL if the claim
--- may continue; 'busy' if the worker is alive or the run is external; 'ended' if this function ended the run because of its
--- crashes or a cancel.
+-- Check a running run for a takeover. The worker of the run must be dead or have left, or be the claimant itself. Only the death of
+-- a worker counts as a crash: a worker that left has stopped the attempt. outcome: NULL if the claim may continue; 'busy' if the
+-- worker is alive or the run is external; 'ended' if this function ended the run because of its crashes or a cancel.
 FUNCTION runyard.take_over(
     INOUT t runyard.threads, INOUT r runyard.runs, claimant runyard.workers, limited boolean, OUT outcome text, OUT effects jsonb
 );
@@ -1812,10 +1841,10 @@ FUNCTION runyard.refuse_write(r runyard.runs, with_fence bigint) RETURNS void;
 
 -- Lock an attempt's run for its last write. over: true if the caller must return `e` and store nothing. A cancel was then
 -- requested, and this function has cancelled the run; or the write is stale or a repetition. first_event: NULL if the caller is
--- not the attempt; the event of the cancellation then gets a new fence. skip: true to refuse the write at once, as locked, if
--- another transaction has locked the thread.
+-- not the attempt; the event of the cancellation then gets a new fence. used: the usage of the write, which counts although the run
+-- is cancelled; or NULL. skip: true to refuse the write at once, as locked, if another transaction has locked the thread.
 FUNCTION runyard.lock_attempt(
-    thread_key bigint, run_id text, with_fence bigint, first_event integer, skip boolean DEFAULT false,
+    thread_key bigint, run_id text, with_fence bigint, first_event integer, used jsonb, skip boolean DEFAULT false,
     OUT t runyard.threads, OUT r runyard.runs, OUT e runyard.ended, OUT over boolean
 );
 

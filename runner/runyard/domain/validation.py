@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import uuid_utils
@@ -22,6 +22,8 @@ MAX_TAG_LENGTH: Final = 64
 
 ALLOWED_YEARS: Final = range(1970, 9000)
 """Years of the times that clients may send. Every store and every time zone supports them."""
+_FIRST: Final = datetime(ALLOWED_YEARS.start, 1, 1, tzinfo=UTC)
+_END: Final = datetime(ALLOWED_YEARS.stop, 1, 1, tzinfo=UTC)
 
 
 def new_id() -> str:
@@ -77,7 +79,7 @@ def check_tags(tags: Mapping[str, Any], title: str | None = None) -> dict[str, s
 
 
 def check_aware(moment: datetime | None, name: str = "run_at") -> datetime | None:
-    """Return ``moment`` if it has a time zone and one of ALLOWED_YEARS, or is None. Raise InvalidInputError otherwise.
+    """Return ``moment`` if it has a time zone and is in ALLOWED_YEARS (UTC), or is None. Raise InvalidInputError otherwise.
 
     A time without a zone would be another instant on another host. The allowed years end before Python's calendar does, so that
     a duration can be added to each allowed time.
@@ -86,7 +88,7 @@ def check_aware(moment: datetime | None, name: str = "run_at") -> datetime | Non
         return None
     if moment.tzinfo is None:
         raise InvalidInputError(f"{name} needs a time zone, got {moment.isoformat()}; use datetime.now(UTC)", field=name)
-    if moment.year not in ALLOWED_YEARS:
+    if not _FIRST <= moment < _END:
         raise InvalidInputError(
             f"{name} is from the year {ALLOWED_YEARS[0]} to {ALLOWED_YEARS[-1]}, got {moment.isoformat()}", field=name
         )

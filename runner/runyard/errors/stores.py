@@ -91,6 +91,7 @@ class DataCorruptedError(CheckpointerError):
 
     code = "data_corrupted"
     http_status = 500
+    retryable = False
 
 
 class ForkBoundaryError(CheckpointerError):

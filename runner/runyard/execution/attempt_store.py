@@ -11,10 +11,18 @@ from typing import Any, Protocol
 
 from ..domain.messages import Message, Usage, by_run
 from ..domain.runs import Run
+from ..errors import BackendUnavailableError
 from ..ports.refs import AttemptToken
 from ..ports.results import Ledger, Step
 from ..ports.stores import RunStore, ThreadStore
 from ..support.store_retries import patiently
+
+
+class StoreUnansweredError(BackendUnavailableError):
+    """The attempt's own store did not answer, which is no error of the agent.
+
+    A BackendUnavailableError of another class is the agent's: the code of the agent called a deployment that is away.
+    """
 
 
 class AttemptStore(Protocol):

@@ -57,6 +57,10 @@ class Remainder:
     def nothing(cls) -> Self:
         return cls([], None, None, [], None)
 
+    def usage_only(self) -> Remainder:
+        """Return the usage alone: it counts also if the rest cannot be stored."""
+        return Remainder([], None, self.usage, [], None)
+
 
 class RunContext(Transcript):
     """The context of one attempt of a run, for its agent.

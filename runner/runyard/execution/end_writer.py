@@ -51,7 +51,7 @@ class EndWriter:
         error: ErrorInfo | None = None,
         until_fewer: int | None = None,
     ) -> Ended:
-        """Commit the agent's finished messages, then release the run.
+        """Commit the agent's finished messages, then release the run and count the usage.
 
         ``delay``: seconds until the next attempt. ``error``: the error after which the run is retried, or None.
         ``until_fewer``: the job continues when fewer than that many of the runs that it started are unfinished.
@@ -60,12 +60,17 @@ class EndWriter:
             try:
                 await self._save(left)
             except (InvalidInputError, MessageTooLargeError) as refused:
-                return await self.fail(refused)  # every attempt would be refused
-        reservation = self._stream.reserve(1)
+                return await self.fail(refused, left.usage_only())  # every attempt would be refused
+        reservation, usage = self._stream.reserve(1), left.usage if left is not None else None
         try:
             ended = await patiently(
                 lambda: self._runs.release(
-                    self._attempt, delay=delay, error=error, first_event=reservation.first, until_fewer=until_fewer
+                    self._attempt,
+                    delay=delay,
+                    error=error,
+                    first_event=reservation.first,
+                    until_fewer=until_fewer,
+                    usage=usage,
                 )
             )
         except BaseException:
@@ -103,9 +108,10 @@ class EndWriter:
             ended = await patiently(lambda: call(write))
         except (InvalidInputError, MessageTooLargeError) as error:
             reservation.drop()
-            if not (left.messages or left.extra or left.usage or left.requests or write.result is not None):
+            more = left.messages or left.extra or left.requests or write.result is not None
+            if not (more or left.usage):
                 raise
-            return await self.fail(error)  # the store would refuse these messages in every attempt
+            return await self.fail(error, left.usage_only() if more else None)  # every attempt would be refused
         except BaseException:
             reservation.drop()
             raise

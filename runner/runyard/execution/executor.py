@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 
 from ..app import AgentSpec, App
-from ..domain.messages import Message
+from ..domain.messages import Message, check_usage
 from ..domain.runs import Run
 from ..domain.size_limits import JsonObject
 from ..domain.states import RunStatus
@@ -27,6 +27,7 @@ from ..errors import (
     BackendUnavailableError,
     CancelRequestedError,
     CapabilityMissingError,
+    DataCorruptedError,
     RunTimeoutError,
     RunyardError,
     StaleFenceError,
@@ -43,7 +44,7 @@ from ..support.locked_batching import LockedBatcher
 from ..support.logging import plain_tracebacks
 from ..support.store_retries import patiently
 from . import fork_runs
-from .attempt_store import AttemptStore, FencedAttemptStore, ProbeAttemptStore
+from .attempt_store import AttemptStore, FencedAttemptStore, ProbeAttemptStore, StoreUnansweredError
 from .context import Remainder, RunContext
 from .control_signals import AttemptLost, Suspend, signals_in, unwrap
 from .end_records import describe
@@ -152,6 +153,8 @@ class Execution:
         """Execute the attempt. An unexpected error counts as the attempt's error, so that the run is not retried for ever."""
         try:
             return await self._run()
+        except DataCorruptedError as error:
+            return await self._failed(error, Remainder.nothing())  # no attempt could read the row
         except RunyardError:
             raise
         except Exception as error:
@@ -278,7 +281,7 @@ class Execution:
         if self._why is Stop.ABANDON:
             return None
         if lost is not None:
-            return await self._end_writer.release()
+            return await self._end_writer.release(result.left.usage_only())
         if result.left.requests and any(isinstance(signal, Suspend) for signal in signals):
             return await self._end_writer.suspend(result.left)
         if result.error is None:
@@ -288,32 +291,36 @@ class Execution:
         return await self._failed(unwrap(result.error), result.left)
 
     async def _failed(self, error: BaseException, left: Remainder) -> Ended | None:
-        """Fail or release the run after ``error``. A store that did not answer does not count as an error of the run."""
+        """Fail or release the run after ``error``."""
         if isinstance(error, asyncio.CancelledError):
             error = AgentCancelledError("the agent cancelled its own task")
-        if isinstance(error, BackendUnavailableError):
-            log.warning("backend_call_failed", error=str(error))
-            return await self._end_writer.release(left)
+        if isinstance(error, StoreUnansweredError):
+            return await self._unanswered(error, left)
         log.warning("attempt_failed", error=str(error), exc_info=error)
         delay = retry_delay(self._options, self.record.error_count, error)
         if delay is None:
             return await self._end_writer.fail(error, left)
         return await self._end_writer.release(left, delay, describe(error))
 
+    async def _unanswered(self, error: BackendUnavailableError, left: Remainder) -> Ended:
+        """Release the run after its store did not answer, which does not count as an error of the run."""
+        log.warning("backend_call_failed", error=str(error))
+        return await self._end_writer.release(left)
+
     async def _job(self, work: Callable[[], Awaitable[object]]) -> Ended | None:
         """Execute a run of another kind than prompt, which has a result instead of messages."""
         try:
             value = await work()
-        except BackendUnavailableError as error:
-            return await self._failed(error, self._of_probes)
+        except BackendUnavailableError as error:  # of the store: an error of a probe's agent is an answer of the probe
+            return await self._unanswered(error, self._of_probes)
         except Exception as error:
             if self._why is not None:
-                return None if self._why is Stop.ABANDON else await self._end_writer.release()
+                return None if self._why is Stop.ABANDON else await self._end_writer.release(self._of_probes)
             return await self._failed(error, self._of_probes)
         if self._why is Stop.ABANDON:
             return None
         if isinstance(value, Later):
-            return await self._end_writer.release(delay=value.delay, until_fewer=value.until_fewer)
+            return await self._end_writer.release(self._of_probes, value.delay, until_fewer=value.until_fewer)
         return await self._end_writer.complete(self._of_probes, value)
 
     async def _probe(self) -> object:
@@ -333,7 +340,7 @@ class Execution:
         error = unwrap(result.error) if result.error else None
         if (used := result.left.usage) is not None:
             before = self._of_probes.usage
-            self._of_probes = replace(self._of_probes, usage=used if before is None else before + used)
+            self._of_probes = replace(self._of_probes, usage=used if before is None else check_usage(before + used))
         return ProbeAnswer([*attempt_store.written, *result.left.messages], error, result.left.result)
 
     async def _fan_out(self, ledger: Ledger) -> object:

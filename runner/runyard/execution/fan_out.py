@@ -20,7 +20,7 @@ from ..domain.derived_ids import candidate_id
 from ..domain.messages import Message
 from ..domain.runs import Candidate, ForkManyResult, ForkOnceResult, Run
 from ..domain.size_limits import JsonObject, JsonValue
-from ..errors import BackendUnavailableError, HitlNotAllowedError, RunyardError
+from ..errors import HitlNotAllowedError, RunyardError
 from ..ports.results import Claim, Ledger
 from ..ports.stores import Backend
 from ..support.store_retries import patiently
@@ -151,7 +151,7 @@ class FanOutJob:
             found = Candidate(outcome.text, outcome.messages, outcome.stop_reason)
         elif enough.done():
             return None
-        elif isinstance(answer.error, BackendUnavailableError | HitlNotAllowedError):
+        elif isinstance(answer.error, HitlNotAllowedError):
             raise answer.error
         else:
             found = Candidate(outcome.text, outcome.messages, "error", error=describe(answer.error))
@@ -176,7 +176,7 @@ class FanOutJob:
         answer = await self._ask(judge, self._run.model_copy(update=own), snapshot, extra, self._stopped)
         if self._stopped.done() and answer.error is not None:
             raise RunyardError("the judge was stopped")
-        if isinstance(answer.error, BackendUnavailableError | HitlNotAllowedError):
+        if isinstance(answer.error, HitlNotAllowedError):
             raise answer.error
         outcome = fork_runs.probe_outcome(answer.written, None)
         if answer.error is not None:

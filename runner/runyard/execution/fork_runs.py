@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..domain.messages import Message, StopReason
 from ..domain.runs import ForkOnceResult
 from ..domain.size_limits import JsonObject, JsonValue
-from ..errors import BackendUnavailableError, CapabilityMissingError, HitlNotAllowedError, RunyardError
+from ..errors import CapabilityMissingError, HitlNotAllowedError, RunyardError
 from ..ports.commands import ForkRequest
 from ..ports.results import Claim
 from ..ports.stores import Backend
@@ -52,9 +52,9 @@ def probe_result(written: list[Message], error: BaseException | None) -> JsonVal
 def probe_outcome(written: list[Message], error: BaseException | None) -> ForkOnceResult:
     """Return a probe's result. After an error of the agent, the stop reason is ``error``.
 
-    Raises ``error`` again if it is a BackendUnavailableError, or an error of runyard with an HTTP status below 500.
+    Raises ``error`` again if it is an error of runyard with an HTTP status below 500.
     """
-    if isinstance(error, BackendUnavailableError) or (isinstance(error, RunyardError) and error.http_status < 500):
+    if isinstance(error, RunyardError) and error.http_status < 500:
         raise error
     last = next((message for message in reversed(written) if message.role == "assistant"), None)
     reason: StopReason = "error" if error is not None else (last.stop_reason if last else None) or "stop"

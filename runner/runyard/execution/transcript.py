@@ -14,9 +14,9 @@ from ..domain.requests import HitlRequest
 from ..domain.runs import Run
 from ..domain.size_limits import JsonObject, check_value
 from ..domain.validation import new_id
-from ..errors import CancelRequestedError, InvalidInputError, RunyardError, StaleFenceError
+from ..errors import BackendUnavailableError, CancelRequestedError, InvalidInputError, RunyardError, StaleFenceError
 from ..events.writer import EventEmitter
-from .attempt_store import AttemptStore
+from .attempt_store import AttemptStore, StoreUnansweredError
 from .control_signals import AttemptLost, ControlSignal
 from .usage import UsageMeter
 
@@ -181,6 +181,8 @@ class Transcript:
             if self._on_lost is not None:
                 self._on_lost(error)
             raise self._signal from None
+        except BackendUnavailableError as error:
+            raise StoreUnansweredError(error.message, **error.details) from error
 
     def _check(self) -> None:
         if self._signal is not None:

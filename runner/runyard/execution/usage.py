@@ -25,7 +25,7 @@ class UsageMeter:
         """Count usage of this attempt, once per message ``id``. Raises InvalidInputError for an invalid amount."""
         if usage is not None and id not in self._seen:
             check_usage(usage)
-            self.uncounted = usage if self.uncounted is None else self.uncounted + usage
+            self.uncounted = usage if self.uncounted is None else check_usage(self.uncounted + usage)
         if id is not None:
             self._seen.add(id)
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from ..domain.api_keys import ApiKey
 from ..domain.events import Event, FeedEntry
 from ..domain.limits import Limit, LimitName
-from ..domain.messages import Message
+from ..domain.messages import Message, Usage
 from ..domain.requests import HitlRequest
 from ..domain.runs import AttemptInfo, ErrorInfo, Run
 from ..domain.size_limits import JsonObject
@@ -119,9 +119,10 @@ class RunStore(Protocol):
     The run's row stays, with ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError.
     ``isolate``: mark an attempt as running in a process of its own. ``bury``: record the death of that process. ``how``: the
     cause of the death, as text. ``release`` with ``until_fewer``: submit the fan-out again when fewer than this number of its
-    runs have not ended. ``run_events``: return the proven events of a run, which the store makes from its rows. Only events
-    after the event id ``after`` are returned, at most ``limit`` with about EVENT_BYTES_PER_READ bytes in total, and an empty
-    list at the end.
+    runs have not ended. ``usage``: the usage of the attempt. Each verb that ends an attempt counts the usage, also if the run
+    was cancelled. ``run_events``: return the proven events of a run, which the store makes from its rows. Only events after the
+    event id ``after`` are returned, at most ``limit`` with about EVENT_BYTES_PER_READ bytes in total, and an empty list at the
+    end.
     """
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted: ...
@@ -143,6 +144,7 @@ class RunStore(Protocol):
         error: ErrorInfo | None = None,
         first_event: int | None = 1,
         until_fewer: int | None = None,
+        usage: Usage | None = None,
     ) -> Ended: ...
     async def isolate(self, attempt: AttemptToken) -> None: ...
     async def bury(self, attempt: AttemptToken, how: str) -> Ended: ...

@@ -14,7 +14,7 @@ import pytest
 from runyard.app import AgentFunction, App
 from runyard.domain.size_limits import MAX_BYTES, MAX_VALUES, MESSAGE_BYTES
 from runyard.domain.states import RunStatus
-from runyard.errors import BackendUnavailableError, HitlNotAllowedError, InvalidInputError
+from runyard.errors import BackendUnavailableError, DataCorruptedError, HitlNotAllowedError, InvalidInputError
 from runyard.events.writer import EventEmitter, EventWriter
 from runyard.execution.context import RunContext
 from runyard.execution.executor import Execution, Stop, WorkerServices
@@ -858,3 +858,132 @@ async def test_a_run_that_another_version_began(lab: Lab, policy: Any, becomes: 
     assert status(await lab.execution(app, claim).run()) is becomes
     error = (await lab.run()).error
     assert error is None if policy == "run" else error is not None and error.code == "version_mismatch"
+
+
+@pytest.mark.parametrize("leaves", ["by an error", "by a hand-over", "by a cancel"])
+async def test_usage_of_an_attempt_counts_once_whatever_becomes_of_it(lab: Lab, leaves: str) -> None:
+    """R11: the usage of a stored message, of a held one and of none, although no later attempt reads the history."""
+    used = asyncio.Event()
+
+    async def agent(ctx: RunContext) -> None:
+        call = ToolCallPart(id=f"c{ctx.attempt}", name="look", arguments={})
+        await ctx.append(Message.assistant([call], usage=Usage(requests=1)))
+        await ctx.append(Message.tool(ToolResultPart(call_id=call.id)), Message.assistant("held", usage=Usage(requests=10)))
+        ctx.add_usage(Usage(requests=100))
+        if ctx.attempt > 1:
+            return
+        used.set()
+        if leaves == "by an error":
+            raise ValueError("no")
+        await asyncio.Event().wait()
+
+    await lab.accept(options=RunOptions(max_attempts=2, retry=AT_ONCE))
+    execution = lab.execution(agent, await lab.claim())
+    async with under_way(execution) as task:
+        await used.wait()
+        if leaves == "by a cancel":
+            await lab.backend.runs.cancel("t", "r")
+        if leaves != "by an error":
+            execution.stop(Stop.CANCEL if leaves == "by a cancel" else Stop.HANDOVER)
+    ended = status(task.result())
+    if leaves != "by a cancel":
+        assert ended is RunStatus.QUEUED
+        ended = status(await lab.attempt(agent))
+    run = await lab.run()
+    assert (ended, run.usage) == (
+        (RunStatus.CANCELLED, Usage(requests=111)) if leaves == "by a cancel" else (RunStatus.COMPLETED, Usage(requests=222))
+    )
+
+
+async def test_usage_of_a_refused_write_after_a_cancel_counts(lab: Lab) -> None:
+    """R10: the agent learns of the cancel by its own write."""
+
+    async def agent(ctx: RunContext) -> None:
+        ctx.add_usage(Usage(requests=1))
+        await lab.backend.runs.cancel("t", "r")
+        await ctx.append(Message.user("late"))
+
+    await lab.accept()
+    assert status(await lab.attempt(agent)) is RunStatus.CANCELLED
+    assert (await lab.run()).usage == Usage(requests=1)
+
+
+async def test_usage_of_an_end_that_cannot_be_stored_counts(lab: Lab) -> None:
+    """R7: what the models cost is counted although the run fails."""
+
+    async def agent(ctx: RunContext) -> None:
+        ctx.add_usage(Usage(requests=1))
+        ctx.extra["nul"] = "\0"
+
+    await lab.accept()
+    assert status(await lab.attempt(agent)) is RunStatus.FAILED
+    assert (await lab.run()).usage == Usage(requests=1)
+
+
+async def test_another_deployment_that_is_away_is_the_agents_error(lab: Lab) -> None:
+    """R11: it costs an attempt, and the run fails after max_attempts."""
+
+    async def agent(ctx: RunContext) -> None:
+        raise BackendUnavailableError("the other deployment cannot be reached")
+
+    await lab.accept("once")
+    assert status(await lab.attempt(agent, "once")) is RunStatus.FAILED
+    await lab.accept(options=RunOptions(max_attempts=2, retry=RetryPolicy(initial=3600)))
+    assert status(await lab.attempt(agent)) is RunStatus.QUEUED
+    run = await lab.run()
+    assert (run.error_count, run.error and run.error.code) == (1, "backend_unavailable")
+    [claim] = await lab.backend.runs.claim("w", [await lab.ref()])
+    assert claim.outcome == "not_due"
+
+
+async def test_the_attempts_own_store_that_is_away_costs_no_attempt(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """O2: also if the agent calls the store in a task of its own."""
+
+    async def away(*_: object, **__: object) -> None:
+        raise BackendUnavailableError("the store does not answer")
+
+    async def agent(ctx: RunContext) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.append(Message.user("more")))
+
+    monkeypatch.setattr("runyard.support.store_retries.RETRY_LIMIT_SECONDS", 0.0)
+    monkeypatch.setattr("runyard.execution.attempt_store.patiently", lambda call: call())
+    monkeypatch.setattr(lab.backend.runs, "append", away)
+    await lab.accept()
+    assert status(await lab.attempt(agent)) is RunStatus.QUEUED
+    run = await lab.run()
+    assert (run.error_count, run.error) == (0, None)
+
+
+async def test_another_deployment_that_is_away_is_an_answer_of_a_probe(lab: Lab) -> None:
+    """F9: provider errors become the stop reason ``error``."""
+
+    async def agent(ctx: RunContext) -> None:
+        if ctx.run_id == "probe":
+            raise BackendUnavailableError("the other deployment cannot be reached")
+
+    await lab.accept()
+    assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    fork = ForkRequest(src="t", new="probe", cut=Cut(after_run_id="r"))
+    await lab.accept("probe", kind="fork_once", fork=fork)
+    assert status(await lab.attempt(agent, "probe")) is RunStatus.COMPLETED
+    result = (await lab.run("probe")).result
+    assert isinstance(result, dict) and result["stop_reason"] == "error"
+
+
+async def test_a_record_of_an_earlier_attempt_that_cannot_be_read_fails_the_run(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1: every attempt would read it."""
+
+    async def damaged(*_: object) -> None:
+        raise DataCorruptedError("the step with step_key k cannot be decoded", step_key="k")
+
+    await lab.accept(options=RunOptions(max_attempts=5))
+    claim = await lab.claim()
+    assert claim.attempt is not None
+    await lab.backend.runs.release(claim.attempt)
+    monkeypatch.setattr(lab.backend.runs, "ledger", damaged)
+    assert status(await lab.attempt(scripted)) is RunStatus.FAILED
+    error = (await lab.run()).error
+    assert error is not None and (error.code, error.details) == ("data_corrupted", {"step_key": "k"})

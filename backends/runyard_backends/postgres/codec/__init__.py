@@ -5,6 +5,7 @@ from __future__ import annotations
 from .attempt_writes import AttemptWrite as AttemptWrite
 from .attempt_writes import attempt_write as attempt_write
 from .attempt_writes import ended as ended
+from .attempt_writes import usage_json as usage_json
 from .effects_json import effects as effects
 from .effects_json import job as job
 from .message_rows import NewMessage as NewMessage

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
-from runyard.models import check_usage
+from runyard.models import Usage, check_usage
 from runyard.ports.commands import Write
 from runyard.ports.results import Ended
 
@@ -39,10 +39,15 @@ def attempt_write(write: Write) -> AttemptWrite:
         fence=write.attempt.fence,
         messages=many(write.messages),
         extra=to_json(write.extra) if write.extra is not None else None,
-        usage=to_json(check_usage(write.usage).__dict__) if write.usage is not None else None,
+        usage=usage_json(write.usage),
         result=pack(write.result) if write.result is not None else None,
         first_event=write.first_event,
     )
+
+
+def usage_json(usage: Usage | None) -> str | None:
+    """Encode a usage to be added to a run's. Raises InvalidInputError for an invalid amount."""
+    return to_json(check_usage(usage).__dict__) if usage is not None else None
 
 
 def ended(row: Row) -> Ended:

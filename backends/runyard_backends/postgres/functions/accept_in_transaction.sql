@@ -11,28 +11,26 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enab
 DECLARE
     q runyard.request;
 BEGIN
-    IF num_nulls(thread_id, message, run_id, priority, metadata, options, tenant) > 0 THEN
-        PERFORM runyard.refuse('invalid_input', 'thread_id, message, run_id, priority, metadata, options and tenant cannot be NULL');
+    IF message IS NULL THEN
+        PERFORM runyard.refuse('invalid_input', 'message is text, got NULL', '{"field": "message"}');
     END IF;
-    IF length(thread_id) NOT BETWEEN 1 AND 255 OR length(run_id) NOT BETWEEN 1 AND 255
-       OR length(agent) NOT BETWEEN 1 AND 255 OR length(queue) NOT BETWEEN 1 AND 255
-    THEN
-        PERFORM runyard.refuse('invalid_input', 'thread_id and run_id, and agent and queue where given, must have 1 to 255 characters');
+    IF tenant IS NULL THEN
+        PERFORM runyard.refuse('invalid_input', 'tenant is text, got NULL', '{"field": "tenant"}');
     END IF;
-    IF thread_id IN ('.', '..') OR run_id IN ('.', '..') OR agent IN ('.', '..') OR queue IN ('.', '..') THEN
-        PERFORM runyard.refuse('invalid_input', 'thread_id, run_id, agent and queue cannot be . or .., which mean a folder in the path of a URL');
+    PERFORM runyard.check_id(thread_id, 'thread_id');
+    PERFORM runyard.check_id(run_id, 'run_id');
+    IF agent IS NOT NULL THEN PERFORM runyard.check_id(agent, 'agent'); END IF;
+    IF queue IS NOT NULL THEN PERFORM runyard.check_id(queue, 'queue'); END IF;
+    IF (priority IN ('high', 'normal', 'low')) IS NOT TRUE THEN
+        PERFORM runyard.refuse('invalid_input', format('priority is one of high, normal, low, got %s', coalesce(left(priority, 100), 'NULL')),
+                               '{"field": "priority"}');
     END IF;
-    IF runyard.unprintable(concat(thread_id, run_id, agent, queue)) THEN
-        PERFORM runyard.refuse('invalid_input', 'thread_id, run_id, agent and queue must have printable characters only');
-    END IF;
-    IF priority NOT IN ('high', 'normal', 'low') OR jsonb_typeof(metadata) <> 'object' THEN
-        PERFORM runyard.refuse('invalid_input', 'priority is high, normal or low, and metadata an object');
-    END IF;
-    IF run_at NOT BETWEEN '1970-01-01T00:00:00Z' AND '9000-01-01T00:00:00Z' THEN
+    IF NOT (run_at >= '1970-01-01T00:00:00Z' AND run_at < '9000-01-01T00:00:00Z') THEN
         PERFORM runyard.refuse('invalid_input', format('run_at is from the year 1970 to 8999, got %s', run_at), '{"field": "run_at"}');
     END IF;
     PERFORM runyard.check_metadata(metadata);
     PERFORM runyard.check_options(options);
+    options := jsonb_strip_nulls(options);
     q.thread_id := thread_id; q.run_id := run_id; q.kind := 'prompt'; q.agent := agent; q.queue := queue; q.priority := priority;
     q.input := convert_to(jsonb_build_object('content', jsonb_build_array(jsonb_build_object('type', 'text', 'text', message)))::text, 'UTF8');
     q.input_id := gen_random_uuid(); q.input_role := 'user';
@@ -66,58 +64,3 @@ BEGIN
     PERFORM pg_notify('runyard_accept', '');
     RETURN r.run_id IS NOT NULL;
 END $$;
-
--- Refuse options that runyard.models.RunOptions would refuse.
-CREATE OR REPLACE FUNCTION runyard.check_options(options jsonb) RETURNS void
-LANGUAGE plpgsql IMMUTABLE AS $$
-DECLARE
-    given record;
-BEGIN
-    FOR given IN SELECT key, value FROM jsonb_each(CASE jsonb_typeof(options) WHEN 'object' THEN options ELSE '{"options": null}' END) LOOP
-        IF NOT (CASE given.key
-            WHEN 'timeout' THEN jsonb_typeof(given.value) = 'number' AND given.value >= '1e-9' AND given.value <= '315360000'
-            WHEN 'expires_in' THEN jsonb_typeof(given.value) = 'number' AND given.value >= '1e-9' AND given.value <= '315360000'
-            WHEN 'max_attempts' THEN given.value::text ~ '^([1-9][0-9]{0,2}|1000)$'
-            WHEN 'parallel' THEN jsonb_typeof(given.value) = 'boolean'
-            WHEN 'multitask_strategy' THEN given.value IN ('"enqueue"', '"reject"', '"interrupt"', '"rollback"')
-            WHEN 'webhook' THEN jsonb_typeof(given.value) = 'string' AND given.value #>> '{}' ~ '^https?://[^/?#@[:space:]]+([/?][^#[:space:]]*)?$'
-                AND length(given.value #>> '{}') <= 2048
-            ELSE false END)
-        THEN
-            PERFORM runyard.refuse('invalid_input', format('option %s cannot be %s; options are timeout and expires_in (seconds), max_attempts (1 to 1000), '
-                'parallel (true or false), multitask_strategy (enqueue, reject, interrupt, rollback) and webhook (an http or https URL)',
-                given.key, given.value));
-        END IF;
-    END LOOP;
-END $$;
-
--- Refuse metadata that runyard.domain.size_limits would refuse.
-CREATE OR REPLACE FUNCTION runyard.check_metadata(metadata jsonb) RETURNS void
-LANGUAGE plpgsql IMMUTABLE AS $$
-DECLARE
-    size integer := octet_length(metadata::text);
-    why text;
-    most integer;
-BEGIN
-    IF size > 262144 THEN
-        why := format('holds %s bytes, and may hold 262144; keep large data elsewhere and store a reference', size); most := 262144;
-    ELSIF metadata @? 'strict $.**{100 to last} ? (@.type() == "object" || @.type() == "array")' THEN
-        why := 'is nested more than 100 levels deep; make it flatter, or a string of its JSON'; most := 100;
-    ELSIF metadata @? 'strict $.** ? (@.type() == "number" && (@ > 18446744073709551615 || @ < -9223372036854775808))' THEN
-        why := 'holds a number of more than 64 bits; make it a string'; most := 64;
-    ELSIF size > 50000 AND (SELECT count(*) FROM jsonb_path_query(metadata, 'strict $.**')) > 25001 THEN
-        why := 'holds more than 25000 values; keep large data elsewhere and store a reference'; most := 25000;
-    END IF;
-    IF why IS NOT NULL THEN
-        PERFORM runyard.refuse('invalid_input', 'metadata ' || why, jsonb_build_object('field', 'metadata', 'most', most));
-    END IF;
-END $$;
-
--- Return true if runyard.models.check_id refuses a character of the text as unprintable. Such characters are control and format
--- characters, private characters, and separators except the space. Characters that Unicode has not assigned are not refused here,
--- because they depend on the version of Unicode.
-CREATE OR REPLACE FUNCTION runyard.unprintable(given text) RETURNS boolean
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT given ~ ('[\u0001-\u001f\u007f-\u00a0\u00ad\u0600-\u0605\u061c\u06dd\u070f\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f'
-        '\u3000\ue000-\uf8ff\ufeff\ufff0-\ufffb\U000e0000-\U000e007f\U000f0000-\U0010ffff]')
-$$;

@@ -24,7 +24,7 @@ BEGIN
             e := (w.thread_key, w.run_id, NULL, NULL, NULL, NULL, 'locked')::runyard.ended;
             CONTINUE;
         END IF;
-        got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event, coalesce(patience = 0, false));
+        got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event, w.usage, coalesce(patience = 0, false));
         t := got.t; r := got.r; e := got.e;
         IF e.refused = 'locked' THEN locked := w.thread_key; CONTINUE; END IF;
         IF limited THEN permits := permits || runyard.permits_of(r); END IF;
@@ -57,7 +57,7 @@ DECLARE
     r runyard.runs;
     e runyard.ended;
 BEGIN
-    got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event);
+    got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event, w.usage);
     t := got.t; r := got.r; e := got.e;
     IF got.over THEN
         e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.permits_of(r)));
@@ -74,9 +74,9 @@ END $$;
 
 -- Release a run and queue it again. delay: seconds until it is due. why: the error, if the release is a retry, which is counted;
 -- else NULL. first_event: the number of the attempt's next event, or NULL. fewer: a job waits until fewer runs that it started
--- are live.
+-- are live. used: the usage to add to the run's, or NULL.
 CREATE OR REPLACE FUNCTION runyard.release(
-    thread_key bigint, run_id text, with_fence bigint, delay double precision, why jsonb, first_event integer, fewer integer
+    thread_key bigint, run_id text, with_fence bigint, delay double precision, why jsonb, first_event integer, fewer integer, used jsonb
 ) RETURNS runyard.ended
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -84,7 +84,7 @@ DECLARE
     r runyard.runs;
     e runyard.ended;
 BEGIN
-    got := runyard.lock_attempt(thread_key, run_id, with_fence, first_event);
+    got := runyard.lock_attempt(thread_key, run_id, with_fence, first_event, used);
     r := got.r; e := got.e;
     IF got.over THEN
         e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.permits_of(r)));
@@ -92,7 +92,8 @@ BEGIN
     END IF;
     PERFORM runyard.note_attempt(r, CASE WHEN why IS NULL THEN 'released' ELSE 'retried' END, why);
     UPDATE runyard.runs y SET status = 'queued', worker_id = NULL, not_before = now() + make_interval(secs => delay), changed_at = now(),
-           until_fewer = fewer, error = coalesce(why, y.error), error_count = y.error_count + CASE WHEN why IS NULL THEN 0 ELSE 1 END
+           until_fewer = fewer, error = coalesce(why, y.error), error_count = y.error_count + CASE WHEN why IS NULL THEN 0 ELSE 1 END,
+           usage = CASE WHEN used IS NULL THEN y.usage ELSE runyard.add_usage(coalesce(y.usage, '{}'), used) END
     WHERE y.accept_no = r.accept_no RETURNING y.* INTO r;
     e.status := 'queued'; e.error := why; e.event_id := with_fence || '-' || coalesce(first_event, 1);
     IF fewer IS NULL OR NOT runyard.must_wait(r) THEN

@@ -63,7 +63,7 @@ BEGIN
     t := got.t; r := got.r;
     code := runyard.write_refused(r, with_fence);
     IF code IN ('stale_fence', 'repeated') THEN
-        RETURN (runyard.lock_attempt(thread_key, run_id, with_fence, 1)).e;
+        RETURN (runyard.lock_attempt(thread_key, run_id, with_fence, 1, NULL)).e;
     END IF;
     r.crash_count := runyard.crashes(r);
     got := runyard.end_crashed(t, r, how);

@@ -20,7 +20,7 @@ BEGIN
             'entries after this cursor were pruned; read the data of your copy again, then the feed without a cursor');
     END IF;
     RETURN QUERY
-        SELECT oldest_open::text::bigint, o.transaction::text::bigint, o.position, o.thread_id, o.run_id, o.type::text, o.created_at
+        SELECT oldest_open::text::bigint, o.transaction::text::bigint, o.position, o.thread_id, o.run_id, o.type::text, o.created_at::timestamptz
         FROM (SELECT 1) one LEFT JOIN LATERAL (
             SELECT x.* FROM runyard.outbox x
             WHERE x.tenant = for_tenant AND x.transaction < oldest_open AND (x.transaction, x.position) > (seen, coalesce(after_position, 0))

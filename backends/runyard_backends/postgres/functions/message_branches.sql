@@ -74,7 +74,7 @@ BEGIN
     RETURN QUERY
     SELECT x.message_id, runyard.count_visible(CASE WHEN x.branch_id IS NULL THEN (runyard.cut_at_message(t, x.message_id)).view
                                                     ELSE runyard.branch_view(x.branch_id) END),
-           x.created_at, x.run_id, x.run_status
+           x.created_at::timestamptz, x.run_id, x.run_status
     FROM (SELECT * FROM (
         SELECT m.message_id, b.branch_id, m.created_at, m.run_id, r.status AS run_status
         FROM runyard.branches b

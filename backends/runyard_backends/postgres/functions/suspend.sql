@@ -11,7 +11,7 @@ DECLARE
     e runyard.ended;
     next_event integer := w.first_event + coalesce(cardinality(w.messages), 0);
 BEGIN
-    got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event);
+    got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event, w.usage);
     t := got.t; r := got.r; e := got.e;
     IF got.over THEN
         e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.permits_of(r)));

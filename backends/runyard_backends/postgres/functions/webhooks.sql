@@ -32,7 +32,7 @@ BEGIN
                       array_remove(ARRAY[coalesce(s.version, k.version, CASE WHEN due.of IS NULL THEN 1 END),
                                          CASE WHEN coalesce(s.both_until, k.both_until) > clock_timestamp()
                                               THEN coalesce(s.version, k.version) - 1 END], NULL), d.url, d.endpoint, d.type::text, d.thread_id, d.run_id,
-                      d.created_at, d.tries;
+                      d.created_at::timestamptz, d.tries::integer;
         GET DIAGNOSTICS found = ROW_COUNT;
         most := most - found;
         place := (SELECT min(d.endpoint) FROM runyard.webhook_deliveries d WHERE d.next_at IS NOT NULL AND d.endpoint > place);

@@ -39,10 +39,10 @@ END $$;
 
 -- Lock an attempt's run for its last write. over: true if the caller must return `e` and store nothing. A cancel was then
 -- requested, and this function has cancelled the run; or the write is stale or a repetition. first_event: NULL if the caller is
--- not the attempt; the event of the cancellation then gets a new fence. skip: true to refuse the write at once, as locked, if
--- another transaction has locked the thread.
+-- not the attempt; the event of the cancellation then gets a new fence. used: the usage of the write, which counts although the run
+-- is cancelled; or NULL. skip: true to refuse the write at once, as locked, if another transaction has locked the thread.
 CREATE OR REPLACE FUNCTION runyard.lock_attempt(
-    thread_key bigint, run_id text, with_fence bigint, first_event integer, skip boolean DEFAULT false,
+    thread_key bigint, run_id text, with_fence bigint, first_event integer, used jsonb, skip boolean DEFAULT false,
     OUT t runyard.threads, OUT r runyard.runs, OUT e runyard.ended, OUT over boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -58,6 +58,7 @@ BEGIN
     over := code IS NOT NULL;
     IF code = 'cancel_requested' THEN
         e.event_id := coalesce(with_fence || '-' || first_event, nextval('runyard.fences') || '-1');
+        IF used IS NOT NULL THEN r.usage := runyard.add_usage(coalesce(r.usage, '{}'), used); END IF;
         got := runyard.end_run(t, r, 'cancelled', NULL, e.event_id);
         e.status := 'cancelled'; e.effects := got.effects;
         IF first_event IS NULL THEN

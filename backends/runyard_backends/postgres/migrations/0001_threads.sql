@@ -5,6 +5,13 @@
 -- depend on the shares of their values. A fillfactor below 100 leaves room on each page for new versions of its rows, so that an update
 -- that changes no indexed column writes no index. Tables of few rows keep the defaults.
 
+-- Times that programs can read and add durations to. Python's calendar ends with the year 9999, and a driver reads a row as a whole.
+-- moment and small_count are domains because Postgres parses the constraint of a table again for every statement.
+CREATE DOMAIN runyard.moment AS timestamptz CHECK (VALUE >= '1970-01-01T00:00:00Z' AND VALUE < '9100-01-01T00:00:00Z');
+
+-- Counts that can grow. A count out of range would stop every statement that reads it together with other rows.
+CREATE DOMAIN runyard.small_count AS integer CHECK (VALUE >= 0 AND VALUE < 1000000000);
+
 CREATE SEQUENCE runyard.branch_numbers;
 CREATE SEQUENCE runyard.accept_numbers;
 CREATE SEQUENCE runyard.lane_numbers;
@@ -34,9 +41,9 @@ CREATE TABLE runyard.threads (
     extra_changed       boolean NOT NULL DEFAULT false,
     config              jsonb NOT NULL DEFAULT '{}',
     usage               jsonb NOT NULL DEFAULT '{}',
-    created_at          timestamptz NOT NULL DEFAULT now(),
-    updated_at          timestamptz NOT NULL DEFAULT now(),
-    deleted_at          timestamptz
+    created_at          runyard.moment NOT NULL DEFAULT now(),
+    updated_at          runyard.moment NOT NULL DEFAULT now(),
+    deleted_at          runyard.moment
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 CREATE UNIQUE INDEX threads_id ON runyard.threads (tenant, thread_id) WHERE deleted_at IS NULL;
 -- The indexes of lists (runyard.list_threads). Each has a condition that is always true and that only its list has. The condition
@@ -100,7 +107,7 @@ CREATE TABLE runyard.messages (
     calls      text[],
     results    text[],
     event_id   text,
-    created_at timestamptz NOT NULL DEFAULT now(),
+    created_at runyard.moment NOT NULL DEFAULT now(),
     PRIMARY KEY (branch_id, seq)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05); -- rows are inserted and stay: freeze them in parts
 CREATE INDEX messages_id ON runyard.messages (message_id, branch_id);

@@ -19,7 +19,7 @@ CREATE TABLE runyard.outbox (
     thread_id   text NOT NULL,
     run_id      text,
     type        runyard.feed_type NOT NULL,
-    created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    created_at  runyard.moment NOT NULL DEFAULT clock_timestamp(),
     agent       text,
     usage       jsonb,
     redriven    boolean NOT NULL DEFAULT false,
@@ -86,12 +86,12 @@ CREATE TABLE runyard.webhooks (
     url         text NOT NULL,
     events      runyard.feed_type[] NOT NULL,
     version     integer NOT NULL DEFAULT 1,
-    both_until  timestamptz,
+    both_until  runyard.moment,
     rotation_id text,
     since       pg_snapshot NOT NULL DEFAULT pg_current_snapshot(),
     cursor      xid8 NOT NULL DEFAULT pg_snapshot_xmin(pg_current_snapshot()),
-    created_at  timestamptz NOT NULL DEFAULT now(),
-    disabled_at timestamptz
+    created_at  runyard.moment NOT NULL DEFAULT now(),
+    disabled_at runyard.moment
 );
 CREATE INDEX webhooks_of_tenant ON runyard.webhooks (tenant, created_at, webhook_id);
 
@@ -115,11 +115,11 @@ CREATE TABLE runyard.webhook_deliveries (
     type         runyard.feed_type NOT NULL,
     thread_id    text NOT NULL,
     run_id       text,
-    created_at   timestamptz NOT NULL DEFAULT now(),
-    tries        integer NOT NULL DEFAULT 0,
-    next_at      timestamptz DEFAULT now(),
-    delivered_at timestamptz,
-    failed_at    timestamptz,
+    created_at   runyard.moment NOT NULL DEFAULT now(),
+    tries        runyard.small_count NOT NULL DEFAULT 0,
+    next_at      runyard.moment DEFAULT now(),
+    delivered_at runyard.moment,
+    failed_at    runyard.moment,
     http_status  integer,
     error        text,
     CHECK ((next_at IS NULL) = (delivered_at IS NOT NULL OR failed_at IS NOT NULL))
