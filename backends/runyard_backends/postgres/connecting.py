@@ -130,7 +130,7 @@ class Connector:
                 raise
             # PgBouncer refuses parameters that it does not know.
             self._timeouts = {}
-            log.warning(
+            log.info(
                 "session_timeouts_refused",
                 error=str(error),
                 effect="the session has the timeouts of its role; set them with ALTER ROLE",
