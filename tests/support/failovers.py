@@ -39,10 +39,6 @@ class RedisPair:
     async def __aenter__(self) -> Self:
         self.primary.start()
         self.replica.start()
-        for server in (self.primary, self.replica):
-            async with Redis.from_url(server.url) as redis:
-                await redis.config_set("masterauth", server.password)
-                await redis.config_set("repl-diskless-sync-delay", 0)
         await self._follow()
         return self
 
@@ -60,7 +56,10 @@ class RedisPair:
         await self._follow()
 
     async def _follow(self) -> None:
+        async with Redis.from_url(self.primary.url) as redis:
+            await redis.config_set("repl-diskless-sync-delay", 0)
         async with Redis.from_url(self.replica.url) as redis:
+            await redis.config_set("masterauth", self.primary.password)
             await redis.replicaof("127.0.0.1", str(self.primary.port))
 
     async def in_sync(self) -> None:
@@ -108,7 +107,7 @@ class _Node(EmbeddedPostgres):
         parts = urlsplit(primary.url)
         login = f"host={parts.hostname} port={parts.port} user={parts.username} password={primary.password}"
         with (self._data / "postgresql.auto.conf").open("a") as out:
-            out.write(f"primary_conninfo = '{login}'\n")
+            out.write(f"primary_conninfo = '{login}'\nwal_retrieve_retry_interval = 100\n")
         (self._data / "standby.signal").touch()
         self._own(self._data / "standby.signal")
 
@@ -137,6 +136,14 @@ class PostgresPair:
     def __exit__(self, *exc: object) -> None:
         self.standby.stop()
         self.primary.stop()
+
+    async def in_sync(self) -> None:
+        """Wait until the standby streams. It then has every commit when the primary has shut down."""
+        connection = await asyncpg.connect(self.primary.url)
+        try:
+            await until(lambda: connection.fetchval("SELECT count(*) = 1 FROM pg_stat_replication WHERE state = 'streaming'"))
+        finally:
+            await connection.close()
 
     async def promote(self) -> None:
         """Promote the standby. The old primary has ended."""
