@@ -1,6 +1,7 @@
 """Which code starts on which schema (U1)."""
 
 import asyncio
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -90,8 +91,11 @@ def test_the_oldest_schema_is_one_of_this_code() -> None:
 
 
 async def test_concurrent_calls_wait_for_each_other(postgres_url: str) -> None:
-    """The timeout is for locks on tables, and not for another call, whose migrations may take longer."""
+    """The timeout is for locks on tables, and not for another call, whose migrations may take longer. Timeouts of the role or
+    the database do not count."""
     other = await asyncpg.connect(postgres_url)
+    for setting in ("lock_timeout", "statement_timeout"):
+        await other.execute(f"ALTER DATABASE {urlsplit(postgres_url).path[1:]} SET {setting} = '200ms'")
     try:
         async with other.transaction():
             await other.execute(statements()["schema_lock"])

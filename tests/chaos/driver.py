@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 from redis.asyncio import Redis
@@ -25,10 +24,13 @@ from tests.chaos.faults import CLIENTS, WORKERS, Fault, counts, schedule
 from tests.chaos.history import HOST_TABLE, History, collect, leftovers
 from tests.chaos.load import Load
 from tests.support.agents.chaos import TRACE_VARIABLE
+from tests.support.failovers import PostgresPair, RedisPair, through
 from tests.support.fault_proxy import FaultProxy
 from tests.support.fleet import Fleet, scrape, total, until
 
 APP: Final = "tests.support.agents.chaos:app"
+OBSERVER: Final = "observer"
+"""Owner of the links on which no wire fault strikes."""
 GRACE: Final = 2.0
 """Seconds that a replaced worker lets its runs finish."""
 WATCHDOG: Final = 5.0
@@ -59,17 +61,31 @@ class Report:
 
 @dataclass
 class Servers:
-    """Both servers, and a proxy per owner (the clients, each worker) and server."""
+    """Both pairs of servers, and a proxy per owner (the clients, each worker, the observer) and server."""
 
-    postgres: EmbeddedPostgres
-    redis: EmbeddedRedis
+    postgres_pair: PostgresPair
+    redis_pair: RedisPair
     proxies: dict[tuple[str, str], FaultProxy] = field(default_factory=dict)
+
+    @property
+    def postgres(self) -> EmbeddedPostgres:
+        """The primary."""
+        return self.postgres_pair.primary
+
+    @property
+    def redis(self) -> EmbeddedRedis:
+        """The primary."""
+        return self.redis_pair.primary
 
     def url(self, owner: str, server: str) -> str:
         """Where ``owner`` reaches ``server``."""
-        parts = urlsplit(self.postgres.url if server == "postgres" else self.redis.url)
-        login, _, _ = parts.netloc.rpartition("@")
-        return urlunsplit(parts._replace(netloc=f"{login}@127.0.0.1:{self.proxies[owner, server].port}"))
+        url = self.postgres.url if server == "postgres" else self.redis.url
+        return through(url, self.proxies[owner, server].port)
+
+    def lead_to_primaries(self) -> None:
+        """Let every address lead to the primaries. Open connections stay where they are."""
+        for (_, server), proxy in self.proxies.items():
+            proxy.upstream_port = self.postgres.port if server == "postgres" else self.redis.port
 
 
 @asynccontextmanager
@@ -78,12 +94,14 @@ async def servers() -> AsyncIterator[Servers]:
     async with AsyncExitStack() as stack:
         sync = stack.enter_context(ExitStack())
         # Durable: a crash must not lose what was acknowledged.
-        both = Servers(sync.enter_context(EmbeddedPostgres(max_connections=300)), sync.enter_context(EmbeddedRedis()))
+        both = Servers(
+            sync.enter_context(PostgresPair(durable=True, max_connections=300)), await stack.enter_async_context(RedisPair())
+        )
         await migrate(both.postgres.url)
         connection = await asyncpg.connect(both.postgres.url)
         await connection.execute(HOST_TABLE)
         await connection.close()
-        for owner in (CLIENTS, *(str(n) for n in range(WORKERS))):
+        for owner in (CLIENTS, OBSERVER, *(str(n) for n in range(WORKERS))):
             for server, port in (("postgres", both.postgres.port), ("redis", both.redis.port)):
                 both.proxies[owner, server] = await stack.enter_async_context(FaultProxy("127.0.0.1", port))
         yield both
@@ -236,6 +254,22 @@ class Injector:
             )
             await connection.close()
 
+    async def _redis_failover(self, fault: Fault) -> None:
+        async with self._redis:
+            await self.servers.redis_pair.fail_over()
+            await asyncio.sleep(fault.seconds)
+            self.servers.lead_to_primaries()
+
+    async def _postgres_failover(self, fault: Fault) -> None:
+        async with self._postgres:
+            pair = self.servers.postgres_pair
+            await pair.in_sync()
+            await asyncio.to_thread(pair.primary.shut_down)
+            await pair.promote()
+            await asyncio.to_thread(pair.take_back)
+            await asyncio.sleep(fault.seconds)
+            self.servers.lead_to_primaries()
+
     async def _wire(self, fault: Fault) -> None:
         proxy = self.servers.proxies[fault.link]
         match fault.wire:
@@ -259,10 +293,11 @@ async def run_chaos(duration: float, seed: int, directory: Path) -> Report:
     faults = schedule(seed, duration)
     async with AsyncExitStack() as stack:
         both = await stack.enter_async_context(servers())
-        observer = await stack.enter_async_context(Client.connect(both.postgres.url, redis=both.redis.url))
+        watched = both.url(OBSERVER, "postgres"), both.url(OBSERVER, "redis")
+        observer = await stack.enter_async_context(Client.connect(watched[0], redis=watched[1]))
         urls = both.url(CLIENTS, "postgres"), both.url(CLIENTS, "redis")
         client = await stack.enter_async_context(Client.connect(urls[0], redis=urls[1], command_timeout=10))
-        fleet = Fleet(both.postgres.url, both.redis.url, observer, observer.backend, environment={TRACE_VARIABLE: str(trace)})
+        fleet = Fleet(*watched, observer, observer.backend, environment={TRACE_VARIABLE: str(trace)})
         stack.push_async_callback(fleet.stop)
         load = Load(client, urls[0], random.Random(seed))
         crew = Crew(fleet, both, log, load.seen.complaints)

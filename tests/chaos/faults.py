@@ -10,7 +10,9 @@ from typing import Final, Literal
 
 WORKERS: Final = 4
 
-Kind = Literal["kill", "pause", "replace", "flush", "empty", "crash", "disconnect", "wire"]
+Kind = Literal[
+    "kill", "pause", "replace", "flush", "empty", "crash", "disconnect", "wire", "redis_failover", "postgres_failover"
+]
 Wire = Literal["slow", "cut", "hold", "cut_after", "lose_replies"]
 
 EVERY: Final[dict[Kind, float]] = {
@@ -22,12 +24,15 @@ EVERY: Final[dict[Kind, float]] = {
     "crash": 45.0,
     "disconnect": 25.0,
     "wire": 5.0,
+    "redis_failover": 50.0,
+    "postgres_failover": 55.0,
 }
 """Seconds between two faults of a kind, on average.
 
 kill: SIGKILL of a worker. pause: SIGSTOP past the death limit. replace: SIGTERM of every worker in turn. flush: FLUSHALL.
 empty: Redis is killed and comes back empty. crash: Postgres is killed with all its processes and recovers. disconnect:
-pg_terminate_backend of all connections. wire: a proxy misbehaves.
+pg_terminate_backend of all connections. wire: a proxy misbehaves. redis_failover, postgres_failover: the replica becomes the
+primary, and the old primary lives on as its replica; for a while the address leads to the old one.
 """
 LASTS: Final[dict[Kind, tuple[float, float]]] = {
     "kill": (0.0, 1.5),
@@ -35,6 +40,8 @@ LASTS: Final[dict[Kind, tuple[float, float]]] = {
     "empty": (0.0, 2.0),
     "crash": (0.0, 2.0),
     "wire": (0.5, 6.0),
+    "redis_failover": (0.0, 2.0),
+    "postgres_failover": (0.0, 2.0),
 }
 """Seconds that a fault lasts, from and to, where it is not over at once."""
 WIRES: Final[tuple[Wire, ...]] = ("slow", "cut", "hold", "cut_after", "lose_replies")
@@ -56,7 +63,7 @@ class Fault:
 
     def __str__(self) -> str:
         where = f"{self.wire} {'/'.join(self.link)} {self.amount}" if self.kind == "wire" else f"worker {self.worker}"
-        return f"{self.at:7.2f} s  {self.kind:<10} {where} for {self.seconds:.1f} s"
+        return f"{self.at:7.2f} s  {self.kind:<17} {where} for {self.seconds:.1f} s"
 
 
 def schedule(seed: int, duration: float) -> list[Fault]:

@@ -32,6 +32,8 @@ def table(report: Report) -> str:
         "rolling restarts": struck["replace"],
         "Redis losses": struck["flush"] + struck["empty"],
         "Postgres restarts": struck["crash"],
+        "Redis failovers": struck["redis_failover"],
+        "Postgres failovers": struck["postgres_failover"],
         "mass disconnects": struck["disconnect"],
         "wire faults": struck["wire"],
         "forks": len(history.seen.forks),

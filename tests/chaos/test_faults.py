@@ -19,6 +19,7 @@ def test_ten_minutes_have_their_share_of_each_fault(seed: int) -> None:
     assert struck["pause"] >= 20
     assert struck["flush"] + struck["empty"] >= 10
     assert struck["crash"] >= 10
+    assert min(struck["redis_failover"], struck["postgres_failover"]) >= 10
 
 
 def test_even_a_short_one_has_each_kind() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutants.failovers import FAILOVERS
 from tests.mutants.mutant import Edit, Mutant, mutant
 from tests.mutants.outside import OUTSIDE
 
@@ -324,4 +325,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "not_counted",
     ),
     *OUTSIDE,
+    *FAILOVERS,
 )  # fmt: skip

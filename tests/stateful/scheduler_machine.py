@@ -8,6 +8,7 @@ its own, so that any other step may come between, and the one who holds the effe
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
@@ -24,9 +25,11 @@ from runyard_backends.redis import RedisEventLog, RedisScheduler, RedisServer
 
 T = TypeVar("T")
 
-LOCK = 60.0
+LOCK = 30.0
 """Seconds; locks run out when a rule says so, never by themselves."""
 FAR = 600.0
+SOON = 60.0
+"""Seconds of ``unknown.lua``: a due job that is offered for later than that is lost."""
 LANES = (1, 2)
 QUEUES = ["q", "r"]
 
@@ -123,14 +126,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         seconds, micros = self.do(self.server.command("TIME"))
         return int(seconds) * 1000 + int(micros) / 1000
 
-    def offered(self) -> dict[str, bool]:
-        """Job id → whether it is due."""
+    def offered(self, within: float = math.inf) -> dict[str, bool]:
+        """Job id → whether it is due, of the jobs that are due in ``within`` seconds."""
         now, out = self.now(), {}
         for kind in ("later", "due"):
             for key in self.keys(kind):
                 reply = self.do(self.server.command("ZRANGE", key, 0, -1, "WITHSCORES"))
                 for id_, score in zip(reply[::2], reply[1::2], strict=True):
                     assert id_.decode() not in out, "a job is offered once"
+                    if kind == "later" and float(score) > now + within * 1000:
+                        continue
                     out[id_.decode()] = kind == "due" or float(score) <= now
         return out
 
@@ -345,7 +350,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def reconcile(self) -> None:
         heads = [head for lane in LANES if (head := self.head(lane))]
         queued = [head.job for head in heads if head.status == "queued" and not head.delayed]
-        offered, locks = self.offered(), self.locks()
+        offered, locks = self.offered(within=SOON), self.locks()
         nowhere = [job for job in queued if job.id not in offered and f"|{job.run_id}|" not in locks.get(job.lane_key, "")]
         assert self.do(self.scheduler.unknown(queued)) == nowhere
         orphans = [head.job for head in heads if head.status == "running" and head.worker not in self.alive]

@@ -17,6 +17,8 @@ from .state import Clock
 
 LOCK = timedelta(seconds=3)
 """Time after which a lock expires that its worker does not renew."""
+SOON = timedelta(minutes=1)
+"""Time within which an offered job must be due, if it is due in the store already."""
 
 
 @dataclass
@@ -154,10 +156,12 @@ class MemoryScheduler:
         await self.submit(submit)
 
     async def unknown(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the lost jobs of ``jobs``. A job is lost if it is not offered and its run does not hold the lane's lock."""
+        """Return the lost jobs of ``jobs``, which are due. A job is lost if its run does not hold the lane's lock, and if it is
+        not offered or is due in more than SOON."""
         now = self.now()
+        offered = {id_ for id_, waiting in self._jobs.items() if waiting.due <= now + SOON}
         held = {(key, lock.run_id) for key, lock in self._locks.items() if lock.until > now}
-        return [job for job in jobs if job.id not in self._jobs and (job.lane_key, job.run_id) not in held]
+        return [job for job in jobs if job.id not in offered and (job.lane_key, job.run_id) not in held]
 
     async def ping(self) -> None:
         """Do nothing, because memory is always reachable."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from typing import Any, Final
 
 import asyncpg
 
@@ -34,8 +35,9 @@ from ..redis.scheduler import RedisScheduler
 from . import codec
 from .api_keys import PostgresKeyStore
 from .checkpointer import PostgresCheckpointer
-from .database import Database, split_url
-from .driver_errors import translated
+from .connecting import Connector, session_timeouts, split_url
+from .database import DEFAULT_COMMAND_SECONDS, Database
+from .driver_errors import DRIVER_ERRORS, translated
 from .feed import PostgresFeed
 from .limits import PostgresLimitStore
 from .migrate import check_schema
@@ -45,6 +47,13 @@ from .unconfigured_redis import NoEventLog, NoScheduler
 from .usage import PostgresUsageStore
 from .webhooks import PostgresWebhookStore
 from .workers import PostgresQueueStore, PostgresWorkerStore
+
+LISTEN_CONNECTION: Final = "runyard-listen"
+"""Name under which Postgres lists the connection for notifications."""
+LISTEN_TIMEOUT_SECONDS: Final = 5.0
+"""Seconds within which the server must answer on that connection."""
+LISTEN_CHECK_SECONDS: Final = 10.0
+"""Seconds without a notification after which the connection is checked."""
 
 
 class PostgresBackend:
@@ -74,8 +83,9 @@ class PostgresBackend:
         return PostgresBackend(self.db, self.redis, tenant, self.listen_url)
 
     async def check(self) -> None:
-        """Check that Postgres answers and that this code can run on its schema. Raises BackendUnavailableError,
-        SchemaUninitialized, SchemaMismatch."""
+        """Check that Postgres answers and takes writes, and that this code can run on its schema. Raises
+        BackendUnavailableError, SchemaUninitialized, SchemaMismatch."""
+        await self.db.check_writable()
         await check_schema(self.db)
 
     async def notifications(self) -> AsyncGenerator[Effects]:
@@ -84,6 +94,7 @@ class PostgresBackend:
         heard = asyncio.Event()
         told: list[str] = []
         url, _ = split_url(self.listen_url)
+        connect = Connector(url, LISTEN_CONNECTION, session_timeouts(DEFAULT_COMMAND_SECONDS))
 
         def wake(*_: object) -> None:
             heard.set()
@@ -96,8 +107,7 @@ class PostgresBackend:
         while True:
             try:
                 with translated():
-                    connection = await asyncpg.connect(url, timeout=5)
-                    await connection.add_listener("runyard_accept", receive)
+                    connection = await _listening(connect, receive)
             except RunyardError:
                 await asyncio.sleep(1)
                 continue
@@ -105,7 +115,10 @@ class PostgresBackend:
                 connection.add_termination_listener(wake)
                 heard.set()
                 while not connection.is_closed():
-                    await heard.wait()
+                    if not await _set_within(heard, LISTEN_CHECK_SECONDS):
+                        if await _answers(connection):
+                            continue
+                        break
                     heard.clear()
                     effects = Effects()
                     while told:
@@ -119,6 +132,36 @@ class PostgresBackend:
         if self.redis is not None:
             await self.redis.close()
         await self.db.close()
+
+
+async def _listening(connect: Connector, receive: Callable[..., None]) -> asyncpg.Connection:
+    """Return a connection that calls ``receive`` for each notification."""
+    async with asyncio.timeout(LISTEN_TIMEOUT_SECONDS):
+        connection = await connect()
+        try:
+            await connection.add_listener("runyard_accept", receive)
+        except BaseException:
+            connection.terminate()
+            raise
+    return connection
+
+
+async def _answers(connection: asyncpg.Connection) -> bool:
+    """Return True if the server still answers. A server that lost its power closes no connection."""
+    try:
+        async with asyncio.timeout(LISTEN_TIMEOUT_SECONDS):
+            await connection.execute("SELECT 1")
+    except DRIVER_ERRORS:
+        return False
+    return True
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until ``event`` is set. Return False if it is not set after ``seconds``."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 async def connect(

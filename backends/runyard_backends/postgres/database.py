@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from runyard.errors import InvalidInputError
 from runyard.ports.results import PAGE_BYTES
 from runyard.ports.stores import DEFAULT_MAX_POOL_CONNECTIONS, DEFAULT_MIN_POOL_CONNECTIONS
 
-from .driver_errors import translated, undone_again
+from .connecting import TAKES_NO_WRITES, Connector, session_timeouts, split_url
+from .driver_errors import DRIVER_ERRORS, translated, undone_again
+
+DEFAULT_COMMAND_SECONDS: Final = 30.0
+"""Seconds that a call of Postgres may take."""
+RELEASE_SECONDS: Final = 0.5
+"""Seconds that a cancelled statement has to end. After them its connection is closed."""
 
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 
@@ -44,12 +48,16 @@ class _PlainConnection(asyncpg.Connection):
 class Database:
     """A pool of connections that sends the named statements.
 
-    ``page_bytes``: maximal bytes of a page of a list; a larger entry is a page of its own. The attribute ``decoding`` is the
-    lock to hold while decoding a page of a run's events, so that other tasks get their turn between the pages of many readers.
+    ``command_timeout``: seconds that a call may take, from the wait for a connection to the reply. ``page_bytes``: maximal
+    bytes of a page of a list; a larger entry is a page of its own. The attribute ``decoding`` is the lock to hold while
+    decoding a page of a run's events, so that other tasks get their turn between the pages of many readers.
     """
 
-    def __init__(self, pool: asyncpg.Pool, page_bytes: int = PAGE_BYTES) -> None:
+    def __init__(
+        self, pool: asyncpg.Pool, connector: Connector, *, command_timeout: float, page_bytes: int = PAGE_BYTES
+    ) -> None:
         self.pool, self.page_bytes, self.decoding = pool, page_bytes, asyncio.Lock()
+        self._connector, self._command_timeout = connector, command_timeout
 
     @classmethod
     async def connect(
@@ -58,7 +66,7 @@ class Database:
         *,
         min_pool_size: int = DEFAULT_MIN_POOL_CONNECTIONS,
         max_pool_size: int = DEFAULT_MAX_POOL_CONNECTIONS,
-        command_timeout: float = 30.0,
+        command_timeout: float = DEFAULT_COMMAND_SECONDS,
         name: str = "runyard",
         page_bytes: int = PAGE_BYTES,
         **settings: Any,
@@ -67,20 +75,18 @@ class Database:
         ``name``: the name under which Postgres lists the connections. ``settings``: arguments of asyncpg's pool. Behind
         PgBouncer in transaction mode, ``statement_cache_size=0`` is required, as an argument or in the URL."""
         url, in_url = split_url(url)
+        connector = Connector(url, name, session_timeouts(command_timeout))
         with translated():
-            return cls(
-                await asyncpg.create_pool(
-                    url,
+            async with asyncio.timeout(command_timeout):
+                pool = await asyncpg.create_pool(
                     min_size=min_pool_size,
                     max_size=max_pool_size,
-                    command_timeout=command_timeout,
                     max_cached_statement_lifetime=0,  # a timer of the cache would keep the contextvars of its first run
                     connection_class=_PlainConnection,
-                    server_settings={"application_name": name},
-                    **in_url | settings,
-                ),
-                page_bytes,
-            )
+                    connect=connector,
+                    **{"timeout": command_timeout} | in_url | settings,
+                )
+        return cls(pool, connector, command_timeout=command_timeout, page_bytes=page_bytes)
 
     async def close(self) -> None:
         """Close the pool. After 5 seconds, close connections that are still in use too."""
@@ -92,15 +98,16 @@ class Database:
 
     async def rows(self, name: str, *args: Any) -> list[asyncpg.Record]:
         """Return all rows of a statement."""
-        with translated():
-            return await undone_again(lambda: self.pool.fetch(statements()[name], *args))
+        rows: list[asyncpg.Record] = await self._call("fetch", name, args)
+        return rows
 
     async def row(self, name: str, *args: Any, connection: Connection | None = None) -> asyncpg.Record | None:
         """Return the first row of a statement, executed on ``connection`` if one is given."""
-        with translated():
-            if connection is not None:
+        if connection is not None:
+            with translated():
                 return await connection.fetchrow(statements()[name], *args)
-            return await undone_again(lambda: self.pool.fetchrow(statements()[name], *args))
+        row: asyncpg.Record | None = await self._call("fetchrow", name, args)
+        return row
 
     async def one(self, name: str, *args: Any, connection: Connection | None = None) -> asyncpg.Record:
         """Return the only row of a statement that always returns one row."""
@@ -110,54 +117,93 @@ class Database:
 
     async def value(self, name: str, *args: Any) -> Any:
         """Return the first column of the first row."""
-        with translated():
-            return await undone_again(lambda: self.pool.fetchval(statements()[name], *args))
+        return await self._call("fetchval", name, args)
+
+    async def check_writable(self) -> None:
+        """Raise BackendUnavailableError if the server takes no writes, because it is a standby or read-only."""
+        async with self._connection() as connection:
+            if await connection.fetchval(TAKES_NO_WRITES):
+                raise asyncpg.ReadOnlySQLTransactionError("the server is a standby or read-only")
 
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Database]:
         """Return a database whose reads, inside the block, all see one state."""
-        with translated():
-            async with self.pool.acquire() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
-                yield _Bound(self.pool, connection)
+        async with self._transaction(isolation="repeatable_read", readonly=True) as bound:
+            yield bound
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Database]:
         """Return a database whose calls, inside the block, are one transaction."""
+        async with self._transaction() as bound:
+            yield bound
+
+    async def _call(self, method: str, name: str, args: Sequence[Any]) -> Any:
+        statement = statements()[name]
+
+        async def send() -> Any:
+            async with self._acquired() as connection:
+                return await getattr(connection, method)(statement, *args)
+
         with translated():
-            async with self.pool.acquire() as connection, connection.transaction():
-                yield _Bound(self.pool, connection)
+            async with asyncio.timeout(self._command_timeout):
+                return await undone_again(send)
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        """Return a connection of the pool for a block that is one call."""
+        with translated():
+            async with asyncio.timeout(self._command_timeout), self._acquired() as connection:
+                yield connection
+
+    @contextlib.asynccontextmanager
+    async def _acquired(self) -> AsyncIterator[Connection]:
+        """Return a connection of the pool. After an error, wait at most RELEASE_SECONDS until it can be used again, then close
+        it. Close it at once if the server takes no writes."""
+        connection = await self.pool.acquire()
+        try:
+            yield connection
+        except BaseException as error:
+            if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+                connection.terminate()
+                self._connector.refuse(error)
+            with contextlib.suppress(*DRIVER_ERRORS):
+                await self.pool.release(connection, timeout=RELEASE_SECONDS)
+            raise
+        await self.pool.release(connection)
+
+    @contextlib.asynccontextmanager
+    async def _transaction(self, **options: Any) -> AsyncIterator[Database]:
+        async with self._connection() as connection:
+            transaction = connection.transaction(**options)
+            await transaction.start()
+            try:
+                yield _Bound(self, connection)
+            except BaseException:
+                await _undo(connection, transaction)
+                raise
+            await transaction.commit()
+
+
+async def _undo(connection: Connection, transaction: asyncpg.transaction.Transaction) -> None:
+    """Roll back, or close the connection if that takes longer than RELEASE_SECONDS."""
+    try:
+        async with asyncio.timeout(RELEASE_SECONDS):
+            await transaction.rollback()
+    except BaseException as error:
+        connection.terminate()
+        if not isinstance(error, DRIVER_ERRORS):
+            raise
 
 
 class _Bound(Database):
-    def __init__(self, pool: asyncpg.Pool, connection: Connection) -> None:
-        super().__init__(pool)
-        self._connection = connection
+    def __init__(self, database: Database, connection: Connection) -> None:
+        super().__init__(
+            database.pool,
+            database._connector,
+            command_timeout=database._command_timeout,
+            page_bytes=database.page_bytes,
+        )
+        self._bound = connection
 
-    async def rows(self, name: str, *args: Any) -> list[asyncpg.Record]:
-        return await self._connection.fetch(statements()[name], *args)
-
-    async def row(self, name: str, *args: Any, connection: Connection | None = None) -> asyncpg.Record | None:
-        return await self._connection.fetchrow(statements()[name], *args)
-
-    async def value(self, name: str, *args: Any) -> Any:
-        return await self._connection.fetchval(statements()[name], *args)
-
-
-CACHE_SIZE: Final = "statement_cache_size"
-
-
-def split_url(url: str) -> tuple[str, dict[str, Any]]:
-    """Remove ``statement_cache_size`` from ``url``. Return the URL, and the setting as an argument of asyncpg's pool.
-
-    asyncpg would send the setting to the server. The URL has it because processes behind PgBouncer read their URL, and no other
-    setting of the pool, from the environment. Raises InvalidInputError if the setting is not a number.
-    """
-    parts = urlsplit(url)
-    query = parse_qsl(parts.query, keep_blank_values=True)
-    sizes = [value for name, value in query if name == CACHE_SIZE]
-    if not sizes:
-        return url, {}
-    if not sizes[-1].isdecimal():
-        raise InvalidInputError(f"{CACHE_SIZE} in the URL must be a number, got {sizes[-1]!r}", field="url")
-    rest = urlencode([(name, value) for name, value in query if name != CACHE_SIZE])
-    return urlunsplit(parts._replace(query=rest)), {CACHE_SIZE: int(sizes[-1])}
+    async def _call(self, method: str, name: str, args: Sequence[Any]) -> Any:
+        return await getattr(self._bound, method)(statements()[name], *args)

@@ -32,6 +32,8 @@ _DEADLOCK_PAUSE_SECONDS: Final = 0.05
 """Seconds to wait before a statement is repeated that Postgres undid because of a deadlock. Waiting statements get its locks
 first."""
 
+DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+
 REFUSED = "RY000"
 """SQLSTATE of a refusal by a stored function. Its HINT is the error code, and its DETAIL has the details as JSON."""
 
@@ -53,6 +55,10 @@ def translate(error: BaseException) -> RunyardError | None:
             return InvalidInputError("a value is too long for its index; use a shorter id or key")
         case asyncpg.LockNotAvailableError():
             return LockedError(f"another transaction held a lock for too long; try again later: {error}")
+        case asyncpg.ReadOnlySQLTransactionError():
+            return BackendUnavailableError(f"Postgres takes no writes: {error}")
+        case asyncpg.QueryCanceledError():
+            return BackendUnavailableError(f"Postgres ended a statement before its reply: {error}")
         case asyncpg.DataError():
             return InvalidInputError(f"a value cannot be stored: {error}")
         case (
@@ -63,15 +69,15 @@ def translate(error: BaseException) -> RunyardError | None:
             | asyncpg.CannotConnectNowError()
             | asyncpg.CrashShutdownError()
             | asyncpg.InsufficientResourcesError()
-            | asyncpg.ReadOnlySQLTransactionError()  # a failover: this server is no longer the primary
             | asyncpg.TransactionRollbackError()
             | asyncpg.IdleSessionTimeoutError()
+            | asyncpg.IdleInTransactionSessionTimeoutError()
             | asyncpg.InvalidCatalogNameError()  # the database may be made, or the role changed, while this process waits
             | asyncpg.InvalidAuthorizationSpecificationError()
             | OSError()
             | TimeoutError()
         ):
-            return BackendUnavailableError(f"Postgres cannot be reached: {error}")
+            return BackendUnavailableError(f"Postgres cannot be reached: {str(error) or 'no answer in time'}")
         case _:
             return None
 
@@ -81,7 +87,7 @@ def translated() -> Iterator[None]:
     """Raise runyard's errors instead of the driver's inside the block."""
     try:
         yield
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError) as error:
+    except DRIVER_ERRORS as error:
         mapped = translate(error)
         if mapped is None:
             raise

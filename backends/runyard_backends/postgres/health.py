@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from runyard.errors import SchemaError
+import asyncpg
+
+from runyard.errors import BackendUnavailableError, SchemaError
 from runyard.ports.workers import FeedDelay
 
 from .database import Database
@@ -18,9 +21,9 @@ class PostgresFacts:
     """Facts about a Postgres server. ``max_connections``: the number of connections for roles that are not superusers.
     ``connections``: the number of open connections. ``clock_ahead``: seconds by which the server's clock is ahead of this
     host's. ``round_trip``: seconds that reading the clock took; the error of ``clock_ahead`` is at most half of them.
-    ``schema``: the version of the schema, or None. ``schema_trouble``: the reason why this code cannot run on the schema, or
-    None. ``leader``: the id of the worker that holds the leader's lease, or None. ``feed_delay``: the time for which the feed
-    is held back."""
+    ``no_timeout``: the timeouts that the sessions of runyard do not have. ``schema``: the version of the schema, or None.
+    ``schema_trouble``: the reason why this code cannot run on the schema, or None. ``leader``: the id of the worker that holds
+    the leader's lease, or None. ``feed_delay``: the time for which the feed is held back."""
 
     version: str
     in_recovery: bool
@@ -30,6 +33,7 @@ class PostgresFacts:
     connections: int
     clock_ahead: float
     round_trip: float
+    no_timeout: list[str]
     schema: int | None
     schema_trouble: str | None
     leader: str | None
@@ -38,7 +42,12 @@ class PostgresFacts:
 
 async def diagnose(url: str) -> PostgresFacts:
     """Read the facts of the server at ``url`` over a separate connection. Raises BackendUnavailableError, InvalidInputError."""
-    db = await Database.connect(url, min_pool_size=1, max_pool_size=1, command_timeout=5.0, timeout=5.0, name="runyard-doctor")
+    try:
+        db = await _connect(url)
+    except BackendUnavailableError as error:
+        if not isinstance(error.__cause__, asyncpg.ReadOnlySQLTransactionError):
+            raise
+        db = await _connect(url, target_session_attrs="any")  # the facts say that the server takes no writes
     try:
         await db.one("server_facts")
         asked, began = datetime.now().astimezone(), time.monotonic()
@@ -61,3 +70,7 @@ async def diagnose(url: str) -> PostgresFacts:
         )
     finally:
         await db.close()
+
+
+async def _connect(url: str, **settings: Any) -> Database:
+    return await Database.connect(url, min_pool_size=1, max_pool_size=1, command_timeout=5.0, name="runyard-doctor", **settings)

@@ -25,7 +25,8 @@ import asyncpg
 
 from runyard.errors import SchemaMismatch, SchemaUninitialized
 
-from .database import Connection, Database, split_url, statements
+from .connecting import Connector, split_url
+from .database import Connection, Database, statements
 from .driver_errors import translated
 
 CODE_VERSION: Final = 1
@@ -33,6 +34,9 @@ CODE_VERSION: Final = 1
 OLDEST_SCHEMA: Final = 5
 """The first schema version with all tables and columns that this code uses. A version that only later code uses does not raise
 it."""
+
+FROZEN_MS: Final = "60000"
+"""Milliseconds after which Postgres ends a migration whose client sends nothing."""
 
 _HEADER = re.compile(r"^-- oldest code: (\d+)$", re.MULTILINE)
 _FUNCTION = re.compile(r"^CREATE OR REPLACE FUNCTION runyard\.(\w+)\(", re.MULTILINE)
@@ -139,7 +143,8 @@ async def migrate(url: str, *, lock_timeout: float = 5.0, release: Release | Non
     applied: list[str] = []
     with translated():
         # Without a cache of statements, the URL may be one of PgBouncer in transaction mode.
-        connection = await asyncpg.connect(url, statement_cache_size=0)
+        connect = Connector(url, "runyard-migrate", {"idle_in_transaction_session_timeout": FROZEN_MS})
+        connection = await connect(statement_cache_size=0)
         try:
             for migration in release.migrations:
                 async with _locked(connection, lock_timeout):
@@ -166,6 +171,8 @@ async def _locked(connection: asyncpg.Connection, lock_timeout: float) -> AsyncI
     """Open a transaction that excludes every other call of :func:`migrate`. Make the tables that record the applied files."""
     sql = statements()
     async with connection.transaction():
+        await connection.execute("SET LOCAL statement_timeout = 0")  # an index takes long; the role may have a timeout
+        await connection.execute("SET LOCAL lock_timeout = 0")
         await connection.execute(sql["schema_lock"])  # without a timeout: another call may take longer
         await connection.execute(f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}")
         for name in ("schema_start", "schema_table", "functions_table"):

@@ -490,7 +490,10 @@ FROM runyard.schema_versions v
 SELECT current_setting('server_version') AS version, clock_timestamp() AS now, pg_is_in_recovery() AS in_recovery,
        current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,
        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS max_connections,
-       (SELECT count(*) FROM pg_stat_activity a WHERE a.backend_type = 'client backend') AS connections
+       (SELECT count(*) FROM pg_stat_activity a WHERE a.backend_type = 'client backend') AS connections,
+       ARRAY(SELECT s.name FROM pg_settings s
+             WHERE s.name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout') AND s.setting = '0'
+             ORDER BY s.name) AS no_timeout
 
 -- name: leader
 -- Return the id of the worker that holds the leader's lease.

@@ -3,6 +3,9 @@
 A :class:`RedisServer` belongs to one event loop. A call takes at most ``timeout`` seconds and is never repeated by this class.
 If the server does not reply, the call raises :class:`~runyard.errors.BackendUnavailableError`. A cancelled call closes its
 connection, because a late reply would otherwise be read as the reply to the next call.
+
+If a server replies that it cannot serve, for example because it became a replica, all connections to it are closed. The next
+call looks up the host's name again and opens a new connection.
 """
 
 from __future__ import annotations
@@ -17,13 +20,15 @@ from importlib import resources
 from typing import Any, Final, NamedTuple, cast
 
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
+from redis.exceptions import BusyLoadingError, NoScriptError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from runyard.errors import InvalidInputError
+from runyard.support.connect_pause import ConnectPause
 from runyard.support.optional_imports import load
 
-from .driver_errors import translated
+from .driver_errors import cannot_serve, translated
 from .key_names import Keys
 from .pubsub import PubSub, Subscribing
 
@@ -85,8 +90,10 @@ class RedisServer:
         self._free = asyncio.Semaphore(max_connections)
         self._idle: list[AbstractConnection] = []
         self._idle_poppers: list[AbstractConnection] = []
+        self._usable: set[AbstractConnection] = set()
+        self._pause = ConnectPause()
         self._closed = False
-        self._pubsub = PubSub(self._connection, timeout)
+        self._pubsub = PubSub(self._connection, timeout, self.ping)
 
     async def call(self, *calls: Call) -> list[Any]:
         """Send ``calls`` in one round trip, and return their replies in the same order."""
@@ -107,6 +114,10 @@ class RedisServer:
         """Send one command and return its reply."""
         with translated():
             return _checked(await self._exchange([args]))[0]
+
+    async def ping(self) -> None:
+        """Check that the server takes writes. The command is a write and writes nothing, because its key never exists."""
+        await self.command("SET", self.keys.ping, "", "XX")
 
     async def pop_and_call(self, keys: Sequence[str], timeout: float, call: Call) -> Any:
         """Remove the first element of one of the lists ``keys``, execute ``call`` and return its reply. Wait up to ``timeout``
@@ -133,10 +144,7 @@ class RedisServer:
         """Close every connection. Calls in progress fail."""
         self._closed = True
         await self._pubsub.close()
-        for connection in self._idle + self._idle_poppers:
-            await connection.disconnect()
-        self._idle.clear()
-        self._idle_poppers.clear()
+        await self._close_idle()
 
     async def _exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send ``commands`` in one round trip and return their replies. The reply to a refused command is a ResponseError."""
@@ -153,15 +161,47 @@ class RedisServer:
                     replies.append(await connection.read_response())
                 except ResponseError as error:
                     replies.append(error)
+            for reply in replies:
+                if isinstance(reply, ResponseError) and cannot_serve(reply):
+                    await self._abandon(connection, reply)
+        except BusyLoadingError as error:
+            await self._abandon(connection, error)
+            raise
         finally:
-            self._give_back(connection, idle)
+            await self._give_back(connection, idle)
         return replies
+
+    async def _abandon(self, connection: AbstractConnection, error: RedisError) -> None:
+        """Close every connection to the server that replied ``error`` over ``connection``; those in use after their calls.
+
+        The subscribers read their stores again: the messages of another server do not arrive over these connections, and a
+        replica that copies all data receives none.
+        """
+        if connection in self._usable:  # otherwise a call that was in progress at the same time has done this
+            self._usable.clear()
+            self._pause.failed(str(error))
+            self._pubsub.lose()
+            await self._close_idle()
+
+    async def _close_idle(self) -> None:
+        idle = self._idle + self._idle_poppers
+        self._idle.clear()
+        self._idle_poppers.clear()
+        for connection in idle:
+            await connection.disconnect(nowait=True)
 
     async def _connection(self) -> AbstractConnection:
         if self._closed:
             raise RedisConnectionError("this RedisServer was closed")
+        self._pause.check()
         connection = cast(AbstractConnection, self._factory.make_connection())  # type: ignore[no-untyped-call]
-        await connection.connect()  # type: ignore[no-untyped-call]
+        try:
+            await connection.connect()  # type: ignore[no-untyped-call]
+        except (RedisError, OSError) as error:
+            if not isinstance(error, TimeoutError | RedisTimeoutError):  # calls that time out are no flood
+                self._pause.failed(str(error))
+            raise
+        self._usable.add(connection)
         return connection
 
     async def _ready(self, idle: list[AbstractConnection]) -> AbstractConnection:
@@ -171,13 +211,19 @@ class RedisServer:
             # The driver's can_read_destructive() costs a cancelled read, a tenth of a whole round trip.
             if (reader := connection._reader) is not None and not reader.at_eof():
                 return connection
-            await connection.disconnect(nowait=True)
+            await self._discard(connection)
         return await self._connection()
 
-    def _give_back(self, connection: AbstractConnection, idle: list[AbstractConnection]) -> None:
+    async def _give_back(self, connection: AbstractConnection, idle: list[AbstractConnection]) -> None:
         # The driver has already disconnected a connection on which a late reply may still arrive.
-        if connection.is_connected and not self._closed:
+        if connection.is_connected and connection in self._usable and not self._closed:
             idle.append(connection)
+        else:
+            await self._discard(connection)
+
+    async def _discard(self, connection: AbstractConnection) -> None:
+        self._usable.discard(connection)
+        await connection.disconnect(nowait=True)
 
 
 def _connections(url: str, timeout: float, name: str) -> ConnectionPool:

@@ -1,20 +1,34 @@
 """Which errors of redis-py are transient, and which error of runyard replaces an error of redis-py.
 
 A transient error becomes BackendUnavailableError, which :mod:`runyard.support.store_retries` repeats. A refused command becomes
-RunyardError.
+RunyardError. Some replies mean that no connection to the server is of use: see :func:`cannot_serve`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import BusyLoadingError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 from runyard.errors import BackendUnavailableError, RunyardError
 
-# The errors of a server that is reachable but cannot write, because it is a replica (during a failover) or out of memory.
-_UNABLE = (ReadOnlyError, OutOfMemoryError)
+# The driver removes the code from the text of the errors that have a class. A server before Redis 7 writes the code of an error
+# inside a script behind ": -".
+_CANNOT_SERVE: Final = re.compile(r"(?:^|: -)(?:READONLY|NOREPLICAS|MISCONF|LOADING|MASTERDOWN|CLUSTERDOWN|UNBLOCKED)\b")
+_FULL: Final = re.compile(r": -OOM\b")
+
+
+def cannot_serve(error: RedisError) -> bool:
+    """Return True if the server that replied ``error`` is not the one to use, or not yet.
+
+    It is a replica (READONLY, and UNBLOCKED to a waiting pop), has lost its replicas (NOREPLICAS) or its primary (MASTERDOWN),
+    cannot save (MISCONF), is starting (LOADING), or belongs to a cluster without a majority (CLUSTERDOWN). Another server may
+    have its name by now. A server without free memory (OOM) is the right one.
+    """
+    return isinstance(error, ReadOnlyError | BusyLoadingError) or _CANNOT_SERVE.search(str(error)) is not None
 
 
 @contextmanager
@@ -22,9 +36,9 @@ def translated() -> Iterator[None]:
     """Turn the driver's errors into runyard's."""
     try:
         yield
-    except _UNABLE as error:
-        raise BackendUnavailableError(f"Redis cannot take writes: {error}") from error
     except ResponseError as error:
+        if isinstance(error, OutOfMemoryError) or _FULL.search(str(error)) or cannot_serve(error):
+            raise BackendUnavailableError(f"Redis cannot take writes: {error}") from error
         raise RunyardError(f"Redis refused a command: {error}") from error
     except (RedisError, OSError) as error:  # OSError includes TimeoutError
         reason = str(error) or "no answer in time"

@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from runyard.errors import RunyardError
+
 from .connection import RedisServer
 
 
 @dataclass(frozen=True, slots=True)
 class RedisFacts:
     """Facts about a Redis server. ``server``: name and version. ``role``: as INFO reports it, ``master`` or ``slave``.
-    ``maxmemory``: bytes, 0 for no limit. ``eviction``: the policy at that limit. ``appendonly``: True if every write goes to a
-    file. ``clock_ahead``: seconds by which the server's clock is ahead of this host's. ``round_trip``: seconds that reading the
-    clock took; the error of ``clock_ahead`` is at most half of this time."""
+    ``refuses_writes``: the server's reason to refuse a write, or None. ``maxmemory``: bytes, 0 for no limit. ``eviction``: the
+    policy at that limit. ``appendonly``: True if every write goes to a file. ``clock_ahead``: seconds by which the server's
+    clock is ahead of this host's. ``round_trip``: seconds that reading the clock took; the error of ``clock_ahead`` is at most
+    half of this time."""
 
     server: str
     role: str
+    refuses_writes: str | None
     maxmemory: int
     eviction: str
     appendonly: bool
@@ -32,12 +36,18 @@ async def diagnose(url: str) -> RedisFacts:
         asked, began = time.time(), time.monotonic()
         seconds, microseconds = await server.command("TIME")
         took = time.monotonic() - began
+        refuses_writes = None
+        try:
+            await server.ping()
+        except RunyardError as error:
+            refuses_writes = error.message
     finally:
         await server.close()
     valkey = info.get("valkey_version")
     return RedisFacts(
         server=f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version', '?')}",
         role=info.get("role", "?"),
+        refuses_writes=refuses_writes,
         maxmemory=int(info.get("maxmemory", "0")),
         eviction=info.get("maxmemory_policy", "?"),
         appendonly=info.get("aof_enabled") == "1",

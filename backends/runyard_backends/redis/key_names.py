@@ -12,6 +12,7 @@ key                                       type    contents
 ``<ns>:{n}:wake:<queue>``                 list    tokens that wake idle workers
 ``<ns>:{0}:rouse:<worker>``               list    tokens that end the wait of one worker; expires
 ``<ns>:{n}:token``                        int     the last lock token
+``<ns>:{0}:ping``                         none    never exists; named by a write that only checks the server
 ``<ns>:{n}:events:<thread>:<run>``        stream  the run's events; also the name of their channel; expires
 ``<ns>:{n}:events:<thread>``              channel signals that a run of the thread has an event numbered 1
 ``<ns>:cancel``                           channel hints that the cancellation of a run was requested
@@ -58,6 +59,10 @@ class Keys:
 
     def rouse(self, worker_id: str) -> str:
         return f"{self.prefix(0)}rouse:{worker_id}"
+
+    @property
+    def ping(self) -> str:
+        return f"{self.prefix(0)}ping"
 
     @property
     def cancel_channel(self) -> str:

@@ -11,17 +11,18 @@ import asyncio
 import weakref
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, TypeAlias
 
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from runyard.errors import BackendUnavailableError
+from runyard.errors import BackendUnavailableError, RunyardError
 
 PING_AFTER_SECONDS = 5.0
 """Seconds without a reply after which a PING is sent. If the PING has no reply for as long, the connection is lost."""
-
+CHECK_SECONDS = 5.0
+"""Seconds between two checks that the server takes writes. A replica answers a PING, too."""
 
 MAX_UNREAD_BYTES = 2**20
 """Maximum bytes of unread messages that one subscription holds. A larger message is held alone."""
@@ -161,9 +162,9 @@ class _Channel:
 
 
 class _Link:
-    """One connection in subscribed mode and the task that reads it."""
+    """One connection in subscribed mode, the task that reads it, and the task that calls ``check`` from time to time."""
 
-    def __init__(self, connection: AbstractConnection, timeout: float) -> None:
+    def __init__(self, connection: AbstractConnection, timeout: float, check: Callable[[], Awaitable[None]]) -> None:
         self.connection = connection
         self.alive = True
         self._timeout = timeout
@@ -171,6 +172,7 @@ class _Link:
         # Confirmations arrive in the order of the commands. A channel may have been left and joined again in between.
         self._unconfirmed: defaultdict[bytes, deque[asyncio.Future[None]]] = defaultdict(deque)
         self._reader = asyncio.create_task(self._read(), name="runyard-redis-pubsub")
+        self._checker = asyncio.create_task(self._check(check), name="runyard-redis-pubsub-check")
 
     async def join(self, name: bytes, subscription: Subscription) -> None:
         channel = self._channels.get(name)
@@ -194,10 +196,15 @@ class _Link:
             if self.alive:
                 await self._send("UNSUBSCRIBE", name)
 
-    async def close(self) -> None:
+    def lose(self) -> None:
+        """Inform every subscriber, and let the reader close the connection."""
         self._fail()
         self._reader.cancel()
-        await asyncio.wait([self._reader])
+
+    async def close(self) -> None:
+        self.lose()
+        self._checker.cancel()
+        await asyncio.wait([self._reader, self._checker])
         await self.connection.disconnect()
 
     async def _send(self, *command: str | bytes) -> None:
@@ -227,6 +234,13 @@ class _Link:
             self._fail()
             await self.connection.disconnect(nowait=True)
 
+    async def _check(self, check: Callable[[], Awaitable[None]]) -> None:
+        """Call ``check`` every CHECK_SECONDS. It calls :meth:`PubSub.lose` if the server became a replica."""
+        while self.alive:
+            await asyncio.sleep(CHECK_SECONDS)
+            with suppress(RunyardError):  # a server that does not answer is found by the PING
+                await check()
+
     def _dispatch(self, reply: list[bytes]) -> None:
         kind, name = reply[0], reply[1]
         if kind == b"message":
@@ -253,11 +267,17 @@ class _Link:
 
 class PubSub:
     """Subscriptions over one connection. ``connect`` opens a connection. ``timeout``: seconds for connecting and for joining a
-    channel."""
+    channel. ``check``: raises RunyardError if the server does not take writes, and calls :meth:`lose` if it is a replica."""
 
-    def __init__(self, connect: Callable[[], Awaitable[AbstractConnection]], timeout: float) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[AbstractConnection]],
+        timeout: float,
+        check: Callable[[], Awaitable[None]],
+    ) -> None:
         self._connect = connect
         self._timeout = timeout
+        self._check = check
         self._connecting = asyncio.Lock()
         self._link: _Link | None = None
         self._unread = Unread()
@@ -280,6 +300,11 @@ class PubSub:
             if link is not None:
                 await link.leave(name, subscription)
 
+    def lose(self) -> None:
+        """End every subscription as if the connection was lost. The next one opens a new connection."""
+        if self._link is not None:
+            self._link.lose()
+
     async def close(self) -> None:
         if self._link is not None:
             await self._link.close()
@@ -290,5 +315,5 @@ class PubSub:
                 if self._link is not None:
                     await self._link.close()
                 self._link = None
-                self._link = _Link(await self._connect(), self._timeout)
+                self._link = _Link(await self._connect(), self._timeout, self._check)
             return self._link

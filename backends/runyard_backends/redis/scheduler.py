@@ -121,7 +121,8 @@ class RedisScheduler:
         await self._server.call(*(call for _, call in calls), *self._submissions(submit))
 
     async def unknown(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the lost jobs of ``jobs``. A job is lost if it is not offered and its run does not hold the lane's lock.
+        """Return the lost jobs of ``jobs``, which are due. A job is lost if its run does not hold the lane's lock, and if it is
+        not offered or is due in more than a minute: the clock of another server wrote that time.
 
         The lane of a dead worker's run may stay locked, because a worker that reaches Redis but not Postgres continues to renew
         the lock. Submit the job of such a run without this check.
@@ -134,8 +135,8 @@ class RedisScheduler:
         return unknown
 
     async def ping(self) -> None:
-        """Check that Redis answers. Raises BackendUnavailableError if it does not."""
-        await self._server.command("PING")
+        """Check that Redis answers and takes writes. Raises BackendUnavailableError if not."""
+        await self._server.ping()
 
     async def hint_cancel(self, refs: Sequence[RunRef]) -> None:
         """Publish to every worker that a cancellation of these runs was requested. A lost hint only delays the cancellation,

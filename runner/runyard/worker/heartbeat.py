@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import structlog
@@ -32,7 +33,7 @@ CUT_OFF_SECONDS: Final = 5.0
 """Seconds without an accepted heartbeat after which the worker renews no locks: a run may have been taken over since."""
 
 READY_WITHIN_SECONDS: Final = 5.0
-"""Seconds since the last answer of a server after which the worker is not ready."""
+"""Seconds since a server last took a write after which the worker is not ready."""
 
 log = structlog.get_logger("runyard.heartbeat")
 
@@ -66,6 +67,7 @@ class HeartbeatState:
         self.reply = HeartbeatReply()
         self._turned = self.beaten = time.monotonic()
         self._redis_answered = float("-inf")
+        self._refusals: dict[str, str] = {}
         self._missing: set[Delivery] = set()
         self._unlocked: set[Delivery] = set()
 
@@ -76,20 +78,26 @@ class HeartbeatState:
     def beat(self, reply: HeartbeatReply) -> None:
         """Record a heartbeat that Postgres accepted, with its reply."""
         self.beaten = time.monotonic()
+        self._refusals.pop("Postgres", None)
         if reply != self.reply:
             self.reply = reply
             self.on_reply(reply)
 
     def renewed(self, lost: Sequence[Delivery] = ()) -> None:
-        """Record an answer of Redis. ``lost``: the deliveries whose locks were not renewed.
+        """Record that Redis takes writes. ``lost``: the deliveries whose locks were not renewed.
 
         A lock counts as lost after two renewals in a row: a lock that is being released is missing only once.
         """
         self._redis_answered = time.monotonic()
+        self._refusals.pop("Redis", None)
         missing = set(lost)
         unlocked = missing & self._missing
         metrics.LOCK_LOSSES.inc(len(unlocked - self._unlocked))
         self._missing, self._unlocked = missing, unlocked
+
+    def refused(self, server: str, reason: str) -> None:
+        """Record that a call to ``server`` failed."""
+        self._refusals[server] = reason
 
     @property
     def silence(self) -> float:
@@ -108,9 +116,13 @@ class HeartbeatState:
             return [f"the main loop has been blocked for {self.silence:.0f} s"]
         now = time.monotonic()
         answered = {"Postgres": self.beaten, "Redis": self._redis_answered}
-        found = [
-            f"{server} has not answered lately" for server, moment in answered.items() if now - moment > READY_WITHIN_SECONDS
-        ]
+        found = []
+        for server, moment in answered.items():
+            if now - moment > READY_WITHIN_SECONDS:
+                reason = self._refusals.get(server)
+                found.append(
+                    f"{server} has taken no writes lately: {reason}" if reason else f"{server} has not answered lately"
+                )
         if not self.reply.fits:
             found.append("the schema admits only newer code than this")
         return found
@@ -124,14 +136,12 @@ class HeartbeatState:
 async def keep_alive(backend: Backend, heartbeat_state: HeartbeatState) -> None:
     """Send heartbeats and renew locks until cancelled. A call to Postgres delays no call to Redis, and vice versa."""
     async with asyncio.TaskGroup() as group:
-        beat = _every(heartbeat_state, lambda worker_id: _beat(backend, heartbeat_state, worker_id), "heartbeat_failed")
-        renew = _every(heartbeat_state, lambda worker_id: _renew(backend, heartbeat_state, worker_id), "lock_renewal_failed")
-        group.create_task(beat)
-        group.create_task(renew)
+        group.create_task(_every(heartbeat_state, partial(_beat, backend, heartbeat_state), "Postgres", "heartbeat_failed"))
+        group.create_task(_every(heartbeat_state, partial(_renew, backend, heartbeat_state), "Redis", "lock_renewal_failed"))
 
 
-async def _every(heartbeat_state: HeartbeatState, act: Callable[[str], Awaitable[None]], failed: str) -> None:
-    """Call ``act`` every HEARTBEAT_SECONDS. ``failed``: the event to log for an error."""
+async def _every(heartbeat_state: HeartbeatState, act: Callable[[str], Awaitable[None]], server: str, failed: str) -> None:
+    """Call ``act`` every HEARTBEAT_SECONDS. ``server``: the server that it calls. ``failed``: the event to log for an error."""
     loop = asyncio.get_running_loop()
     due = loop.time()
     while True:
@@ -140,6 +150,7 @@ async def _every(heartbeat_state: HeartbeatState, act: Callable[[str], Awaitable
             try:
                 await act(worker_id)
             except BackendUnavailableError as error:
+                heartbeat_state.refused(server, str(error))
                 log.warning(failed, worker_id=worker_id, error=str(error))
             except Exception as error:
                 log.exception(failed, worker_id=worker_id, error=str(error))
@@ -158,11 +169,9 @@ async def _beat(backend: Backend, heartbeat_state: HeartbeatState, worker_id: st
 
 async def _renew(backend: Backend, heartbeat_state: HeartbeatState, worker_id: str) -> None:
     held = [] if heartbeat_state.cut_off else heartbeat_state.held(worker_id)
-    if held:
-        heartbeat_state.renewed(await backend.scheduler.renew(worker_id, held))
-    else:
-        await backend.scheduler.ping()
-        heartbeat_state.renewed()
+    lost = await backend.scheduler.renew(worker_id, held) if held else ()
+    await backend.scheduler.ping()  # a server without free memory renews locks and takes no jobs
+    heartbeat_state.renewed(lost)
 
 
 class HeartbeatThread:

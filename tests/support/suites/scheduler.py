@@ -453,3 +453,13 @@ async def test_names_cannot_be_confused(scheduler: RedisScheduler) -> None:
     await scheduler.submit([Job(1, "r", queue="q:1", tenant="t"), Job(2, "r", queue="q", tenant="1:t")])
     assert [delivery.job.thread_key for delivery in await scheduler.claim("w", ["q"], 9)] == [2]
     assert [delivery.job.thread_key for delivery in await scheduler.claim("w", ["q:1"], 9)] == [1]
+
+
+async def test_due_job_with_a_far_due_time_is_lost(any_scheduler: Scheduler) -> None:
+    """I1: the clock of another Redis wrote the time. A job that is put back for a moment is not lost."""
+    far, near = Job(1, "r", delay=3600.0), Job(2, "r", delay=30.0)
+    await any_scheduler.submit([far, near])
+    assert await any_scheduler.unknown([far, near]) == [far]
+    await any_scheduler.submit([replace(far, delay=0.0)])
+    assert await any_scheduler.unknown([far]) == []
+    assert [delivery.job.thread_key for delivery in await any_scheduler.claim("w", QUEUES, 9)] == [1]

@@ -3,7 +3,7 @@
 import pytest
 
 from runyard.errors import InvalidInputError
-from runyard_backends.postgres.database import split_url
+from runyard_backends.postgres.connecting import split_url
 
 PLAIN = "postgresql://me:p%40ss@db:6432/app?sslmode=require&application_name=a%20b"
 

@@ -24,12 +24,13 @@ POSTGRES = PostgresFacts(
     connections=9,
     clock_ahead=0.001,
     round_trip=0.0004,
+    no_timeout=[],
     schema=10,
     schema_trouble=None,
     leader="w",
     feed_delay=FeedDelay(),
 )
-REDIS = RedisFacts("Valkey 8.1", "master", 0, "noeviction", True, -0.002, 0.0002)
+REDIS = RedisFacts("Valkey 8.1", "master", None, 0, "noeviction", True, -0.002, 0.0002)
 WORKER = WorkerInfo(worker_id="w", queues=["default"], app_version="1", slots=9, silent_for=0.4)
 NOW = datetime.now(UTC)
 
@@ -60,6 +61,8 @@ def test_healthy_deployment_has_no_findings() -> None:
         (doctor_checks.of_postgres(replace(POSTGRES, fsync="off")), "durability", "warn"),
         (doctor_checks.of_postgres(replace(POSTGRES, synchronous_commit="off")), "durability", "warn"),
         (doctor_checks.of_feed(replace(POSTGRES, feed_delay=FeedDelay(61.0, "pid 7"))), "feed", "warn"),
+        (doctor_checks.of_postgres(replace(POSTGRES, no_timeout=["lock_timeout"])), "timeouts", "warn"),
+        (doctor_checks.of_redis(replace(REDIS, refuses_writes="NOREPLICAS")), "redis", "fail"),
         (doctor_checks.of_connections(POSTGRES, [WORKER] * 7, 10), "connections", "warn"),
         (doctor_checks.of_connections(POSTGRES, [WORKER] * 8, 10), "connections", "fail"),
         (doctor_checks.of_redis(replace(REDIS, role="slave")), "redis", "fail"),

@@ -167,6 +167,8 @@ class TestTroubles:
     def test_health_names_each_trouble(self, heartbeat_state: HeartbeatState, clock: list[float]) -> None:
         clock[0] += READY_WITHIN_SECONDS + 1
         assert heartbeat_state.troubles() == ["Postgres has not answered lately", "Redis has not answered lately"]
+        heartbeat_state.refused("Redis", "a replica")
+        assert heartbeat_state.troubles()[1] == "Redis has taken no writes lately: a replica"
         heartbeat_state.beat(HeartbeatReply(fits=False))
         heartbeat_state.renewed()
         assert heartbeat_state.troubles() == ["the schema admits only newer code than this"]

@@ -80,7 +80,7 @@ async def _examine(url: str, redis: str | None, tenant: str, settings: Settings)
     except RunyardError as error:
         return [Finding("fail", "postgres", error.message, "start Postgres or correct RUNYARD_POSTGRES_URL"), *found]
     found = [*doctor_checks.of_postgres(facts), *found, doctor_checks.of_clocks(facts, schedule)]
-    if facts.schema_trouble is None:
+    if facts.schema_trouble is None and not facts.in_recovery:
         async with Client.connect(url, tenant=tenant, max_pool_size=1) as client:
             workers, queues = await client.workers(), await client.queues()
         found.append(doctor_checks.of_feed(facts))

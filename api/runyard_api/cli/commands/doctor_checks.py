@@ -55,6 +55,13 @@ def of_postgres(facts: PostgresFacts) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", "durability", f"fsync on, synchronous_commit {facts.synchronous_commit}")
+    if facts.no_timeout:
+        yield Finding(
+            "warn",
+            "timeouts",
+            f"sessions have no {', '.join(facts.no_timeout)}: a frozen client or a lost connection can hold locks without end",
+            "PgBouncer does not pass them on: set them with ALTER ROLE … SET",
+        )
 
 
 def of_feed(facts: PostgresFacts) -> Finding:
@@ -83,6 +90,13 @@ def of_redis(facts: RedisFacts) -> Iterator[Finding]:
     if facts.role not in ("master", "?"):
         yield Finding(
             "fail", "redis", f"{facts.server}, a {facts.role} that takes no writes", "point RUNYARD_REDIS_URL at the primary"
+        )
+    elif facts.refuses_writes:
+        yield Finding(
+            "fail",
+            "redis",
+            f"{facts.server}: {facts.refuses_writes}",
+            "repair the server; no run starts while it takes no writes",
         )
     else:
         yield Finding("ok", "redis", f"{facts.server}, answers in {facts.round_trip * 1000:.1f} ms")

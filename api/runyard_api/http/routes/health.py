@@ -30,11 +30,11 @@ async def livez() -> Response:
 @router.get(
     "/readyz",
     response_model=Readiness,
-    responses={503: {"model": Readiness, "description": "Postgres cannot be reached, or this code cannot run on its schema."}},
+    responses={503: {"model": Readiness, "description": "Postgres takes no writes, or this code cannot run on its schema."}},
     **OPEN,
 )
 async def readyz(request: Request) -> Response:
-    """Return 200 if Postgres answers and this code can run on its schema."""
+    """Return 200 if Postgres takes writes and this code can run on its schema."""
     try:
         backend = await service_of(request).backend()
         await backend.check()

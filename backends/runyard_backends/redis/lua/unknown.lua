@@ -1,18 +1,24 @@
 --[[
-Find the jobs that are lost: not offered, and their lane not locked for their own run.
+Find the jobs that are lost, among jobs that Postgres holds for due. A lost job is not offered, or it is due much later. Its lane
+is not locked for its own run.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     per job: id, queue, tenant
 Returns  the positions, from 1, of the lost jobs
 ]]
 -- include turns.lua
-local prefix, unknown = KEYS[1], {}
+local SOON = 60000 -- ms; longer than the delays with which workers put back a due job. A later time is of another server's clock.
 
--- Return true if a claim can find the job. Its payload must be stored, and it must be a due job of a tenant in the ring or have a
--- due time. A job that is only partly stored counts as lost.
+local prefix, unknown = KEYS[1], {}
+local time = redis.call('TIME')
+local now = time[1] * 1000 + time[2] / 1000
+
+-- Return true if a claim finds the job soon. Its payload must be stored, and it must be a due job of a tenant in the ring or have
+-- a due time before long. A job that is only partly stored counts as lost.
 local function offered(id, queue, tenant)
   local due = redis.call('ZSCORE', due_jobs(prefix, queue, tenant), id) and redis.call('ZSCORE', prefix .. 'turns:' .. queue, tenant)
-  return (due or redis.call('ZSCORE', prefix .. 'later:' .. queue, id)) and redis.call('EXISTS', prefix .. 'job:' .. id) == 1
+  local later = not due and redis.call('ZSCORE', prefix .. 'later:' .. queue, id)
+  return (due or later and tonumber(later) <= now + SOON) and redis.call('EXISTS', prefix .. 'job:' .. id) == 1
 end
 
 for i = 1, #ARGV, 3 do

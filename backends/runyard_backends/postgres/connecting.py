@@ -1,0 +1,164 @@
+"""Open connections to the Postgres server that takes writes, with the timeouts of a session.
+
+A URL may name several hosts. A host that does not answer does not keep the others from being tried. A server that takes no
+writes is refused: it is a standby, perhaps the old primary after a failover, or it is read-only. Its data may be old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextvars import Context
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+import structlog
+
+from runyard.errors import InvalidInputError
+from runyard.support.connect_pause import ConnectPause
+
+from .driver_errors import DRIVER_ERRORS
+
+NEXT_HOST_SECONDS: Final = 0.3
+"""Seconds after which the next host of the URL is tried, too, if the host before has not answered."""
+IDLE_IN_TRANSACTION_SECONDS: Final = 10.0
+"""Seconds after which Postgres ends a transaction whose client sends nothing: a frozen client must not hold locks."""
+MARGIN_SECONDS: Final = 1.0
+"""Seconds by which Postgres waits longer than the caller, who cancels a late statement first."""
+TARGET: Final = "target_session_attrs"
+CACHE_SIZE: Final = "statement_cache_size"
+
+TAKES_NO_WRITES: Final = """
+    SELECT pg_catalog.pg_is_in_recovery() OR pg_catalog.current_setting('default_transaction_read_only')::bool
+"""
+
+log = structlog.get_logger("runyard.postgres")
+
+
+def session_timeouts(command_timeout: float) -> dict[str, str]:
+    """Return the timeouts of a session, for callers that wait ``command_timeout`` seconds for a statement. They bound the
+    statements and locks of a caller that has vanished."""
+    seconds = {
+        "lock_timeout": command_timeout / 2,
+        "statement_timeout": command_timeout + MARGIN_SECONDS,
+        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_SECONDS,
+    }
+    return {name: f"{value * 1000:.0f}" for name, value in seconds.items()}
+
+
+class Connector:
+    """Opens connections to ``url``. An instance can be the argument ``connect`` of asyncpg's pool.
+
+    ``name``: the name under which Postgres lists the connections. ``timeouts``: settings of the session. A parameter of the URL
+    with the same name takes precedence. A URL with ``target_session_attrs`` chooses its servers itself.
+    """
+
+    def __init__(self, url: str, name: str, timeouts: Mapping[str, str]) -> None:
+        parts = urlsplit(url)
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        self._hosts = [url] if TARGET in query else hosts(url)
+        self._any_server = TARGET in query
+        # asyncpg parses hosts in the query of the URL, and then chooses among them.
+        self._target = {TARGET: "read-write"} if "," in query.get("host", "") and TARGET not in query else {}
+        self._name = name
+        self._timeouts = {setting: value for setting, value in timeouts.items() if setting not in query}
+        self._pause = ConnectPause()
+
+    async def __call__(self, *_: object, **options: Any) -> asyncpg.Connection:
+        """Open a connection. ``options``: arguments of asyncpg.connect. Raises the errors of asyncpg, OSError, TimeoutError."""
+        self._pause.check()
+        try:
+            return await self._first({**self._target, **options})
+        except TimeoutError:  # calls that wait are no flood
+            raise
+        except DRIVER_ERRORS as error:
+            self._pause.failed(str(error))
+            raise
+
+    def refuse(self, error: Exception) -> None:
+        """Record that a connection turned out to be of no use."""
+        self._pause.failed(str(error))
+
+    async def _first(self, options: Mapping[str, Any]) -> asyncpg.Connection:
+        """Return the connection of the first host that takes writes. Raises the error of the last host if none does."""
+        left = list(self._hosts)
+        trying: set[asyncio.Task[asyncpg.Connection]] = set()
+        try:
+            while True:
+                if left:
+                    # A connection outlives the run that needed it, and must not keep the run's context.
+                    trying.add(asyncio.create_task(self._open(left.pop(0), options), context=Context()))
+                done, trying = await asyncio.wait(
+                    trying, timeout=NEXT_HOST_SECONDS if left else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                opened = [task.result() for task in done if task.exception() is None]
+                for spare in opened[1:]:
+                    spare.terminate()
+                if opened:
+                    return opened[0]
+                if not left and not trying:
+                    return done.pop().result()  # raises the error
+        finally:
+            for task in trying:
+                task.cancel()
+            for connection in await asyncio.gather(*trying, return_exceptions=True):
+                if isinstance(connection, asyncpg.Connection):
+                    connection.terminate()
+
+    async def _open(self, url: str, options: Mapping[str, Any]) -> asyncpg.Connection:
+        connection = await self._with_timeouts(url, dict(options))
+        if self._any_server or TARGET in options:
+            return connection
+        try:
+            refused = await connection.fetchval(TAKES_NO_WRITES)
+        except BaseException:
+            connection.terminate()
+            raise
+        if refused:
+            connection.terminate()
+            raise asyncpg.ReadOnlySQLTransactionError(f"{urlsplit(url).netloc.rpartition('@')[2]} is a standby or read-only")
+        return connection
+
+    async def _with_timeouts(self, url: str, options: dict[str, Any]) -> asyncpg.Connection:
+        given = options.pop("server_settings", None) or {}
+        named = {"application_name": self._name, **given}
+        try:
+            return await asyncpg.connect(url, server_settings={**self._timeouts, **named}, **options)
+        except asyncpg.ProtocolViolationError as error:
+            if not self._timeouts:
+                raise
+            # PgBouncer refuses parameters that it does not know.
+            self._timeouts = {}
+            log.info(
+                "session_timeouts_refused",
+                error=str(error),
+                effect="the session has the timeouts of its role; set them with ALTER ROLE",
+            )
+            return await asyncpg.connect(url, server_settings=named, **options)
+
+
+def hosts(url: str) -> list[str]:
+    """Return a URL for each host of ``url``, in the order of the hosts."""
+    parts = urlsplit(url)
+    login, at, names = parts.netloc.rpartition("@")
+    if "," not in names:
+        return [url]
+    return [urlunsplit(parts._replace(netloc=f"{login}{at}{name}")) for name in names.split(",")]
+
+
+def split_url(url: str) -> tuple[str, dict[str, Any]]:
+    """Remove ``statement_cache_size`` from ``url``. Return the URL, and the setting as an argument of asyncpg's pool.
+
+    asyncpg would send the setting to the server. The URL has it because processes behind PgBouncer read their URL, and no other
+    setting of the pool, from the environment. Raises InvalidInputError if the setting is not a number.
+    """
+    parts = urlsplit(url)
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    sizes = [value for name, value in query if name == CACHE_SIZE]
+    if not sizes:
+        return url, {}
+    if not sizes[-1].isdecimal():
+        raise InvalidInputError(f"{CACHE_SIZE} in the URL must be a number, got {sizes[-1]!r}", field="url")
+    rest = urlencode([(name, value) for name, value in query if name != CACHE_SIZE])
+    return urlunsplit(parts._replace(query=rest)), {CACHE_SIZE: int(sizes[-1])}

@@ -1,0 +1,78 @@
+"""Guards against servers that change roles, stop answering or lose a client."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, mutant
+
+POSTGRES: Final = "backends/runyard_backends/postgres"
+REDIS: Final = "backends/runyard_backends/redis"
+REDIS_TESTS: Final = "tests/integration/redis/test_failovers.py"
+TIMEOUTS: Final = "tests/integration/postgres/test_timeouts.py"
+
+FAILOVERS: Final[tuple[Mutant, ...]] = (
+    mutant(
+        "calls stay on a replica of Redis", f"{REDIS}/connection.py",
+        "                if isinstance(reply, ResponseError) and cannot_serve(reply):\n",
+        "                if False:\n",
+        REDIS_TESTS, "-k", "leaves_the_replica",
+    ),
+    mutant(
+        "a replica of Redis is flooded with connections", f"{REDIS}/connection.py",
+        "            self._pause.failed(str(error))\n            self._pubsub.lose()\n",
+        "            self._pubsub.lose()\n",
+        REDIS_TESTS, "-k", "few_connections",
+    ),
+    mutant(
+        "a subscriber stays on a replica of Redis", f"{REDIS}/connection.py",
+        "            self._pubsub.lose()\n", "",
+        REDIS_TESTS, "-k", "only_reads",
+    ),
+    mutant(
+        "a worker whose Redis takes no writes is ready", f"{REDIS}/connection.py",
+        'await self.command("SET", self.keys.ping, "", "XX")', 'await self.command("PING")',
+        REDIS_TESTS, "-k", "full_server",
+    ),
+    mutant(
+        "a job of another clock is held for offered", f"{REDIS}/lua/unknown.lua",
+        "later and tonumber(later) <= now + SOON", "later",
+        "tests/integration/redis/test_scheduler.py", "-k", "far_due_time",
+    ),
+    mutant(
+        "a standby of Postgres is used", f"{POSTGRES}/connecting.py",
+        "        if refused:\n", "        if False:\n",
+        TIMEOUTS, "-k", "chooses_its_servers",
+    ),
+    mutant(
+        "a standby of Postgres is flooded with connections", f"{POSTGRES}/connecting.py",
+        "        self._pause.check()\n", "",
+        TIMEOUTS, "-k", "few_connections",
+    ),
+    mutant(
+        "a connection that takes no writes is kept", f"{POSTGRES}/database.py",
+        "                connection.terminate()\n                self._connector.refuse(error)\n", "                pass\n",
+        TIMEOUTS, "-k", "takes_no_writes_is_closed",
+    ),
+    mutant(
+        "a call waits for a connection without end", f"{POSTGRES}/database.py",
+        "            async with asyncio.timeout(self._command_timeout):\n                return await undone_again(send)\n",
+        "            return await undone_again(send)\n",
+        TIMEOUTS, "-k", "no_longer_than", "--timeout", "20",
+    ),
+    mutant(
+        "a call waits for the end of its cancelled statement", f"{POSTGRES}/database.py",
+        "await self.pool.release(connection, timeout=RELEASE_SECONDS)", "await self.pool.release(connection)",
+        TIMEOUTS, "-k", "frozen", "--timeout", "30",
+    ),
+    mutant(
+        "sessions have no timeouts", f"{POSTGRES}/connecting.py",
+        "server_settings={**self._timeouts, **named}", "server_settings=named",
+        TIMEOUTS, "-k", "session_has",
+    ),
+    mutant(
+        "a timeout of the role ends a migration", f"{POSTGRES}/migrate.py",
+        '        await connection.execute("SET LOCAL lock_timeout = 0")\n', "",
+        "tests/acceptance/test_schema_versions.py", "-k", "concurrent_calls",
+    ),
+)  # fmt: skip
