@@ -114,6 +114,7 @@ class TwoStores:
                     events,
                     sorted(r.run_id for r in value.cancels),
                     sorted((job.run_id, job.lane) for job in value.withdrawn),
+                    len(value.deleted),
                 ]
             case ErrorInfo():
                 return value.code

@@ -153,7 +153,8 @@ def _connecting(
     url = postgres or general.postgres_url
     if url.startswith("postgres"):
         pool = {"min_pool_size": general.min_pool_size, "max_pool_size": general.max_pool_size}
-        options = {"redis": redis or general.redis_url, **pool, "name": CONNECTION, "page_bytes": general.page_bytes, **options}
+        own = {"name": CONNECTION, "page_bytes": general.page_bytes, "stream_limits": general.stream_limits}
+        options = {"redis": redis or general.redis_url, **pool, **own, **options}
 
     async def connect() -> Backend:
         return await backend_urls.connect(url, tenant=general.tenant, **options)

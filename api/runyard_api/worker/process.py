@@ -128,6 +128,7 @@ def connectors(settings: Settings) -> tuple[Connect, Connect | None]:
             min_pool_size=settings.min_pool_size,
             max_pool_size=settings.max_pool_size,
             listen_url=settings.listen_url,
+            stream_limits=settings.stream_limits,
             name=MAIN_CONNECTION,
         )
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from runyard.models import STREAM_ENDS, Event
 from runyard.ports.refs import RunRef
+from runyard.ports.scheduling import StreamUsage
 
 
 def place(event_id: str | None) -> tuple[int, int]:
@@ -24,10 +25,11 @@ class MemoryEventLog:
     def __init__(self) -> None:
         self._streams: dict[RunRef, list[Event]] = {}
         self._begun: Counter[int] = Counter()
+        self._forgotten: set[int] = set()
         self._changed = asyncio.Condition()
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None:
-        for event in events:
+        for event in events if thread_key not in self._forgotten else ():
             stream = self._streams.setdefault(RunRef(thread_key, event.run_id), [])
             if not stream or place(event.id) > place(stream[-1].id):
                 stream.append(event)
@@ -75,3 +77,12 @@ class MemoryEventLog:
                 yield event
                 if event.type in STREAM_ENDS:
                     return
+
+    async def forget(self, thread_keys: Sequence[int]) -> None:
+        """Delete the streams of these threads, and store no more of their events."""
+        self._forgotten.update(thread_keys)
+        self._streams = {ref: events for ref, events in self._streams.items() if ref.thread_key not in self._forgotten}
+
+    async def trim(self) -> StreamUsage:
+        """Do nothing, because the streams in memory have no limit."""
+        return StreamUsage()

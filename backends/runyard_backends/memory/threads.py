@@ -226,7 +226,7 @@ class MemoryThreadStore:
             raise ThreadBusyError(
                 f"run {live[0].id!r} of thread {thread_id!r} is live; cancel it", thread_id=thread_id, run_id=live[0].id
             )
-        effects = Effects()
+        effects = Effects(deleted=[thread.key])
         for run in live:
             if run.run.status is RunStatus.RUNNING:
                 effects.cancels.append(RunRef(thread.key, run.id))

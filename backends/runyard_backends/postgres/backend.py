@@ -11,7 +11,7 @@ import asyncpg
 
 from runyard.errors import InvalidInputError, RunyardError
 from runyard.events.streams import DirectStreams
-from runyard.ports.scheduling import Effects, EventLog, Scheduler
+from runyard.ports.scheduling import Effects, EventLog, Scheduler, StreamLimits
 from runyard.ports.stores import (
     DEFAULT_MAX_POOL_CONNECTIONS,
     DEFAULT_MIN_POOL_CONNECTIONS,
@@ -57,10 +57,13 @@ LISTEN_CHECK_SECONDS: Final = 10.0
 
 
 class PostgresBackend:
-    """The backend of one tenant. ``listen_url``: the URL of the connection for LISTEN, which must not go through PgBouncer."""
+    """The backend of one tenant. ``listen_url``: the URL of the connection for LISTEN, which must not go through PgBouncer.
+    ``stream_limits``: what the event streams may take."""
 
-    def __init__(self, db: Database, redis: RedisServer | None, tenant: str, listen_url: str) -> None:
-        self.db, self.redis, self.tenant, self.listen_url = db, redis, tenant, listen_url
+    def __init__(
+        self, db: Database, redis: RedisServer | None, tenant: str, listen_url: str, stream_limits: StreamLimits | None = None
+    ) -> None:
+        self.db, self.redis, self.tenant, self.listen_url, self.stream_limits = db, redis, tenant, listen_url, stream_limits
         self.checkpointer: Checkpointer = PostgresCheckpointer(db, tenant)
         self.threads: ThreadStore = PostgresThreadStore(db, tenant)
         self.runs: RunStore = PostgresRunStore(db, tenant)
@@ -74,13 +77,13 @@ class PostgresBackend:
         self.scheduler: Scheduler = NoScheduler()
         self.events: EventLog = NoEventLog()
         if redis is not None:
-            self.events = events = RedisEventLog(redis)
+            self.events = events = RedisEventLog(redis, stream_limits)
             self.scheduler = RedisScheduler(redis, events)
         self.streams: Streams = DirectStreams(self)
 
     def for_tenant(self, tenant: str) -> Backend:
         """Return a backend on the same connections, bound to another tenant."""
-        return PostgresBackend(self.db, self.redis, tenant, self.listen_url)
+        return PostgresBackend(self.db, self.redis, tenant, self.listen_url, self.stream_limits)
 
     async def check(self) -> None:
         """Check that Postgres answers and takes writes, and that this code can run on its schema. Raises
@@ -172,6 +175,7 @@ async def connect(
     min_pool_size: int = DEFAULT_MIN_POOL_CONNECTIONS,
     max_pool_size: int = DEFAULT_MAX_POOL_CONNECTIONS,
     listen_url: str | None = None,
+    stream_limits: StreamLimits | None = None,
     name: str = "runyard",
     **settings: Any,
 ) -> Backend:
@@ -179,10 +183,11 @@ async def connect(
 
     ``redis``: a URL; with None, only the stores work. ``tenant``: the tenant of the backend. ``min_pool_size`` and
     ``max_pool_size`` limit the number of Postgres connections. ``listen_url``: the URL of a direct connection to Postgres, if
-    ``url`` goes through PgBouncer. ``name``: the name under which both servers list the connections. ``settings``: arguments of
-    asyncpg's pool, for example ``statement_cache_size=0`` behind PgBouncer in transaction mode. Raises SchemaUninitialized,
-    SchemaMismatch, BackendUnavailableError. Raises InvalidInputError for ``fakeredis://``: the server inside this process would
-    not be seen by the other processes that use Postgres.
+    ``url`` goes through PgBouncer. ``stream_limits``: what the event streams may take, the same in every process. ``name``: the
+    name under which both servers list the connections. ``settings``: arguments of asyncpg's pool, for example
+    ``statement_cache_size=0`` behind PgBouncer in transaction mode. Raises SchemaUninitialized, SchemaMismatch,
+    BackendUnavailableError. Raises InvalidInputError for ``fakeredis://``: the server inside this process would not be seen by
+    the other processes that use Postgres.
     """
     if redis is not None and redis.startswith("fakeredis:"):
         raise InvalidInputError("fakeredis:// works with memory:// only; give the URL of a Redis server", field="redis")
@@ -193,4 +198,4 @@ async def connect(
     except BaseException:
         await db.close()
         raise
-    return PostgresBackend(db, server, tenant, listen_url or url)
+    return PostgresBackend(db, server, tenant, listen_url or url, stream_limits)

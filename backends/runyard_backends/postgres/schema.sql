@@ -1097,8 +1097,8 @@ FUNCTION runyard.find_family(for_tenant text, thread_id text) RETURNS runyard.th
 FUNCTION runyard.delete_run(for_tenant text, thread_id text, run_id text) RETURNS void;
 
 -- functions/effects.sql -------------------------------------------------------------------------------------------------------
--- Effects: the work that a verb asks of Redis. They are JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […]}, or
--- NULL for no effects.
+-- Effects: the work that a verb asks of Redis. They are JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […],
+-- "deleted": […]}, or NULL for no effects.
 
 -- Return the effects of both arguments together.
 FUNCTION runyard.merge_effects(a jsonb, b jsonb) RETURNS jsonb;

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from runyard.errors import BackendUnavailableError
 from runyard.models import Event
 from runyard.ports.refs import RunRef
-from runyard.ports.scheduling import Delivery, Job
+from runyard.ports.scheduling import Delivery, Job, StreamUsage
 
 
 def _missing() -> BackendUnavailableError:
@@ -81,3 +81,9 @@ class NoEventLog:
     async def begins(self, thread_key: int) -> AsyncIterator[bool]:
         raise _missing()
         yield  # an async generator
+
+    async def forget(self, thread_keys: Sequence[int]) -> None:
+        """Do nothing, because the streams expire."""
+
+    async def trim(self) -> StreamUsage:
+        raise _missing()

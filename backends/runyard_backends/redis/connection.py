@@ -6,6 +6,9 @@ connection, because a late reply would otherwise be read as the reply to the nex
 
 If a server replies that it cannot serve, for example because it became a replica, all connections to it are closed. The next
 call looks up the host's name again and opens a new connection.
+
+A script that the server refused for lack of memory has changed nothing. :meth:`RedisServer.call` then makes room and sends the
+script again. The scripts that only free memory, or that need little, carry the line ``-- allow-oom`` and are never refused.
 """
 
 from __future__ import annotations
@@ -13,14 +16,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Final, NamedTuple, cast
 
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
-from redis.exceptions import BusyLoadingError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -42,6 +45,10 @@ class Script:
 
 
 _INCLUDE: Final = re.compile(r"^-- include (\w+)\.lua$", re.MULTILINE)
+_ALLOW_OOM: Final = re.compile(r"^-- allow-oom$", re.MULTILINE)
+
+ROOM_TRIES: Final = 3
+"""Maximum number of times that one call makes room."""
 
 
 def _source(name: str) -> str:
@@ -50,8 +57,10 @@ def _source(name: str) -> str:
 
 @cache
 def script(name: str) -> Script:
-    """Load the script ``lua/<name>.lua``, with the files that it includes."""
+    """Load the script ``lua/<name>.lua``, with the files that it includes, and with its flag for the server."""
     source = _INCLUDE.sub(lambda line: _source(line[1]), _source(name))
+    if _ALLOW_OOM.search(source):
+        source = f"#!lua flags=allow-oom\n{source}"
     return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -70,7 +79,7 @@ class RedisServer:
     namespace, shards: see :class:`~runyard_backends.redis.key_names.Keys`. timeout: seconds that one call may take,
     connecting included. max_connections: the maximum number of connections for calls. Each concurrent :meth:`pop_and_call` has
     one more, and all channels together have one more. name: the name under which the server lists the connections.
-    The attribute ``decoding`` is the lock to hold while decoding a page of events.
+    The attribute ``decoding`` is the lock to hold while decoding a page of events. ``room`` returns the calls that free memory.
     """
 
     def __init__(
@@ -86,6 +95,7 @@ class RedisServer:
         self._factory = _connections(url, timeout, name)
         self.keys = Keys(namespace, shards)
         self.decoding = asyncio.Lock()
+        self.room: Callable[[], Sequence[Call]] = tuple
         self._timeout = timeout
         self._free = asyncio.Semaphore(max_connections)
         self._idle: list[AbstractConnection] = []
@@ -97,18 +107,14 @@ class RedisServer:
 
     async def call(self, *calls: Call) -> list[Any]:
         """Send ``calls`` in one round trip, and return their replies in the same order."""
-        if not calls:
-            return []
         with translated():
-            replies = await self._exchange([_evalsha(call) for call in calls])
-            missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-            if missing:
-                sources = {calls[i].script.sha: calls[i].script.source for i in missing}
-                loads: list[tuple[Any, ...]] = [("SCRIPT", "LOAD", source) for source in sources.values()]
-                again = [_evalsha(calls[i]) for i in missing]
-                for i, reply in zip(missing, (await self._exchange(loads + again))[len(loads) :], strict=True):
-                    replies[i] = reply
-            return _checked(replies)
+            return _checked(await self._replies(calls))
+
+    async def call_after(self, optional: Sequence[Call], calls: Sequence[Call]) -> list[Any]:
+        """Send the calls ``optional`` and then ``calls`` in one round trip. Return the replies to ``calls``. An ``optional``
+        call may be refused."""
+        with translated():
+            return _checked((await self._replies([*optional, *calls]))[len(optional) :])
 
     async def command(self, *args: Any) -> Any:
         """Send one command and return its reply."""
@@ -145,6 +151,33 @@ class RedisServer:
         self._closed = True
         await self._pubsub.close()
         await self._close_idle()
+
+    async def _replies(self, calls: Sequence[Call]) -> list[Any]:
+        """Send ``calls`` in one round trip. The reply to a refused call is a ResponseError."""
+        replies = await self._executed(calls)
+        for _ in range(ROOM_TRIES):
+            refused = [i for i, reply in enumerate(replies) if isinstance(reply, OutOfMemoryError)]
+            room = self.room() if refused else ()
+            if not room:
+                break
+            again = await self._executed([*room, *(calls[i] for i in refused)])
+            for i, reply in zip(refused, again[len(room) :], strict=True):
+                replies[i] = reply
+        return replies
+
+    async def _executed(self, calls: Sequence[Call]) -> list[Any]:
+        """Send ``calls`` in one round trip, and those whose scripts the server does not know once more."""
+        if not calls:
+            return []
+        replies = await self._exchange([_evalsha(call) for call in calls])
+        missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if missing:
+            sources = {calls[i].script.sha: calls[i].script.source for i in missing}
+            loads: list[tuple[Any, ...]] = [("SCRIPT", "LOAD", source) for source in sources.values()]
+            again = [_evalsha(calls[i]) for i in missing]
+            for i, reply in zip(missing, (await self._exchange(loads + again))[len(loads) :], strict=True):
+                replies[i] = reply
+        return replies
 
     async def _exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send ``commands`` in one round trip and return their replies. The reply to a refused command is a ResponseError."""

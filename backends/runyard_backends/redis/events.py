@@ -1,5 +1,7 @@
 """The EventLog port on Redis: one bounded stream per run, followed over one connection per process.
 
+All streams together have a limit, too (:class:`runyard.ports.scheduling.StreamLimits`). ``lua/streams.lua`` keeps the account.
+
 Event ids are ``fence-n``. Every attempt counts n from 1 without holes. A follower can therefore prove that it missed no event.
 Where it cannot, it yields a ``gap`` (E1).
 """
@@ -15,17 +17,25 @@ from typing import Any, Final, NamedTuple
 from runyard.errors import BackendUnavailableError, RunyardError
 from runyard.models import STREAM_ENDS, Event
 from runyard.ports.refs import RunRef
-from runyard.ports.scheduling import EVENT_BYTES_PER_READ, EVENTS_PER_READ
+from runyard.ports.scheduling import (
+    DEFAULT_TOTAL_BYTES,
+    EVENT_BYTES_PER_READ,
+    EVENTS_PER_READ,
+    StreamLimits,
+    StreamUsage,
+)
 
 from .connection import Call, RedisServer, script
 from .job_codec import packb, unpackb
 from .key_names import events_suffix
 from .pubsub import Published
 
-MAX_STREAM_EVENTS: Final = 5000
-"""Approximate number of events that the stream of a run keeps. A reader of older events gets a ``gap``."""
-STREAM_RETENTION_SECONDS: Final = 86_400.0
-"""Seconds for which the stream of a run is kept after its last event."""
+STREAMS_PER_CALL: Final = 500
+"""Maximum number of streams that one call drops or deletes. The limit keeps a script from blocking the server for long."""
+CALLS_PER_TRIM: Final = 20
+"""Maximum number of calls per shard with which one trim drops streams."""
+FORGOTTEN_MS: Final = 3_600_000
+"""Milliseconds for which events of a deleted thread are not stored. A cut-off worker may go on with a run for a while."""
 MAX_UNREAD_EVENTS: Final = 1000
 """Maximum number of live events that a follower leaves unread."""
 SEALED_BYTES: Final = 2**11
@@ -59,25 +69,18 @@ class EventId(NamedTuple):
 class RedisEventLog:
     """Implements :class:`runyard.ports.scheduling.EventLog`.
 
-    max_events: approximate number of events that a run's stream keeps. ttl: seconds for which a stream is kept after its last
-    event (E4). backlog: maximum number of live events that a follower leaves unread; a slower follower reads the stream again
-    (:mod:`runyard_backends.redis.pubsub` has the limit in bytes).
+    limits: what the streams may take, and for how long they are kept (E4). backlog: maximum number of live events that a
+    follower leaves unread; a slower follower reads the stream again (:mod:`runyard_backends.redis.pubsub` has the limit in
+    bytes).
     Every method raises BackendUnavailableError when Redis does not answer, or when a run's key does not hold a stream.
     """
 
-    def __init__(
-        self,
-        server: RedisServer,
-        *,
-        max_events: int = MAX_STREAM_EVENTS,
-        ttl: float = STREAM_RETENTION_SECONDS,
-        backlog: int = MAX_UNREAD_EVENTS,
-    ) -> None:
+    def __init__(self, server: RedisServer, limits: StreamLimits | None = None, *, backlog: int = MAX_UNREAD_EVENTS) -> None:
         self._server = server
         self._keys = server.keys
-        self._max_events = max_events
-        self._ttl_ms = int(ttl * 1000)
+        self._limits = limits or StreamLimits()
         self._backlog = backlog
+        server.room = self._trims
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None:
         """Add events of runs of one thread, in order. Drop an event without an error if its id is not above the last id of the
@@ -97,13 +100,43 @@ class RedisEventLog:
         for ref, events in runs.items():
             if events:
                 args = shards[self._keys.events_shard(ref)]
-                args += (events_suffix(ref), len(events))
+                args += (events_suffix(ref), int(events[-1].type in STREAM_ENDS), len(events))
                 for event in events:
                     args += (event.id, packb((event.type, event.thread_id, event.data)))
-        return [
-            Call(script("append"), self._keys.prefix(shard), (self._max_events, self._ttl_ms, *args))
-            for shard, args in shards.items()
-        ]
+        limits = self._limits
+        bounds = (limits.events, limits.bytes, int(limits.running * 1000), int(limits.stopped * 1000))
+        return [Call(script("append"), self._keys.prefix(shard), (*bounds, *args)) for shard, args in shards.items()]
+
+    async def forget(self, thread_keys: Sequence[int]) -> None:
+        """Delete the streams of these threads. Events that are appended in the next FORGOTTEN_MS reach live followers and are
+        not stored."""
+        shards: defaultdict[int, list[int]] = defaultdict(list)
+        for thread_key in thread_keys:
+            shards[self._keys.shard(str(thread_key))].append(thread_key)
+        for shard, left in shards.items():
+            while left:
+                chunk = left[:STREAMS_PER_CALL]
+                args = (FORGOTTEN_MS, STREAMS_PER_CALL, *chunk)
+                [done] = await self._server.call(Call(script("forget"), self._keys.prefix(shard), args))
+                del left[:done]
+
+    async def trim(self) -> StreamUsage:
+        """Drop streams until all of them keep to the limit, at most CALLS_PER_TRIM × STREAMS_PER_CALL per shard. Return what
+        they take then. Appends of every process keep to the limit afterwards."""
+        taken = dropped = 0
+        for trim in self._trims(decide=True):
+            for _ in range(CALLS_PER_TRIM):
+                [(taken_here, dropped_here, more)] = await self._server.call(trim)
+                if not more:
+                    break
+            taken, dropped = taken + taken_here, dropped + dropped_here
+        return StreamUsage(taken, dropped)
+
+    def _trims(self, *, decide: bool = False) -> list[Call]:
+        """Return the calls that drop streams, one per shard. ``decide``: set the limit for the appends of every process."""
+        shards = self._keys.shards
+        args = (self._limits.total_bytes or 0, DEFAULT_TOTAL_BYTES, shards, STREAMS_PER_CALL, int(decide))
+        return [Call(script("trim"), self._keys.prefix(shard), args) for shard in range(shards)]
 
     async def read(self, ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]:
         """Return the stored events after the id ``after`` (None: from the start), with a ``gap`` wherever some may be missing.
@@ -147,6 +180,7 @@ class RedisEventLog:
                 live_event = _decoded(message, ref) if message is not None else None
                 if live_event is None or (position.is_ahead(live_event[0]) and not live_event[0].follows(position.last)):
                     # The reader was slow, events before this one are missing, or the message is no event. Read the stream.
+                    position.expect_events()
                     async for event in self._stored(position):
                         ended = event.type in STREAM_ENDS
                         yield event
@@ -183,6 +217,8 @@ class RedisEventLog:
         # once.
         async with self._server.decoding:
             events = list(position.turn_page(bool(whole), entries))
+        if more:
+            position.expect_events()
         return events, bool(more) and position.last != before
 
 
@@ -237,7 +273,11 @@ class _Position:
         self.last = EventId.parse(after) if after is not None else None
         # No stream can hold an id that does not parse. Read from the start, after a gap.
         self._gap_due = after is not None and self.last is None
-        self._started = False
+        self._expects_events = True
+
+    def expect_events(self) -> None:
+        """Take it for a loss if the next page has no event and the stream does not hold the event of this position."""
+        self._expects_events = True
 
     def is_ahead(self, id_: EventId) -> bool:
         return self.last is None or id_ > self.last
@@ -249,8 +289,8 @@ class _Position:
             # The stream does not hold the id of this position. No event is missing if the first entry follows it directly.
             first = EventId.parse(entries[0].decode()) if entries else None
             direct = first is not None and self.last is not None and first.fence == self.last.fence and first.follows(self.last)
-            self._gap_due |= not direct and (first is not None or not self._started)
-        self._started = True
+            self._gap_due |= not direct and (first is not None or self._expects_events)
+        self._expects_events = False
         if self._gap_due and not entries:
             yield self._gap("")
         for i in range(0, len(entries), 2):

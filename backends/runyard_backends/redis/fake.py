@@ -8,6 +8,7 @@ sends it.
 from __future__ import annotations
 
 import asyncio
+from functools import wraps
 from typing import Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
@@ -32,6 +33,12 @@ class Socket(fakeredis.aioredis.AsyncFakeSocket):
     """
 
     _hung_up = False
+
+    @wraps(fakeredis.aioredis.AsyncFakeSocket.eval)
+    def eval(self, script: bytes, numkeys: int, *keys_and_args: bytes) -> Any:
+        """Execute a script. fakeredis does not know the line with flags before a script."""
+        flags = script.startswith(b"#!") and script.find(b"\n")
+        return super().eval(script[flags:] if flags else script, numkeys, *keys_and_args)
 
     def hang_up(self) -> None:
         """End the blocking pop of the client, drop the commands behind the pop and remove the client."""

@@ -3,7 +3,7 @@
 ========================================  ======  =============================================================================
 key                                       type    contents
 ========================================  ======  =============================================================================
-``<ns>:{n}:job:<job id>``                 string  the job in arq's format (``job_codec.py``) while it is offered; no expiry
+``<ns>:{n}:job:<job id>``                 string  the job in arq's format (``job_codec.py``) while it is offered; expires
 ``<ns>:{n}:later:<queue>``                zset    id of an offered job that is not due → due time, in ms of the server's clock
 ``<ns>:{n}:due:<m>:<queue>:<tenant>``     zset    job id → position among the tenant's due jobs, high priority first
 ``<ns>:{n}:turns:<queue>``                zset    tenant with due jobs → number of its next turn (``lua/turns.lua``)
@@ -14,9 +14,18 @@ key                                       type    contents
 ``<ns>:{n}:token``                        int     the last lock token
 ``<ns>:{0}:ping``                         none    never exists; named by a write that only checks the server
 ``<ns>:{n}:events:<thread>:<run>``        stream  the run's events; also the name of their channel; expires
+``<ns>:{n}:running_streams``              zset    ``<thread>:<run>`` of a run that has not stopped → expiry of its stream, in ms
+``<ns>:{n}:stopped_streams``              zset    the same for runs that ended or wait for a human
+``<ns>:{n}:emptied_streams``              zset    the same for running runs whose events were dropped
+``<ns>:{n}:sizes:<thread>``               hash    run → bytes of its events; the field ``""``: the thread was deleted; expires
+``<ns>:{n}:stream_bytes``                 int     the bytes that all streams take
+``<ns>:{n}:stream_limit``                 int     the most bytes that all streams may take; no expiry
+``<ns>:{n}:streams_dropped``              int     the number of streams that were dropped before they expired
 ``<ns>:{n}:events:<thread>``              channel signals that a run of the thread has an event numbered 1
 ``<ns>:cancel``                           channel hints that the cancellation of a run was requested
 ========================================  ======  =============================================================================
+
+Keys of queues expire a day after the leader last saw a job in them (``lua/turns.lua``): ended runs leave nothing behind.
 
 ``ns`` is the namespace: ``runyard``, or another name if several deployments share one Redis. ``n`` is the shard of the lane.
 ``m`` is the length of the queue's name in bytes. ``thread`` is the thread key, and ``run`` the run id. All keys of one script

@@ -59,7 +59,7 @@ class RedisScheduler:
         await asyncio.gather(*map(self._submits, jobs))
 
     async def _submit(self, jobs: Sequence[Job]) -> list[None]:
-        await self._server.call(*self._submissions(jobs))
+        await self._server.call_after(self._queued(jobs), self._submissions(jobs))
         return [None] * len(jobs)
 
     async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]:
@@ -118,7 +118,7 @@ class RedisScheduler:
     async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None:
         """Release the locks of ``deliveries`` and submit the jobs ``submit``, in one round trip."""
         calls = self._calls("release", deliveries, _lane_of, lambda d: _held(worker_id, d))
-        await self._server.call(*(call for _, call in calls), *self._submissions(submit))
+        await self._server.call_after(self._queued(submit), [*(call for _, call in calls), *self._submissions(submit)])
 
     async def unknown(self, jobs: Sequence[Job]) -> list[Job]:
         """Return the lost jobs of ``jobs``, which are due. A job is lost if its run does not hold the lane's lock, and if it is
@@ -180,13 +180,16 @@ class RedisScheduler:
         wake = [self._keys.wake(shard, queue) for queue in queues for shard in range(self._keys.shards)]
         return [self._keys.rouse(worker_id), *wake]
 
+    def _queued(self, jobs: Sequence[Job]) -> list[Call]:
+        """Return the calls that write the ``queued`` events of ``jobs``. A run also starts without its event."""
+        return self._events.appends([(job.ref, [job.queued]) for job in jobs if job.queued is not None])
+
     def _submissions(self, jobs: Sequence[Job]) -> list[Call]:
         def args(job: Job) -> tuple[Any, ...]:
             delay = -1 if job.over else max(0, int(job.delay * 1000))
             return job.id, encode(job), job.queue, job.priority, delay, job.tenant
 
-        queued = self._events.appends([(job.ref, [job.queued]) for job in jobs if job.queued is not None])
-        return [*queued, *(call for _, call in self._calls("submit", jobs, lambda job: job.lane_key, args))]
+        return [call for _, call in self._calls("submit", jobs, lambda job: job.lane_key, args)]
 
     async def _by_shard(
         self,

@@ -25,7 +25,7 @@ EFFECTS_TIMEOUT_SECONDS: Final = 2.0
 
 
 async def apply_effects(effects: Effects, backend: Backend, *, patience: float = EFFECTS_TIMEOUT_SECONDS) -> bool:
-    """Submit the jobs, write the events and hint the cancels of ``effects``.
+    """Submit the jobs, write the events, hint the cancels and delete the streams of ``effects``.
 
     ``patience``: seconds for all calls together. Logs a warning and returns False if a call fails. Raises no error of Redis:
     such an error delays runs and loses none.
@@ -54,6 +54,8 @@ def _calls(effects: Effects, backend: Backend) -> Iterator[tuple[str, Callable[[
         yield "hint_cancel", partial(backend.scheduler.hint_cancel, effects.cancels)
     for thread_key, events in _by_thread(effects).items():
         yield "append_events", partial(backend.events.append, thread_key, events)
+    if effects.deleted:
+        yield "forget_streams", partial(backend.events.forget, effects.deleted)
 
 
 def _by_thread(effects: Effects) -> dict[int, list[Event]]:

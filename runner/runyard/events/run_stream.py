@@ -77,10 +77,17 @@ class Cursor:
         The attempt before it may have crashed between a commit and the write of the commit's events.
         """
         place = position(event.id)
-        if place is None or place[0] <= self.at[0]:
-            return False
-        data = event.peek() if isinstance(event, SealedEvent) else event.data
-        return data.get("attempt") != 1
+        return place is not None and place[0] > self.at[0] and _attempt(event) != 1
+
+    def begins_late(self, event: Event) -> bool:
+        """Return whether ``event`` would be the first event and names an attempt after the first."""
+        attempt = _attempt(event)
+        return self.at == START and isinstance(attempt, int) and attempt > 1
+
+
+def _attempt(event: Event) -> object:
+    data = event.peek() if isinstance(event, SealedEvent) else event.data
+    return data.get("attempt")
 
 
 def follow_run(
@@ -117,6 +124,7 @@ class _Reader:
         self.backend, self.thread_id, self.run_id, self.recheck = backend, thread_id, run_id, recheck
         self.cursor = Cursor()
         self.announced = False  # whether the gap before the next hole was sent already
+        self.doubt = False  # whether the event log has reported a gap since its last event
         self.over = False
 
     async def read(self, last_event_id: str | None, found: Run | None, *, live: bool = True) -> AsyncGenerator[Event]:
@@ -203,9 +211,11 @@ class _Reader:
 
         On silence (None) and at an event of STREAM_ENDS, read from Postgres whether the run has stopped.
 
-        A gap of the event log is not passed on, because Postgres may fill it. The next event's number shows a remaining hole.
+        A gap of the event log is not passed on, because Postgres may fill it. The number of the next event shows a remaining
+        hole, unless the event belongs to another attempt.
         """
         if arrival is not None and arrival.id is None:
+            self.doubt = True
             return
         if arrival is not None and (self.cursor.skips(arrival) or self.cursor.turns(arrival)):
             async for event in self._catch_up(ref, position(arrival.id), arrival):
@@ -231,6 +241,7 @@ class _Reader:
         async for event in self._kept(ref, arrived):
             place = position(event.id)
             if place is None or place <= self.cursor.at:
+                self.doubt |= event.id is None
                 continue
             if until is not None and place > until:
                 break
@@ -240,14 +251,16 @@ class _Reader:
                         yield each
             for each in self._admit(event):
                 yield each
+            self.doubt = False
         if to_the_end and (until is None or self.cursor.at < until):
             async for proved in self._proved(ref, until):
                 for each in self._admit(proved):
                     yield each
 
     def _admit(self, event: Event) -> Iterator[Event]:
-        """Yield ``event`` unless it was seen. Yield a gap before it if events are missing and no gap was sent."""
-        hole = self.cursor.skips(event)
+        """Yield ``event`` unless it was seen. Yield a gap before it if events are or may be missing and no gap was sent."""
+        doubtful = self.doubt and self.cursor.turns(event)
+        hole = self.cursor.skips(event) or doubtful or self.cursor.begins_late(event)
         if self.cursor.admit(event):
             if hole and not self.announced:
                 yield self._gap()

@@ -34,6 +34,8 @@ MAX_HELD_EVENTS: Final = 20_000
 
 With more events the worker drops all of them. Readers see the hole in the numbers.
 """
+DROPS_LOG_SECONDS: Final = 10.0
+"""Seconds for which drops of held events are counted before they are logged again."""
 
 MAX_DELTA_CHARACTERS: Final = MAX_BYTES["delta"] // 4
 """Maximum number of characters of text in one delta. A character has at most four bytes in UTF-8."""
@@ -197,6 +199,8 @@ class EventWriter:
         self._some = asyncio.Event()
         self._urgent = asyncio.Event()
         self._closing = False
+        self._unlogged_drops = 0
+        self._drops_logged_at = -math.inf
 
     def pending(self, stream: EventEmitter, *, urgent: bool = False) -> None:
         """Record that ``stream`` has events to write, at the next tick or at once if ``urgent``."""
@@ -256,12 +260,24 @@ class EventWriter:
             return True
         try:
             await self._write(batch)
-        except BackendUnavailableError:
+        except BackendUnavailableError as error:
             size = sum(len(events) for _, events in batch)
-            self._unwritten = batch if size <= MAX_HELD_EVENTS else []
+            if size <= MAX_HELD_EVENTS and not self._closing:
+                self._unwritten = batch
+            else:
+                self._count_drops(size, batch[0][0], error)
             self._some.set()
             return False
         return True
+
+    def _count_drops(self, events: int, first: RunRef, error: Exception) -> None:
+        """Count events that are dropped because the log is unreachable. Log them once per DROPS_LOG_SECONDS and at the end."""
+        _count(events)
+        self._unlogged_drops += events
+        now = time.monotonic()
+        if self._closing or now - self._drops_logged_at >= DROPS_LOG_SECONDS:
+            _log_drops(self._unlogged_drops, first, error, trace=False)
+            self._unlogged_drops, self._drops_logged_at = 0, now
 
     async def _write(self, batch: Batch) -> None:
         """Write the batch. Drop only the events that cannot be encoded, so that those of other runs are written."""
@@ -278,14 +294,25 @@ class EventWriter:
 
 
 def _dropped(events: int, first: RunRef, error: Exception) -> None:
-    """Log ``error``, the current exception. ``events``: the number of dropped events. ``first``: the run of the first event."""
-    import structlog  # not at the top: agents import this module, and few ever log here
+    """Count dropped events and log ``error``, the current exception. ``first``: the run of the first event."""
+    _count(events)
+    _log_drops(events, first, error, trace=True)
+
+
+def _count(events: int) -> None:
+    from ..support import metrics  # not at the top: agents import this module, and few ever drop events
+
+    metrics.EVENTS_DROPPED.inc(events)
+
+
+def _log_drops(events: int, first: RunRef, error: Exception, *, trace: bool) -> None:
+    import structlog  # not at the top, as above
 
     from ..support.logging import plain_tracebacks
 
     plain_tracebacks()
     names = {"first_thread_key": first.thread_key, "first_run_id": first.run_id}
-    structlog.get_logger("runyard.events").exception("events_dropped", events=events, **names, error=str(error))
+    structlog.get_logger("runyard.events").error("events_dropped", events=events, **names, error=str(error), exc_info=trace)
 
 
 def _halves(batch: Batch) -> list[Batch]:

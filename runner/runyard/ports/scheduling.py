@@ -27,6 +27,36 @@ EVENT_BYTES_PER_READ: Final = 64 * 2**10
 """Approximate maximum number of bytes in one read, which a slow reader keeps in memory. A larger event is read by itself."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamLimits:
+    """What the event streams of a deployment may take, the same in every process.
+
+    ``events`` and ``bytes``: approximately the most that the stream of one run keeps; its oldest events are removed.
+    ``running``: seconds after its last event for which the stream of a run is kept. ``stopped``: the same for a run that ended
+    or waits for a human. ``total_bytes``: the most bytes of all streams together. None is half of the server's memory limit, or
+    DEFAULT_TOTAL_BYTES if the server has no limit.
+    """
+
+    events: int = 5000
+    bytes: int = 16 * 2**20
+    running: float = 86_400.0
+    stopped: float = 600.0
+    total_bytes: int | None = None
+
+
+DEFAULT_TOTAL_BYTES: Final = 2**30
+"""The most bytes of all streams on a server without a memory limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUsage:
+    """The bytes that the streams of a deployment take, and the number of streams that were dropped before their time since the
+    server has data."""
+
+    bytes: int = 0
+    dropped: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A run that may start, as submitted to the scheduler. The scheduler serves tenants by turns.
@@ -96,12 +126,14 @@ class Effects:
 
     ``jobs``: jobs to submit. ``events``: events to write. ``cancels``: runs whose workers get a hint of a pending cancel.
     ``withdrawn``: jobs of ended runs to remove. A queue without workers would otherwise keep these jobs for ever.
+    ``deleted``: the keys of deleted threads, whose streams are deleted.
     """
 
     jobs: list[Job] = field(default_factory=list)
     events: list[OutsideEvent] = field(default_factory=list)
     cancels: list[RunRef] = field(default_factory=list)
     withdrawn: list[Job] = field(default_factory=list)
+    deleted: list[int] = field(default_factory=list)
 
     @property
     def submissions(self) -> list[Job]:
@@ -113,10 +145,11 @@ class Effects:
         self.events += other.events
         self.cancels += other.cancels
         self.withdrawn += other.withdrawn
+        self.deleted += other.deleted
         return self
 
     def __bool__(self) -> bool:
-        return bool(self.jobs or self.events or self.cancels or self.withdrawn)
+        return bool(self.jobs or self.events or self.cancels or self.withdrawn or self.deleted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +188,10 @@ class EventLog(Protocol):
     EVENT_BYTES_PER_READ bytes in total, and an empty list at the end. ``begins`` yields once at the start, and again whenever a
     run of the thread gets an event whose id ends in ``-1``. Such an event begins an attempt, or belongs to a verb outside any
     attempt.
+
+    ``forget`` deletes the streams of threads. Events that are appended afterwards reach live followers and are not stored.
+    ``trim`` drops streams until all of them together keep to the limit of the deployment: first the runs that stopped longest
+    ago, then the runs without an event for the longest time. A reader of a dropped stream finds a ``gap``.
     """
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None: ...
@@ -165,3 +202,5 @@ class EventLog(Protocol):
         self, ref: RunRef, after: str | None = None, *, silence: float | None = None
     ) -> AsyncGenerator[Event | None]: ...
     def begins(self, thread_key: int) -> AsyncIterator[bool]: ...
+    async def forget(self, thread_keys: Sequence[int]) -> None: ...
+    async def trim(self) -> StreamUsage: ...

@@ -76,6 +76,16 @@ RESCUES: Final = Counter(
 )
 WORKERS_DEAD: Final = Counter("runyard_workers_dead_total", "Workers that this worker declared dead as leader.")
 
+EVENTS_DROPPED: Final = Counter(
+    "runyard_events_dropped_total", "Events that this worker did not write to a stream. Readers of these streams get a gap."
+)
+STREAM_BYTES: Final = Gauge("runyard_stream_bytes", "Bytes of all event streams in Redis. Only the leader reports it.")
+STREAMS_DROPPED: Final = Counter(
+    "runyard_streams_dropped_total",
+    "Event streams that were dropped before they expired, because all streams together reached their limit. Only the leader "
+    "reports it.",
+)
+
 WEBHOOK_DELIVERIES: Final = Counter(
     "runyard_webhook_deliveries_total",
     "Tries of webhook deliveries. retried: the try failed and another follows. gone: the receiver answered 410.",

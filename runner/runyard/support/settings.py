@@ -13,10 +13,12 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ..domain.webhooks import WebhookPolicy
 from ..ports.results import PAGE_BYTES
+from ..ports.scheduling import StreamLimits
 from ..ports.stores import DEFAULT_MAX_POOL_CONNECTIONS, DEFAULT_MIN_POOL_CONNECTIONS
 from ..ports.workers import DEFAULT_GRACE_SECONDS, DEFAULT_SLOTS, DEFAULT_WATCHDOG_SECONDS, Retention
 
 RETENTION: Final = Retention()
+STREAMS: Final = StreamLimits()
 WEBHOOKS: Final = WebhookPolicy()
 
 
@@ -56,7 +58,11 @@ class Settings(FetchSettings):
     is a transaction pooler. ``queues``: the queues to serve (comma-separated), by default those of the app's agents. ``slots``:
     the most runs at once. ``grace``: the time in which a stopping worker lets its runs finish. ``watchdog``: the time of a
     blocked main loop after which the worker gives up its runs. ``feed_retention`` and ``result_retention``: the time for which
-    entries of the feed and results of fork jobs are kept, the same in every worker. ``metrics_port`` and ``metrics_host``: the
+    entries of the feed and results of fork jobs are kept, the same in every worker. The settings of streams are the same in
+    every process. ``stream_events`` and ``stream_bytes``: about the most events and bytes that the stream of one run keeps.
+    ``stream_retention``: the time after its last event for which a stream is kept. ``stopped_stream_retention``: the same for a
+    run that ended or waits for a human. ``total_stream_bytes``: the most bytes of all streams together, by default half of the
+    memory of Redis. ``metrics_port`` and ``metrics_host``: the
     address at which a worker serves health checks and metrics. Port 0 is any free port. Without a port a worker serves neither.
     ``remote_stacks``: show stacks at this address to other machines, too. ``webhook_secret``: the secret (``whsec_…``) from
     which the secrets that sign webhooks are derived, the same in every worker. During a rotation it holds several
@@ -76,6 +82,11 @@ class Settings(FetchSettings):
     watchdog: float = Field(DEFAULT_WATCHDOG_SECONDS, gt=0)
     feed_retention: float = Field(RETENTION.feed.total_seconds(), gt=0)
     result_retention: float = Field(RETENTION.results.total_seconds(), gt=0)
+    stream_events: int = Field(STREAMS.events, ge=1)
+    stream_bytes: int = Field(STREAMS.bytes, ge=1)
+    stream_retention: float = Field(STREAMS.running, gt=0)
+    stopped_stream_retention: float = Field(STREAMS.stopped, gt=0)
+    total_stream_bytes: int | None = Field(None, ge=1)
     min_pool_size: int = Field(DEFAULT_MIN_POOL_CONNECTIONS, ge=0)
     max_pool_size: int = Field(DEFAULT_MAX_POOL_CONNECTIONS, ge=1)
     page_bytes: int = Field(PAGE_BYTES, ge=1)
@@ -94,6 +105,17 @@ class Settings(FetchSettings):
     def retention(self) -> Retention:
         """The retention of data that the leader prunes."""
         return Retention(feed=timedelta(seconds=self.feed_retention), results=timedelta(seconds=self.result_retention))
+
+    @property
+    def stream_limits(self) -> StreamLimits:
+        """What the event streams may take."""
+        return StreamLimits(
+            events=self.stream_events,
+            bytes=self.stream_bytes,
+            running=self.stream_retention,
+            stopped=self.stopped_stream_retention,
+            total_bytes=self.total_stream_bytes,
+        )
 
     @property
     def webhooks(self) -> WebhookPolicy:

@@ -74,7 +74,7 @@ class HarnessWorker:
     def __init__(self, app: App, backend: Backend, due_times: DueTimeScheduler, crash_plan: CrashPlan) -> None:
         self._app, self._backend, self._due_times, self._crash_plan = app, backend, due_times, crash_plan
         self._writer = EventWriter(backend.events, tick=0.0)
-        self._effects_sender = EffectsSender(backend.scheduler, self._writer)
+        self._effects_sender = EffectsSender(backend.scheduler, backend.events, self._writer)
         self.deaths = 0
         self._closing = False
         self._begin()

@@ -12,7 +12,7 @@ import structlog
 from ..errors import RunyardError
 from ..events.writer import EventWriter
 from ..ports.refs import RunRef
-from ..ports.scheduling import Delivery, Effects, Job, Scheduler
+from ..ports.scheduling import Delivery, Effects, EventLog, Job, Scheduler
 from ..support import metrics
 from ..support.batching import Batcher
 
@@ -31,34 +31,38 @@ class Release:
 class EffectsSender:
     """The effects sender of a worker. A failed call fails no run: the reconciler submits the jobs that Redis did not get."""
 
-    def __init__(self, scheduler: Scheduler, writer: EventWriter) -> None:
+    def __init__(self, scheduler: Scheduler, events: EventLog, writer: EventWriter) -> None:
         self._scheduler = scheduler
+        self._events = events
         self._writer = writer
         self._releases: Batcher[Release, None] = Batcher(self._send, limit=500)
         self._hints: Batcher[RunRef, None] = Batcher(self._hint, limit=500)
+        self._deletions: Batcher[int, None] = Batcher(self._forget, limit=500)
 
     def give_back(self, worker_id: str, delivery: Delivery, effects: Effects | None = None, jobs: Sequence[Job] = ()) -> None:
         """Release the delivery's lock, then submit ``jobs`` and apply ``effects``."""
         effects = effects or Effects()
         self._releases(Release(worker_id, delivery, (*effects.submissions, *jobs)))
-        self._send_events_and_hints(effects)
+        self._send_the_rest(effects)
 
     def carry_out(self, effects: Effects) -> None:
         """Apply the effects of a commit, without a delivery to release."""
         if effects.jobs or effects.withdrawn:
             self._releases(Release(jobs=effects.submissions))
-        self._send_events_and_hints(effects)
+        self._send_the_rest(effects)
 
     async def drained(self) -> None:
         """Wait until the call for each effect has succeeded or failed."""
-        await asyncio.gather(self._releases.drained(), self._hints.drained())
+        await asyncio.gather(self._releases.drained(), self._hints.drained(), self._deletions.drained())
 
-    def _send_events_and_hints(self, effects: Effects) -> None:
+    def _send_the_rest(self, effects: Effects) -> None:
         if effects.events:
             metrics.count_ends(effects.events)
             self._writer.outside(effects.events)
         for ref in effects.cancels:
             self._hints(ref)
+        for thread_key in effects.deleted:
+            self._deletions(thread_key)
 
     async def _send(self, releases: Sequence[Release]) -> list[None]:
         returned: defaultdict[str, list[Delivery]] = defaultdict(list)
@@ -92,3 +96,11 @@ class EffectsSender:
             first = {"first_thread_key": refs[0].thread_key, "first_run_id": refs[0].run_id}
             log.warning("cancel_hints_not_sent", hints=len(refs), **first, error=str(error))
         return [None] * len(refs)
+
+    async def _forget(self, thread_keys: Sequence[int]) -> list[None]:
+        try:
+            await self._events.forget(thread_keys)
+        except RunyardError as error:  # the streams expire
+            names = {"threads": len(thread_keys), "first_thread_key": thread_keys[0]}
+            log.warning("streams_not_forgotten", **names, error=str(error))
+        return [None] * len(thread_keys)

@@ -1,8 +1,8 @@
 """The reconciler: the work of the leader. The failure detector decides which worker leads.
 
-The leader submits runs that Redis lost, admits due runs, applies limits, counts usage, and prunes data whose retention has
-passed. The verb ``runs.admit`` also applies the deadlines of HITL requests and fails the runs that were not started by their
-``expires_at``. No lease and no heartbeat depends on the duration of a pass.
+The leader submits runs that Redis lost, admits due runs, applies limits, counts usage, keeps the event streams to their limit,
+and prunes data whose retention has passed. The verb ``runs.admit`` also applies the deadlines of HITL requests and fails the
+runs that were not started by their ``expires_at``. No lease and no heartbeat depends on the duration of a pass.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class Reconciler:
         self._rescue_at = float("-inf")
         self._prune_at = float("-inf")
         self._tell_delay_at = float("-inf")
+        self._trim_at = float("-inf")
+        self._streams_dropped: int | None = None
         self._wake = asyncio.Event()
 
     @property
@@ -85,7 +87,10 @@ class Reconciler:
         """Make one pass if this worker leads. Return the seconds until the next one."""
         if not self._leading():
             metrics.FEED_DELAY.set(0)
+            metrics.STREAM_BYTES.set(0)
+            self._streams_dropped = None
             return PASS_SECONDS
+        await self._try_trim()
         if time.monotonic() >= self._rescue_at:
             await self._try_rescue()
         admitted = await self._backend.runs.admit()
@@ -94,6 +99,21 @@ class Reconciler:
         self._show_feed_delay(await self._backend.usage.count())
         await self._prune()
         return PASS_SECONDS if admitted.next_due is None else min(PASS_SECONDS, max(admitted.next_due, 0.005))
+
+    async def _try_trim(self) -> None:
+        """Keep the event streams to their limit. Without room in Redis no run could start."""
+        if time.monotonic() < self._trim_at:
+            return
+        self._trim_at = time.monotonic() + PASS_SECONDS * 0.9
+        try:
+            usage = await self._backend.events.trim()
+        except RunyardError as error:
+            log.warning("streams_not_trimmed", worker_id=self._worker_id(), error=str(error))
+            return
+        metrics.STREAM_BYTES.set(usage.bytes)
+        before = usage.dropped if self._streams_dropped is None else self._streams_dropped
+        metrics.STREAMS_DROPPED.inc(usage.dropped - before if usage.dropped >= before else usage.dropped)
+        self._streams_dropped = usage.dropped
 
     async def _try_rescue(self) -> None:
         # A run that becomes due soon makes the passes shorter. The rescue examines the same number of runs per second then.

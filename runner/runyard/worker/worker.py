@@ -97,7 +97,7 @@ class Worker:
         self.grace = grace
         self.slots = Slots(slots)
         self.writer = EventWriter(backend.events)
-        self.effects_sender = EffectsSender(backend.scheduler, self.writer)
+        self.effects_sender = EffectsSender(backend.scheduler, backend.events, self.writer)
         self.started = asyncio.Event()
         self.loop = asyncio.get_running_loop()
         self._connect = connect

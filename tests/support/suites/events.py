@@ -21,7 +21,7 @@ from runyard.errors import BackendUnavailableError
 from runyard.events.run_stream import follow_run
 from runyard.models import Event, Run
 from runyard.ports.refs import RunRef
-from runyard.ports.scheduling import EVENT_BYTES_PER_READ, EventLog
+from runyard.ports.scheduling import EVENT_BYTES_PER_READ, EventLog, StreamLimits
 from runyard.ports.stores import Backend
 from runyard_backends.memory.events import place
 from runyard_backends.redis import RedisEventLog, RedisServer
@@ -137,7 +137,7 @@ async def test_an_unknown_id_yields_a_gap_first(log: RedisEventLog, after: str) 
 
 async def test_a_trimmed_stream_says_so(server: RedisServer) -> None:
     """I9: an id that was trimmed, and a start that was trimmed, yield a gap; the direct successor of an id does not."""
-    log = RedisEventLog(server, max_events=100)
+    log = RedisEventLog(server, StreamLimits(events=100))
     await log.append(1, events(1, 1, 1000))
     kept = ids(await log.read(REF))
     assert kept[0] is None and 100 <= len(kept) < 1000
@@ -148,7 +148,7 @@ async def test_a_trimmed_stream_says_so(server: RedisServer) -> None:
 
 async def test_attempts_that_were_trimmed_whole_are_a_gap(server: RedisServer) -> None:
     """I9: the oldest event that is left may be the first of its attempt, with whole attempts missing before it."""
-    log = RedisEventLog(server, max_events=100)
+    log = RedisEventLog(server, StreamLimits(events=100))
     await log.append(1, [event(fence, 1) for fence in range(1, 500)])
     kept = ids(await log.read(REF))
     assert kept[0] is None and kept[1] != "1-1" and None not in kept[1:]

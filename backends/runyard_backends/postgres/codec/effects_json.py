@@ -32,4 +32,5 @@ def effects(text: str | None) -> Effects:
         ],
         cancels=[RunRef(c["thread_key"], c["run_id"]) for c in found.get("cancels", ())],
         withdrawn=[replace(job(fields), queued=None, over=True) for fields in found.get("withdrawn", ())],
+        deleted=list(found.get("deleted", ())),
     )

@@ -20,7 +20,7 @@ BEGIN
     kin := ARRAY(SELECT DISTINCT a.thread_key FROM runyard.branches b JOIN runyard.levels l USING (branch_id)
                  JOIN runyard.branches a ON a.branch_id = l.ancestor_id WHERE b.thread_key = t.thread_key);
     got := runyard.admit_thread(t);
-    t := got.t; effects := got.effects;
+    t := got.t; effects := runyard.merge_effects(got.effects, jsonb_build_object('deleted', jsonb_build_array(t.thread_key)));
     FOR r IN
         SELECT y.* FROM runyard.runs y
         WHERE y.tenant = t.tenant AND y.thread_id = t.thread_id AND NOT y.deleted AND y.kind <> 'external'

@@ -1,5 +1,5 @@
--- Effects: the work that a verb asks of Redis. They are JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […]}, or
--- NULL for no effects.
+-- Effects: the work that a verb asks of Redis. They are JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […],
+-- "deleted": […]}, or NULL for no effects.
 
 -- Return the effects of both arguments together.
 CREATE OR REPLACE FUNCTION runyard.merge_effects(a jsonb, b jsonb) RETURNS jsonb
@@ -9,7 +9,8 @@ BEGIN
         'jobs', coalesce(a->'jobs', '[]') || coalesce(b->'jobs', '[]'),
         'events', coalesce(a->'events', '[]') || coalesce(b->'events', '[]'),
         'cancels', coalesce(a->'cancels', '[]') || coalesce(b->'cancels', '[]'),
-        'withdrawn', coalesce(a->'withdrawn', '[]') || coalesce(b->'withdrawn', '[]')) END;
+        'withdrawn', coalesce(a->'withdrawn', '[]') || coalesce(b->'withdrawn', '[]'),
+        'deleted', coalesce(a->'deleted', '[]') || coalesce(b->'deleted', '[]')) END;
 END $$;
 
 -- Return the job of a run as JSON. Its field `queued` has the data of the event run.queued, which is written when the job is

@@ -11,6 +11,7 @@ KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is
 ARGV     worker id (without "|"), maximal number of jobs, lock in ms, then the queues in the order of service
 Returns  ms until the next job is due (0: a job is due, -1: there is no job), then per job taken: id, payload, token, queue
 ]]
+-- allow-oom
 -- include turns.lua
 local HORIZON = 2000 -- ms; see submit.lua
 local BOUND = 1000   -- maximal number of jobs with a locked lane that one call examines
@@ -48,6 +49,7 @@ local function take(due, queue, id)
         left = lock_ms
       end
       redis.call('ZADD', prefix .. 'later:' .. queue, now + left + 1, id)
+      keep(prefix .. 'later:' .. queue, KEPT)
       redis.call('HSET', wait, id, queue)
       redis.call('PEXPIRE', wait, left + lock_ms)
       return false
@@ -119,6 +121,7 @@ for q = 4, #ARGV do
     -- This worker has its limit of jobs. Wake another worker for the rest.
     if redis.call('LLEN', wake) == 0 then
       redis.call('RPUSH', wake, '1')
+      keep(wake, KEPT)
     end
   else
     redis.call('DEL', wake) -- a token without a job would wake a worker in vain

@@ -6,6 +6,7 @@ KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is
 ARGV     per job: lane key, "worker|run|token"
 Returns  nothing
 ]]
+-- allow-oom
 -- include turns.lua
 local TOKENS = 100 -- see submit.lua
 
@@ -24,6 +25,7 @@ local function hand_on(wait)
       local wake = prefix .. 'wake:' .. queue
       if redis.call('LLEN', wake) < TOKENS then
         redis.call('RPUSH', wake, '1')
+        keep(wake, KEPT)
       end
     end
   end

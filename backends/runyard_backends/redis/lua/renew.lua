@@ -5,6 +5,7 @@ KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is
 ARGV     lock in ms, then per lock: lane key, "worker|run|token"
 Returns  the positions, from 1, of the locks that were lost
 ]]
+-- allow-oom
 local lost = {}
 for i = 2, #ARGV, 2 do
   local lock = KEYS[1] .. 'lock:' .. ARGV[i]

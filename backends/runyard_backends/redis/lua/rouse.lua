@@ -5,5 +5,6 @@ KEYS[1]  the list of tokens of that worker, "runyard:{0}:rouse:<worker>"
 ARGV     ms after which the list expires
 Returns  nothing
 ]]
+-- allow-oom
 redis.call('RPUSH', KEYS[1], '1')
 redis.call('PEXPIRE', KEYS[1], ARGV[1])

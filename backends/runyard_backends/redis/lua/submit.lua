@@ -32,7 +32,7 @@ end
 for i = 1, #ARGV, 6 do
   local id, queue, priority, delay, tenant = ARGV[i], ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4]), ARGV[i + 5]
   if delay >= 0 then
-    redis.call('SET', prefix .. 'job:' .. id, ARGV[i + 1])
+    redis.call('SET', prefix .. 'job:' .. id, ARGV[i + 1], 'PX', string.format('%.0f', delay + KEPT))
   end
   if delay < 0 then
     withdraw(queue, id, tenant)
@@ -40,6 +40,7 @@ for i = 1, #ARGV, 6 do
     enter(prefix, queue, id, tenant, priority)
   elseif not redis.call('ZSCORE', due_jobs(prefix, queue, tenant), id) then
     redis.call('ZADD', prefix .. 'later:' .. queue, 'LT', now + delay, id)
+    keep(prefix .. 'later:' .. queue, delay + KEPT)
   end
   if delay >= 0 and delay <= HORIZON then
     wanted[queue] = (wanted[queue] or 0) + 1
@@ -51,4 +52,5 @@ for queue, count in pairs(wanted) do
   for _ = redis.call('LLEN', wake) + 1, math.min(TOKENS, redis.call('LLEN', wake) + count) do
     redis.call('RPUSH', wake, '1')
   end
+  keep(wake, KEPT)
 end

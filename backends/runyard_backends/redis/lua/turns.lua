@@ -9,10 +9,19 @@ first, and among jobs of one priority the job that became due first.
 
 KEYS[1]  not used (the including script defines it)
 ARGV     not used (the including script defines it)
-Returns  nothing, but defines `due_jobs`, `enter`, `take_turns` and `owner_of`
+Returns  nothing, but defines `keep`, `KEPT`, `due_jobs`, `enter`, `take_turns` and `owner_of`
 ]]
+local KEPT = 86400000 -- ms for which a job and its queue are kept after the last look of the leader at the job
 local CLASS = 2 ^ 50 -- number of positions of one priority among a tenant's jobs
 local CLASSES = {high = 0, normal = CLASS, low = 2 * CLASS}
+
+-- Keep a key for at least `ms`. The job of a run that has ended expires if no call has withdrawn it, and so do the keys of a queue
+-- without jobs. The leader looks at the jobs of waiting runs again and again (unknown.lua).
+local function keep(key, ms)
+  if redis.call('PTTL', key) < ms then
+    redis.call('PEXPIRE', key, ms)
+  end
+end
 
 -- Return the key of a tenant's due jobs. Queue and tenant are free text. The length of the queue's name in the key keeps two
 -- pairs of queue and tenant from having one key.
@@ -36,6 +45,8 @@ local function enter(prefix, queue, id, tenant, priority)
   if not redis.call('ZSCORE', turns, tenant) then
     redis.call('ZADD', turns, last_turn(turns) + 1, tenant)
   end
+  keep(due, KEPT)
+  keep(turns, KEPT)
 end
 
 -- Return the tenant and the priority of a stored job. A job that cannot be decoded, such as one of another version, belongs to

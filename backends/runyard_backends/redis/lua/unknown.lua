@@ -1,11 +1,12 @@
 --[[
 Find the jobs that are lost, among jobs that Postgres holds for due. A lost job is not offered, or it is due much later. Its lane
-is not locked for its own run.
+is not locked for its own run. Keep the other jobs for a further day.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     per job: id, queue, tenant
 Returns  the positions, from 1, of the lost jobs
 ]]
+-- allow-oom
 -- include turns.lua
 local SOON = 60000 -- ms; longer than the delays with which workers put back a due job. A later time is of another server's clock.
 
@@ -21,10 +22,19 @@ local function offered(id, queue, tenant)
   return (due or later and tonumber(later) <= now + SOON) and redis.call('EXISTS', prefix .. 'job:' .. id) == 1
 end
 
+local function keep_offered(id, queue, tenant)
+  keep(prefix .. 'job:' .. id, KEPT)
+  for _, key in ipairs({due_jobs(prefix, queue, tenant), prefix .. 'turns:' .. queue, prefix .. 'later:' .. queue, prefix .. 'wake:' .. queue}) do
+    keep(key, KEPT)
+  end
+end
+
 for i = 1, #ARGV, 3 do
   local id = ARGV[i]
   local lane, run = string.match(id, '^([^:]*):(.*)$')
-  if not offered(id, ARGV[i + 1], ARGV[i + 2]) then
+  if offered(id, ARGV[i + 1], ARGV[i + 2]) then
+    keep_offered(id, ARGV[i + 1], ARGV[i + 2])
+  else
     local held = redis.call('GET', prefix .. 'lock:' .. lane)
     if not held or string.match(held, '^[^|]*|(.*)|%d+$') ~= run then
       unknown[#unknown + 1] = (i + 2) / 3

@@ -1,0 +1,33 @@
+--[[
+Delete the streams of threads that were deleted. Events that are appended later are not stored.
+
+KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
+ARGV     ms for which later events are not stored, maximal number of streams to delete, then the thread keys
+Returns  the number of threads whose streams are deleted; repeat the call with the other threads
+]]
+-- allow-oom
+-- include streams.lua
+local prefix, kept, room = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local freed, done = 0, 0
+
+for i = 3, #ARGV do
+  local sizes = prefix .. 'sizes:' .. ARGV[i]
+  redis.call('HSET', sizes, '', 1)
+  redis.call('PEXPIRE', sizes, kept)
+  for _, run in ipairs(redis.call('HKEYS', sizes)) do
+    if run ~= '' and room > 0 then
+      local member = ARGV[i] .. ':' .. run
+      for _, name in ipairs(INDEXES) do
+        redis.call('ZREM', prefix .. name, member)
+      end
+      freed = freed + delete_stream(prefix, member)
+      room = room - 1
+    end
+  end
+  if redis.call('HLEN', sizes) > 1 then
+    break
+  end
+  done = done + 1
+end
+add_bytes(prefix, -freed)
+return done

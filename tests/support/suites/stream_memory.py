@@ -1,0 +1,209 @@
+"""What event streams on Redis may take: each of them, and all together (E1, E4, I9).
+
+Imported by the tests of each implementation, which give ``redis_url``, the URL of an emptied server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+
+import pytest
+
+from runyard.models import Event
+from runyard.ports.refs import RunRef
+from runyard.ports.scheduling import Job, StreamLimits
+from runyard_backends.redis import RedisEventLog, RedisScheduler, RedisServer
+
+LARGE = 10_000
+"""Characters of the event of a stream."""
+
+
+@asynccontextmanager
+async def logging(redis_url: str, limits: StreamLimits, shards: int = 1) -> AsyncIterator[tuple[RedisServer, RedisEventLog]]:
+    server = RedisServer(redis_url, shards=shards)
+    try:
+        yield server, RedisEventLog(server, limits)
+    finally:
+        await server.close()
+
+
+def event(run: str, n: int, type_: str = "message.delta", size: int = LARGE, fence: int = 1) -> Event:
+    return Event(id=f"{fence}-{n}", type=type_, thread_id="t", run_id=run, data={"text": "x" * size})
+
+
+async def said(log: RedisEventLog, thread: int, run: str, type_: str = "message.delta", size: int = LARGE) -> RunRef:
+    """A run with two events, the second of ``type_``."""
+    await log.append(thread, [event(run, 1, size=size), event(run, 2, type_, size=size)])
+    return RunRef(thread, run)
+
+
+async def held(log: RedisEventLog, refs: Sequence[RunRef]) -> list[RunRef]:
+    """The runs of ``refs`` of which the log has events."""
+    return [ref for ref in refs if any(found.id for found in await log.read(ref))]
+
+
+async def total(server: RedisServer) -> int:
+    """The bytes of all streams, by the account."""
+    found = [await server.command("GET", f"{server.keys.prefix(n)}stream_bytes") for n in range(server.keys.shards)]
+    return sum(int(value or 0) for value in found)
+
+
+async def until_gone(server: RedisServer, ref: RunRef) -> None:
+    async with asyncio.timeout(5):
+        while await server.command("EXISTS", server.keys.events(ref)):  # noqa: ASYNC110 - the server has no event for it
+            await asyncio.sleep(0.01)
+
+
+async def keys(server: RedisServer, pattern: str) -> list[bytes]:
+    return sorted(await server.command("KEYS", pattern))
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+async def test_streams_keep_to_their_limit_and_runs_that_stopped_go_first(redis_url: str, shards: int) -> None:
+    """E4: the runs that stopped longest ago, whatever else was written later; then who has said nothing for longest."""
+    async with logging(redis_url, StreamLimits(total_bytes=shards * 300_000), shards) as (server, log):
+        assert await log.trim()
+        running = [await said(log, n, "running") for n in range(5 * shards)]
+        stopped = [await said(log, n, "stopped", "run.completed") for n in range(5 * shards)]
+        assert await held(log, [*running, *stopped]) == [*running, *stopped]
+        more = [await said(log, n, "more", "run.suspended") for n in range(5 * shards, 35 * shards)]
+        assert await held(log, running) == running
+        assert await total(server) <= shards * 300_000
+        if shards == 1:
+            left = await held(log, [*stopped, *more])
+            assert left == more[-len(left) :] and len(left) > 5
+        for n in range(40 * shards):
+            await said(log, n, "new")
+        assert await held(log, [*running, *stopped, *more]) == []
+        usage = await log.trim()
+        assert usage.bytes == await total(server) <= shards * 300_000 and usage.dropped > 50 * shards
+        for ref in running:
+            found = await log.read(ref)
+            assert found == [] or [each.type for each in found] == ["gap"]
+
+
+async def test_a_reader_in_the_middle_of_a_dropped_stream_is_told(redis_url: str) -> None:
+    """I9: whoever reads, from wherever, and whatever the run says afterwards."""
+    async with logging(redis_url, StreamLimits(total_bytes=250_000)) as (_, log):
+        await log.trim()
+        ref = RunRef(1, "r")
+        await log.append(1, [event("r", n, size=40_000) for n in (1, 2, 3)])  # a page has one of them
+        async with AsyncExitStack() as stack:
+            reader = await stack.enter_async_context(aclosing(log.follow(ref)))
+            assert (await anext(reader)).id == "1-1"  # type: ignore[union-attr]
+            for n in range(10):
+                await said(log, 2, f"other-{n}")
+            await log.append(1, [event("r", 1, "run.started", 10, fence=5), event("r", 2, "run.completed", 10, fence=5)])
+            seen = [each.id async for each in reader if each is not None]
+        assert seen == [None, "5-1", "5-2"]
+        for after in (None, "1-1", "1-3"):
+            assert [each.id for each in await log.read(ref, after)] == [None, "5-1", "5-2"], after
+
+
+async def test_an_attempt_that_was_superseded_stays_silent_behind_a_dropped_stream(redis_url: str) -> None:
+    """I2: the last id outlives the events."""
+    async with logging(redis_url, StreamLimits(total_bytes=30_000)) as (_, log):
+        await log.trim()
+        ref = RunRef(1, "r")
+        await log.append(1, [event("r", 1, fence=7)])
+        await said(log, 2, "other")
+        assert [each.id for each in await log.read(ref)] == [None]
+        await log.append(1, [event("r", 2, fence=5)])
+        assert [each.id for each in await log.read(ref)] == [None]
+        await log.append(1, [event("r", 2, size=10, fence=7)])
+        assert [each.id for each in await log.read(ref)] == [None, "7-2"]
+
+
+async def test_one_stream_keeps_to_its_bytes(redis_url: str) -> None:
+    """A run that says more than a stream may hold keeps the newest of it; a single event is never cut."""
+    async with logging(redis_url, StreamLimits(bytes=100_000)) as (server, log):
+        for n in range(1, 60):
+            await log.append(1, [event("r", n, size=n % 7 * 1000)])
+        ref = RunRef(1, "r")
+        found = await log.read(ref)
+        assert found[0].type == "gap" and found[-1].id == "1-59"
+        assert 80_000 < sum(len(str(each.data)) for each in found) < 115_000
+        assert await total(server) < 120_000
+        await log.append(1, [event("r", 60, size=300_000)])
+        assert [each.id for each in await log.read(ref)] == [None, "1-60"]
+        assert (await server.command("XLEN", server.keys.events(ref))) == 1
+
+
+async def test_a_stream_that_expired_leaves_the_account(redis_url: str) -> None:
+    """E4: a run that stopped has less time; a run that goes on has more again."""
+    limits = StreamLimits(running=60.0, stopped=0.5)
+    async with logging(redis_url, limits) as (server, log):
+        stopped, answered = await said(log, 1, "r", "run.completed"), await said(log, 2, "r", "run.suspended")
+        assert 0 < await server.command("PTTL", server.keys.events(stopped)) <= 500
+        await log.append(2, [event("r", 1, size=10, fence=2)])
+        assert 50_000 < await server.command("PTTL", server.keys.events(answered)) <= 60_000
+        await until_gone(server, stopped)
+        assert (await log.trim()).bytes == await total(server) < 2 * LARGE + 2000
+        assert await keys(server, "*sizes*") == [b"runyard:{0}:sizes:2"]
+        await log.append(2, [event("r", 2, "run.failed", fence=2)])
+        await until_gone(server, answered)
+        assert (await log.trim()).bytes == 0
+        kept = {"stream_bytes", "stream_limit", "sizes:2"}
+        assert {key.decode().removeprefix("runyard:{0}:") for key in await keys(server, "*")} <= kept
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_deleted_threads_have_no_streams(redis_url: str, shards: int) -> None:
+    """D2: all runs of the threads, in one call; an attempt that goes on a little is heard and not stored."""
+    async with logging(redis_url, StreamLimits(), shards) as (server, log):
+        gone = [await said(log, thread, run) for thread in (1, 2, 12) for run in ("r", "1:r", "x\ny", "other")]
+        kept = [await said(log, thread, "r") for thread in (3, 11, 121)]
+        await log.forget([1, 2, 12, 99])
+        assert await held(log, [*gone, *kept]) == kept
+        assert await keys(server, "*events:1:*") + await keys(server, "*events:12:*") == []
+        before = await total(server)
+        async with server.subscribe(server.keys.events(gone[0])) as live, asyncio.timeout(5):
+            await log.append(1, [event("r", 3, "run.cancelled")])
+            assert await live.get() is not None
+        assert await held(log, gone) == [] and await total(server) == before
+        for key in await keys(server, "*sizes*"):
+            assert await server.command("PTTL", key) > 0
+
+
+async def test_many_streams_of_one_thread_are_deleted_in_parts(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runyard_backends.redis.events.STREAMS_PER_CALL", 7)
+    async with logging(redis_url, StreamLimits()) as (server, log):
+        refs = [await said(log, thread, f"r{n}", size=10) for thread in (1, 2) for n in range(20)]
+        await log.forget([1, 2])
+        assert await held(log, refs) == [] and await total(server) == 0
+
+
+async def test_a_trim_is_bounded_and_goes_on_later(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runyard_backends.redis.events.STREAMS_PER_CALL", 5)
+    monkeypatch.setattr("runyard_backends.redis.events.CALLS_PER_TRIM", 2)
+    async with logging(redis_url, StreamLimits()) as (_, log):
+        refs = [await said(log, n, "r", "run.completed") for n in range(10, 40)]
+        tight = RedisEventLog(log._server, StreamLimits(total_bytes=1))
+        for left in (20, 10, 0):
+            usage = await tight.trim()
+            assert await held(log, refs) == refs[len(refs) - left :]
+        assert (usage.bytes, usage.dropped) == (0, 30)
+
+
+async def test_what_an_ended_run_leaves_in_a_queue_that_nobody_serves_expires(redis_url: str) -> None:
+    """Its end removes the job. If that call was lost, everything expires that no waiting run keeps; and a tenant without due
+    jobs is not in the ring."""
+    async with logging(redis_url, StreamLimits()) as (server, log):
+        scheduler = RedisScheduler(server, log)
+        jobs = [Job(n, "r", queue=f"unserved {n % 3}\n:", tenant=f"{n}:", delay=n % 2 * 5.0) for n in range(60)]
+        await scheduler.submit(jobs)
+        lasting = {key: await server.command("PTTL", key) for key in await keys(server, "*")}
+        assert lasting and all(0 < left <= 86_405_000 for left in lasting.values()), lasting
+        for key in lasting:
+            await server.command("PEXPIRE", key, 1000)
+        assert await scheduler.unknown(jobs[:3]) == []
+        renewed = {key for key in lasting if await server.command("PTTL", key) > 1000}
+        assert {f"runyard:{{0}}:job:{job.id}".encode() for job in jobs[:3]} <= renewed
+        assert not {f"runyard:{{0}}:job:{job.id}".encode() for job in jobs[3:]} & renewed
+        await scheduler.submit([Job(n, "r", queue=job.queue, tenant=job.tenant, over=True) for n, job in enumerate(jobs)])
+        assert await keys(server, "*") == []
+        await scheduler.submit([Job(n, "r", tenant=f"{n}", queue="served") for n in range(50)] + [Job(99, "r", queue="served")])
+        assert len(await scheduler.claim("w", ["served"], 50)) == 50
+        assert len(await server.command("ZRANGE", f"{server.keys.prefix(0)}turns:served", 0, -1)) == 1
