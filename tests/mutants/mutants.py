@@ -240,7 +240,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a recorded step is repeated", "runner/runyard/execution/steps.py",
         "        if known is not None and known.done:\n",
         "        if False:\n",
-        "tests/unit/execution/test_context.py",
+        "tests/unit/execution/test_steps.py",
     ),
     mutant(
         "any worker may release a lock", f"{LUA}/release.lua",

@@ -240,7 +240,7 @@ class ClaimLoop:
             ended = await self._dispatch(job, execution)
         except Exception as error:
             # The run stays `running` in the store and has no task here. Worker._inspect releases the run.
-            log.exception("execution_failed", worker_id=self.worker_id, **names, error=str(error))
+            log.exception("attempt_not_ended", worker_id=self.worker_id, **names, error=str(error))
         finally:
             slot = self._slots.leave(job.ref)
             self._effects_sender.give_back(slot.worker_id, slot.delivery, ended.effects if ended else None)

@@ -238,7 +238,7 @@ class Worker:
         """
         if worker_id != self.worker_id or self._registrations:
             return
-        log.error("worker_death_noticed", worker_id=worker_id, attempts_stopped=len(self.slots.executions()))
+        log.error("own_death_noticed", worker_id=worker_id, attempts_stopped=len(self.slots.executions()))
         self._heartbeat_state.worker_id = None
         self.claim_loop.close()
         for execution in self.slots.executions():
