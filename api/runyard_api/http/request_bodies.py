@@ -151,7 +151,10 @@ class _Execution(_Request):
         None, gt=0, le=10 * YEAR_SECONDS, description="Seconds from the due time after which a run fails if it has not started."
     )
     max_attempts: StrictInt = Field(
-        1, ge=1, le=1000, description="Number of errors after which the run fails. Crashes, releases and questions are no errors."
+        1,
+        ge=1,
+        le=1000,
+        description="Number of errors after which the run fails. Crashes, releases and questions are no errors.",
     )
     retry: Annotated[RetryPolicy | None, BeforeValidator(few)] = None
     multitask_strategy: MultitaskStrategy = "enqueue"

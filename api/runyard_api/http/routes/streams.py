@@ -31,9 +31,7 @@ async def _entries(client: Client, thread_id: str, after: str | None) -> AsyncGe
 
 
 @router.get("/v1/threads/{thread_id}/stream", **operation(ThreadNotFoundError, s200=EVENTS))
-async def stream_thread(
-    caller: Streams, request: Request, thread_id: ThreadId, last_event_id: LastEventId = None
-) -> Response:
+async def stream_thread(caller: Streams, request: Request, thread_id: ThreadId, last_event_id: LastEventId = None) -> Response:
     """Stream the events of all runs of a thread, live, until the client disconnects or the thread is deleted.
 
     The ids of this stream's events are not valid for the stream of a run.
