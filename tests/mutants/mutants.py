@@ -161,7 +161,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         "the leader's work delays the heartbeats", "runner/runyard/worker/failure_detector.py",
         "            self._on_change()\n        for",
-        "            self._on_change()\n            await self._backend.workers.waiting(unchanged=None)\n        for",
+        "            self._on_change()\n            await backend.workers.waiting(unchanged=None)\n        for",
         "tests/integration/worker/test_worker_host.py", "-k", "keeps_no_worker_alive",
     ),
     mutant(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -153,10 +153,12 @@ class MemoryScheduler:
                     waiting.due = min(waiting.due, self.now())
         await self.submit(submit)
 
-    async def unknown(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the lost jobs of ``jobs``. A job is lost if it is not offered and its run does not hold the lane's lock."""
+    async def unknown(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
+        """Return the lost jobs of ``jobs``. A job is lost if it is not offered and its run does not hold the lane's lock. The
+        locks of the workers ``dead`` do not count."""
         now = self.now()
-        held = {(key, lock.run_id) for key, lock in self._locks.items() if lock.until > now}
+        locks = [(key, lock) for key, lock in self._locks.items() if lock.until > now and lock.worker_id not in dead]
+        held = {(key, lock.run_id) for key, lock in locks}
         return [job for job in jobs if job.id not in self._jobs and (job.lane_key, job.run_id) not in held]
 
     async def ping(self) -> None:

@@ -292,7 +292,7 @@ WHERE r.worker_id = $1 AND r.finished_at IS NULL AND r.status = 'running' AND r.
 
 -- name: orphans
 -- Return the running runs of workers that are dead or have left.
-SELECT o.job, o.cancelled, o.worker_id FROM runyard.orphans($1, $2, $3) o
+SELECT o.job, o.cancelled, o.worker_id FROM runyard.orphans($1, $2) o
 
 -- name: waiting
 -- Return the jobs of runs that wait for a worker only. A last row without a job has the place after which to continue.

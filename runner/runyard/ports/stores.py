@@ -260,7 +260,7 @@ class WorkerStore(Protocol):
 
     ``waiting``: return the lane heads that need nothing but a worker, in the order of their last changes. ``limit`` bounds the
     runs that the call examines. ``within``: examine only runs that changed in this time. ``still_waiting``: return the jobs of
-    those runs of ``refs`` that ``waiting`` would return. All three pass over runs that changed in the time ``unchanged``.
+    those runs of ``refs`` that ``waiting`` would return. These two pass over runs that changed in the time ``unchanged``.
     Suspended runs, external runs, runs that wait for a permit, and runs of live workers cost nothing.
 
     ``prune``: delete data whose retention has
@@ -276,7 +276,7 @@ class WorkerStore(Protocol):
     async def mark_dead(self, worker_id: str, heartbeat_at: datetime) -> bool: ...
     async def running(self, worker_id: str) -> list[AttemptToken]: ...
     async def cancelling(self, worker_id: str) -> list[RunRef]: ...
-    async def orphans(self, *, unchanged: timedelta, after: str = "", limit: int = 1000) -> OrphanPage: ...
+    async def orphans(self, *, after: str = "", limit: int = 1000) -> OrphanPage: ...
     async def waiting(
         self,
         *,

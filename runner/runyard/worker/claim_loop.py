@@ -25,6 +25,8 @@ from .slots import Slots
 
 CLAIM_BATCH: Final = 100
 """Maximum number of deliveries taken by one call and claimed by one commit."""
+CUT_OFF_POLL_SECONDS: Final = 0.1
+"""Seconds between two looks whether a heartbeat was accepted again."""
 QUEUE_POLL_SECONDS: Final = 2.0
 """Seconds without a wake-up after which the worker reads the queues."""
 START_TURNS: Final = 2
@@ -52,7 +54,7 @@ class ClaimLoop:
     """The claim loop of a worker.
 
     ``on_dead``: called with the worker's id when a claim finds that the worker was declared dead. ``worker_id``: the current
-    id. It changes when the worker registers again after that.
+    id. It changes when the worker registers again after that. ``cut_off``: whether the worker may have been declared dead.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class ClaimLoop:
         dispatch: Dispatch = execute,
         kinds: Container[str] = KINDS,
         isolation: Isolation | None = None,
+        cut_off: Callable[[], bool] = lambda: False,
     ) -> None:
         self.worker_id = ""
         self.stopping = False
@@ -80,6 +83,7 @@ class ClaimLoop:
         self._dispatch = dispatch
         self._kinds = kinds
         self._isolation = isolation
+        self._cut_off = cut_off
         self._tasks: set[asyncio.Task[None]] = set()
         self._registered = asyncio.Event()
         self._pause: asyncio.Timeout | None = None
@@ -121,6 +125,9 @@ class ClaimLoop:
         while not self.stopping:
             if not self._registered.is_set():
                 await self._until_changed(self._registered.wait())
+                continue
+            if self._cut_off():  # a run of this worker that others may claim would wait for this worker's own lock
+                await self._until_changed(asyncio.sleep(CUT_OFF_POLL_SECONDS))
                 continue
             limit = min(self._slots.free, CLAIM_BATCH)
             if not limit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runyard.worker import heartbeat
+from runyard.worker import failure_detector, heartbeat
 from runyard.worker.heartbeat import CUT_OFF_SECONDS, HeartbeatState
 
 
@@ -37,3 +37,16 @@ def test_without_a_heartbeat_locks_are_left_to_run_out(clock: list[float]) -> No
     heartbeat_state = pulse_of()
     clock[0] += CUT_OFF_SECONDS + 0.1
     assert heartbeat_state.cut_off
+
+
+def test_registration_is_a_heartbeat(clock: list[float]) -> None:
+    """A worker that registers again after a cut takes jobs at once."""
+    heartbeat_state = pulse_of()
+    clock[0] += CUT_OFF_SECONDS + 0.1
+    heartbeat_state.registered("w")
+    assert not heartbeat_state.cut_off
+
+
+def test_worker_is_cut_off_before_another_may_declare_it_dead() -> None:
+    """W1, W3: otherwise it could lock the lane of a run that another worker has to take over."""
+    assert CUT_OFF_SECONDS <= failure_detector.MIN_SPAN_SECONDS

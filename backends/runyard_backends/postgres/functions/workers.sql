@@ -44,9 +44,9 @@ BEGIN
 END $$;
 
 -- Return the running runs of workers that are dead or have left, worker by worker in the order of their ids, from after the worker
--- `after_worker`. The function ends after the worker with which it has `most` runs. It returns no run that changed in the time
--- `unchanged`. A live worker costs two index entries, however many runs it has.
-CREATE OR REPLACE FUNCTION runyard.orphans(unchanged interval, after_worker text, most integer)
+-- `after_worker`. The function ends after the worker with which it has `most` runs. A live worker costs two index entries, however
+-- many runs it has.
+CREATE OR REPLACE FUNCTION runyard.orphans(after_worker text, most integer)
 RETURNS TABLE (job jsonb, cancelled boolean, worker_id text)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -62,7 +62,6 @@ BEGIN
         FOR r IN
             SELECT x.* FROM runyard.runs x
             WHERE x.worker_id = orphans.worker_id AND x.finished_at IS NULL AND x.status = 'running' AND x.kind <> 'external'
-              AND x.changed_at < now() - unchanged
         LOOP
             r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call would read them all
             job := runyard.job(r); cancelled := r.cancel_requested_at IS NOT NULL;
