@@ -9,7 +9,7 @@ from datetime import datetime
 from runyard.errors import SchemaError
 
 from .database import Database
-from .migrate import check_schema
+from .migrate import check_schema, edited_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class PostgresFacts:
     ``connections``: the number of open connections. ``clock_ahead``: seconds by which the server's clock is ahead of this
     host's. ``round_trip``: seconds that reading the clock took; the error of ``clock_ahead`` is at most half of them.
     ``schema``: the version of the schema, or None. ``schema_trouble``: the reason why this code cannot run on the schema, or
-    None. ``leader``: the id of the worker that holds the leader's lease, or None."""
+    None. ``edited``: the functions and triggers that differ from those that a migration made. ``leader``: the id of the worker
+    that holds the leader's lease, or None."""
 
     version: str
     in_recovery: bool
@@ -30,6 +31,7 @@ class PostgresFacts:
     round_trip: float
     schema: int | None
     schema_trouble: str | None
+    edited: tuple[str, ...]
     leader: str | None
 
 
@@ -52,8 +54,13 @@ async def diagnose(url: str) -> PostgresFacts:
             round_trip=took,
             schema=await db.value("schema_version") if exists else None,
             schema_trouble=trouble,
+            edited=await _edited(db) if trouble is None else (),
             leader=await db.value("leader") if trouble is None else None,
             **row,
         )
     finally:
         await db.close()
+
+
+async def _edited(db: Database) -> tuple[str, ...]:
+    return tuple(edited_objects(await db.rows("functions_applied"), await db.rows("functions_stored")))
