@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version as installed_version
 from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
 import asyncpg
 
@@ -210,7 +210,7 @@ async def _replace_functions(connection: Connection, release: Release) -> int:
     return sum(len(file.functions) for file in changed)
 
 
-def edited_objects(applied: Iterable[Mapping[str, Any]], stored: Iterable[Mapping[str, Any]]) -> list[str]:
+def edited_objects(applied: Iterable[asyncpg.Record], stored: Iterable[asyncpg.Record]) -> list[str]:
     """Return the names of the functions and triggers that are missing, or that differ from those that a migration made.
 
     ``applied``: the rows of ``functions_applied``. ``stored``: the rows of ``functions_stored``.

@@ -49,8 +49,8 @@ def explanation(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
     ``nobody``, which is ``no_worker``, ``no_agent`` or None, with the facts of that reason, and those of ``paused`` if the
     queue is paused; ``workers``, the versions of the live workers for a run that waits.
     """
-    own = {"status": run.status, "attempt": run.attempt, "finished_at": run.finished_at}
-    known = own | {"error_code": run.error.code if run.error else None} | dict(facts)
+    known: dict[str, Any] = {"status": run.status, "attempt": run.attempt, "finished_at": run.finished_at}
+    known |= {"error_code": run.error.code if run.error else None} | dict(facts)
     known |= {name: moment(known[name]) for name in TIMES if known.get(name) is not None}
     parts = [SENTENCES[reason].format(**known)]
     if reason == "ended" and run.error:

@@ -29,8 +29,12 @@ HEARTBEAT_SECONDS: Final = 1.0
 """Seconds between two heartbeats, and between two renewals of all locks."""
 
 CUT_OFF_SECONDS: Final = 3.0
-"""Seconds without an accepted heartbeat after which the worker may have been declared dead. It renews no locks then, and
-takes no jobs: other workers may have taken its runs over."""
+"""Seconds without an accepted heartbeat after which the worker may have been declared dead. It renews no locks then, because
+other workers may have taken its runs over."""
+
+LATE_SECONDS: Final = 2.0
+"""Seconds without an accepted heartbeat after which the worker takes no jobs. Its wait for jobs has then ended before the
+leader can submit the worker's own runs, whose lanes the worker still locks."""
 
 READY_WITHIN_SECONDS: Final = 5.0
 """Seconds since the last answer of a server after which the worker is not ready."""
@@ -122,6 +126,11 @@ class HeartbeatState:
         if not self.reply.fits:
             found.append("the schema admits only newer code than this")
         return found
+
+    @property
+    def late(self) -> bool:
+        """Whether no heartbeat was accepted for so long that a claim would have to wait for Postgres, too."""
+        return time.monotonic() - self.beaten > LATE_SECONDS
 
     @property
     def cut_off(self) -> bool:

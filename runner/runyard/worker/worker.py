@@ -124,7 +124,7 @@ class Worker:
             dispatch=dispatch,
             kinds=kinds,
             isolation=isolation,
-            cut_off=lambda: self._heartbeat_state.cut_off,
+            late=lambda: self._heartbeat_state.late,
         )
         self._lost_tasks = LostTaskDetector(backend, self.slots, self.claim_loop, self.effects_sender)
         self.reconciler = Reconciler(
@@ -292,6 +292,8 @@ class Worker:
     async def _turn(self) -> None:
         while True:
             self._heartbeat_state.turn()
+            if self._heartbeat_state.late:
+                self.claim_loop.end_wait()
             await asyncio.sleep(TURN_SECONDS)
 
     async def _follow_cancel_hints(self) -> None:
