@@ -111,9 +111,10 @@ class App:
     ) -> AgentFunction | Callable[[AgentFunction], AgentFunction]:
         """Register the decorated function as an agent, by default under the function's name.
 
-        ``queue``: the queue in which its runs wait. ``timeout``: seconds for one attempt. ``max_attempts``: how many attempts
-        may end in an error. ``retry``: the backoff between attempts. ``hitl``: the agent may ask a human. A probe of
-        such an agent is refused at once (F9). Register a pydantic-ai agent by ``app.agent("support", timeout=60)(agent)``.
+        ``queue``: the queue in which its runs wait. ``timeout``: seconds for one attempt. ``max_attempts``: the number of
+        errors after which a run fails. Crashes, releases and questions are no errors. ``retry``: the backoff between attempts.
+        ``hitl``: the agent may ask a human. A probe of such an agent is refused at once (F9). Register a pydantic-ai agent by
+        ``app.agent("support", timeout=60)(agent)``.
 
         Raises InvalidInputError if the name is taken or invalid.
         """

@@ -140,6 +140,26 @@ def test_data_survives_a_restart_and_reset_clears_it(project: Path) -> None:
         assert "turn 1" in runyard(project, "prompt", "t1", "anew", "--wait")
 
 
+def test_two_resets_at_once_leave_one_dev_with_its_data(project: Path) -> None:
+    with dev(project, "--port", "0"):
+        pass
+    both = [Dev(project, "--reset", "--port", "0") for _ in range(2)]
+    try:
+        deadline = time.monotonic() + BOUND
+        while all(running.process.poll() is None for running in both):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)  # either of two processes may end
+        refused, serving = sorted(both, key=lambda running: running.process.poll() is None)
+        assert refused.process.wait() == 2
+        serving.wait_for("serving")
+        assert "turn 1" in runyard(project, "prompt", "t1", "anew", "--wait")
+        assert serving.interrupt() in (0, 130)
+    finally:
+        for running in both:
+            running.process.terminate()
+            running.process.wait(BOUND)
+
+
 def test_a_program_beside_the_workers_finds_the_servers_and_ends_dev(project: Path) -> None:
     """Its exit code is dev's."""
     program = """

@@ -196,7 +196,7 @@ async def test_r3_accept_claim_and_complete_read_a_few_rows(big: Big) -> None:
 
     async def look(n: int) -> None:
         await runs.admit()
-        await big.backend.workers.orphans(unchanged=timedelta(0))
+        await big.backend.workers.orphans()
         await big.backend.workers.waiting(unchanged=timedelta(0))
 
     assert max((await rows_read(big, look)).values()) <= FEW

@@ -12,6 +12,7 @@ import pytest
 
 from runyard.errors import SchemaMismatch
 from runyard.support import backend_urls
+from runyard_backends.postgres.health import diagnose
 from runyard_backends.postgres.migrate import FunctionFile, Migrated, Release, called_functions, migrate
 from tests.support.fleet import Fleet
 
@@ -92,6 +93,47 @@ async def test_a_function_that_is_gone_is_made_again(postgres_url: str) -> None:
     await execute(postgres_url, "DROP FUNCTION runyard.isolate")
     assert (await migrate(postgres_url)).functions > 0
     assert "isolate" in await texts(postgres_url)
+
+
+@pytest.mark.parametrize(
+    ("name", "edit"),
+    [
+        ("max_crashes", "CREATE OR REPLACE FUNCTION runyard.max_crashes() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 300"),
+        (
+            "waits_for_worker",
+            "CREATE OR REPLACE FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged interval) RETURNS boolean "
+            "LANGUAGE plpgsql STABLE AS $$ BEGIN RETURN false; END $$",
+        ),
+        ("admit", "ALTER FUNCTION runyard.admit RESET search_path"),
+        ("crashes", "DROP FUNCTION runyard.crashes"),
+        ("tagged", "DROP TRIGGER tagged ON runyard.threads"),
+        ("tagged_anew", "ALTER TABLE runyard.threads DISABLE TRIGGER tagged_anew"),
+    ],
+)
+async def test_function_or_trigger_that_was_edited_by_hand_is_named_and_restored(
+    postgres_url: str, name: str, edit: str
+) -> None:
+    before = await stored(postgres_url)
+    assert (await diagnose(postgres_url)).edited == ()
+    await execute(postgres_url, edit)
+    assert (await diagnose(postgres_url)).edited == (name,)
+    assert (await migrate(postgres_url)).functions > 0
+    assert await stored(postgres_url) == before
+    assert (await diagnose(postgres_url)).edited == ()
+    assert (await migrate(postgres_url)).functions == 0
+
+
+async def stored(url: str) -> set[tuple[str, ...]]:
+    """The definition of every function and every trigger."""
+    connection = await asyncpg.connect(url)
+    try:
+        rows = await connection.fetch(
+            "SELECT proname, pg_get_functiondef(oid), '' FROM pg_proc WHERE pronamespace = 'runyard'::regnamespace UNION ALL "
+            "SELECT tgname, pg_get_triggerdef(oid), tgenabled::text FROM pg_trigger WHERE NOT tgisinternal"
+        )
+    finally:
+        await connection.close()
+    return {tuple(row) for row in rows}
 
 
 async def test_an_older_release_changes_nothing(postgres_url: str) -> None:

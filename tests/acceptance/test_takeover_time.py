@@ -4,10 +4,12 @@ import asyncio
 import os
 import statistics
 from datetime import UTC, datetime
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
 from runyard.client.run_handle import RunHandle
+from tests.support.fault_proxy import FaultProxy
 from tests.support.fleet import SLACK, Fleet
 
 KILLS = int(os.environ.get("RUNYARD_TEST_KILLS", "6"))
@@ -35,6 +37,24 @@ async def test_another_worker_appends_soon_after_a_kill_9(fleet: Fleet) -> None:
     print(f"\n{KILLS} kills, {len(waits)} runs: p50 {statistics.median(waits):.2f} s, max {max(waits):.2f} s")
     assert statistics.median(waits) <= 4 + SLACK
     assert max(waits) <= 6 + SLACK
+
+
+async def test_another_worker_appends_soon_after_a_worker_lost_postgres(fleet: Fleet) -> None:
+    """O4: the worker that is cut off reaches Redis. It has locks there and free slots, and no answer ends its calls."""
+    parts = urlsplit(fleet.postgres)
+    async with FaultProxy("127.0.0.1", parts.port or 5432) as proxy:
+        login = parts.netloc.rpartition("@")[0]
+        cut_off = await fleet.start(postgres_url=urlunsplit(parts._replace(netloc=f"{login}@127.0.0.1:{proxy.port}")))
+        handles = [await fleet.client.enqueue(f"t{n}", SCRIPT) for n in range(RUNS)]
+        for handle in handles:
+            assert await fleet.holder(handle.thread_id, handle.id, 3) == cut_off
+        await fleet.start()
+        proxy.hold()
+        lost_at = datetime.now(UTC)
+        waits = await asyncio.gather(*(resumed_after(handle, lost_at) for handle in handles))
+        print(f"\n{RUNS} runs after the loss of Postgres: {', '.join(f'{wait:.2f}' for wait in waits)} s")
+        assert max(waits) <= 6 + SLACK
+        fleet.processes[cut_off].kill()
 
 
 async def resumed_after(handle: RunHandle, killed_at: datetime) -> float:

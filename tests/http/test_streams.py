@@ -190,6 +190,39 @@ async def test_a_prompt_that_is_refused_takes_no_room(live: httpx.AsyncClient) -
         assert reply.status_code == 200
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_reader_without_room_reads_nothing_from_the_store(live: httpx.AsyncClient, client: Client, method: str) -> None:
+    """A2: the slot is taken before the thread and the run are looked up."""
+    await live.post("/v1/threads/t/runs", json={"message": "x", "run_id": "r"})
+    path = "/v1/threads/t/runs/r/stream"
+    async with live.stream("GET", path), live.stream("GET", path), live.stream("GET", path):
+        for unknown in ("/v1/threads/none/stream", "/v1/threads/t/runs/none/stream"):
+            assert (await live.request(method, unknown)).status_code == 429
+            assert (await live.request(method, unknown, headers={"Last-Event-ID": "1-1"})).status_code == 429
+
+
+async def test_head_of_a_stream_makes_no_cursor_and_takes_no_room(
+    live: httpx.AsyncClient, app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A2: nor do streams that do not begin."""
+
+    async def cursor(self: Client, thread_id: str) -> str:
+        raise AssertionError("a HEAD needs no cursor")
+
+    monkeypatch.setattr(Client, "thread_cursor", cursor)
+    await live.post("/v1/threads/t/runs", json={"message": "x", "run_id": "r"})
+    await live.post("/v1/threads/t/runs/r/cancel")
+    end = (await live.get("/v1/threads/t/runs/r")).json()["event_id"]
+    for _ in range(5):
+        for path in ("/v1/threads/t/stream", "/v1/threads/t/runs/r/stream"):
+            reply = await live.head(path)
+            assert (reply.status_code, reply.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+        assert (await live.head("/v1/threads/none/stream")).status_code == 404
+        assert (await live.get("/v1/threads/t/runs/none/stream")).status_code == 404
+        assert (await live.get("/v1/threads/t/runs/r/stream", headers={"Last-Event-ID": end})).status_code == 204
+    assert not app.state.service.rates._streams
+
+
 @pytest.mark.parametrize("by_token", [False, True])
 async def test_a_stream_ends_with_its_key(live: httpx.AsyncClient, app: FastAPI, client: Client, by_token: bool) -> None:
     """A1: what was opened before the key was revoked does not stay open."""

@@ -187,7 +187,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         "the leader's work delays the heartbeats", "runner/runyard/worker/failure_detector.py",
         "            self._on_change()\n        for",
-        "            self._on_change()\n            await self._backend.workers.waiting(unchanged=None)\n        for",
+        "            self._on_change()\n            await backend.workers.waiting(unchanged=None)\n        for",
         "tests/integration/worker/test_worker_host.py", "-k", "keeps_no_worker_alive",
     ),
     mutant(
@@ -266,7 +266,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a recorded step is repeated", "runner/runyard/execution/steps.py",
         "        if known is not None and known.done:\n",
         "        if False:\n",
-        "tests/unit/execution/test_context.py",
+        "tests/unit/execution/test_steps.py",
     ),
     mutant(
         "any worker may release a lock", f"{LUA}/release.lua",

@@ -150,7 +150,12 @@ class _Execution(_Request):
     expires_in: StrictFloat | None = Field(
         None, gt=0, le=10 * YEAR_SECONDS, description="Seconds from the due time after which a run fails if it has not started."
     )
-    max_attempts: StrictInt = Field(1, ge=1, le=1000)
+    max_attempts: StrictInt = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="Number of errors after which the run fails. Crashes, releases and questions are no errors.",
+    )
     retry: Annotated[RetryPolicy | None, BeforeValidator(few)] = None
     multitask_strategy: MultitaskStrategy = "enqueue"
     metadata: JsonObject = Field(default_factory=dict)
@@ -271,8 +276,8 @@ class Fork(_Cut):
     reset_usage: StrictBool = True
     message: str | MessageInput | None = Field(None, description="First prompt of the new thread.")
     run_id: Id | None = Field(None, description="Run id of the first prompt.")
-    wait: StrictBool = Field(False, description="Accept a job that forks when the run of the cut has completed.")
-    job_id: Id | None = Field(None, description="Run id of the job, with `wait`.")
+    wait: StrictBool = Field(False, description="Accept a fork job, which forks when the run of the cut has completed.")
+    job_id: Id | None = Field(None, description="Run id of the fork job, with `wait`.")
 
 
 class Probe(_Cut):
@@ -281,13 +286,13 @@ class Probe(_Cut):
     model_config = ConfigDict(json_schema_extra={"examples": [{"message": "what if it rains?"}]})
 
     message: str | MessageInput
-    run_id: Id | None = Field(None, description="Id of the job. A repetition with the same id gets the same answer.")
+    run_id: Id | None = Field(None, description="Id of the fork job. A repetition with the same id gets the same answer.")
     agent: Name | None = None
     timeout: StrictFloat | None = Field(None, gt=0, lt=YEAR_SECONDS, description="Most seconds of the probe.")
 
 
 class FanOut(_Cut):
-    """Several messages tried on the same snapshot, as one job."""
+    """Several messages tried on the same snapshot, as one fork job."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"messages": ["in verse", "in prose"], "judge": "critic"}]})
 
@@ -299,7 +304,7 @@ class FanOut(_Cut):
     judge: Name | None = Field(None, description="Name of the agent that chooses among the successful answers.")
     max_parallel: StrictInt = Field(MAX_PARALLEL, ge=1, le=MAX_CANDIDATES)
     agent: Name | None = None
-    run_id: Id | None = Field(None, description="Id of the job. A repetition with the same id gets the same answer.")
+    run_id: Id | None = Field(None, description="Id of the fork job. A repetition with the same id gets the same answer.")
     timeout: StrictFloat | None = Field(
         None, gt=0, lt=YEAR_SECONDS, description="Most seconds of each candidate, and of the judge."
     )

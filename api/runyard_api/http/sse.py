@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final, NamedTuple
 
 import structlog
@@ -105,9 +105,27 @@ class StreamSlot(NamedTuple):
     admitted: Callable[[], Awaitable[bool]]
     expires: float | None = None
 
+    @contextmanager
+    def taken(self) -> Iterator[TakenSlot]:
+        """Take the permit before any work for the stream. The end of the block returns it, unless :meth:`TakenSlot.kept`."""
+        with ExitStack() as held:
+            held.enter_context(self.permit)
+            yield TakenSlot(self, held)
+
     def lasts(self) -> float:
         """Return how many seconds the stream may last."""
         return self.streams.most if self.expires is None else min(self.streams.most, self.expires - time.time())
+
+
+class TakenSlot(NamedTuple):
+    """A slot whose permit is taken."""
+
+    slot: StreamSlot
+    held: ExitStack
+
+    def kept(self) -> StreamSlot:
+        """Return the slot for a stream, whose end returns the permit."""
+        return self.slot._replace(permit=self.held.pop_all())
 
 
 class EventStream(Response):
@@ -137,12 +155,12 @@ class EventStream(Response):
         self.framing = asyncio.Lock()  # no comment comes between the pieces of an event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if state_of(scope).get("head"):  # a stream has no end, and a HEAD has no body
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-            return
         self.names = {"request_id": state_of(scope).get("request_id"), "path": scope.get("path")}
         with self.seat.permit:
+            if state_of(scope).get("head"):  # a stream has no end, and a HEAD has no body
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
             streams = self.seat.streams
             end = streams.join()
             expiry = asyncio.get_running_loop().call_later(self.seat.lasts(), _expire, end)

@@ -18,8 +18,8 @@ import pytest
 
 MODULES = (
     "abort", "api_keys", "attempt_events", "attempts", "bounds", "cancels", "checkpointer", "creation", "cuts", "deletion",
-    "expiry", "external_runs", "fan_out", "feed", "forks", "history", "inheritance", "lanes", "limits", "pages", "poison",
-    "queues", "requests", "runs", "steps", "tenants", "thread_updates", "transitions", "tree", "usage", "versions",
+    "expiry", "explain", "external_runs", "fan_out", "feed", "forks", "history", "inheritance", "lanes", "limits", "pages",
+    "poison", "queues", "requests", "runs", "steps", "tenants", "thread_updates", "transitions", "tree", "usage", "versions",
     "webhooks", "workers", "world", "writers",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
@@ -35,6 +35,7 @@ from .creation import TestCreation, TestFilters  # noqa: E402
 from .cuts import TestMessageCuts  # noqa: E402
 from .deletion import TestDeletion, TestRunDeletion  # noqa: E402
 from .expiry import TestExpiry  # noqa: E402
+from .explain import TestExplain  # noqa: E402
 from .external_runs import TestExternalRuns  # noqa: E402
 from .fan_out import TestFanOut  # noqa: E402
 from .feed import TestFeed, TestPruning  # noqa: E402
@@ -71,6 +72,7 @@ __all__ = [
     "TestCreation",
     "TestDeletion",
     "TestExpiry",
+    "TestExplain",
     "TestExternalRuns",
     "TestFanOut",
     "TestFeed",

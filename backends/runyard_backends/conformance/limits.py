@@ -136,6 +136,7 @@ class TestPermits:
         assert (await world.workers.waiting(unchanged=timedelta(0))).jobs == [], (
             "the run is not lost, so the reconciler does not submit it"
         )
+        assert await world.workers.still_waiting([await world.ref("r2", "b")], unchanged=timedelta(0)) == []
         assert submitted(await world.backend.limits.review_limits()) == []
         await world.start("free", thread="c", agent="reader")
         ended = await world.finish(first, said("x"))

@@ -28,7 +28,8 @@ class TestPoison:
         await world.bury()
         claim = await world.claim("r1", worker="w2")
         run = await world.run("r1")
-        assert (claim.outcome, run.status, run.crash_count, run.attempt) == ("ended", RunStatus.DEAD, 3, 3)
+        assert (claim.outcome, run.status, run.crash_count, run.error_count) == ("ended", RunStatus.DEAD, 3, 0)
+        assert run.attempt == 3
         assert run.error is not None and run.error.code == "poison"
         [event] = claim.effects.events
         assert event.type == "run.dead" and "poison" in str(event.data["error"])

@@ -133,16 +133,15 @@ class TestWorkers:
         await world.accept("left", thread="v")
         await world.take("left", thread="v", worker="w3")
 
-        async def orphans() -> list[str]:
-            page = await world.workers.orphans(unchanged=ZERO)
+        async def orphans() -> list[tuple[str, str]]:
+            page = await world.workers.orphans()
             assert page.after is None
-            return [orphan.job.run_id for orphan in page.orphans]
+            return [(orphan.job.run_id, orphan.worker_id) for orphan in page.orphans]
 
         assert await orphans() == []
         await world.bury("w")
         await world.workers.leave("w3")
-        assert await orphans() == ["dead", "left"]
-        assert (await world.workers.orphans(unchanged=timedelta(hours=1))).orphans == []
+        assert await orphans() == [("dead", "w"), ("left", "w3")]
 
     async def test_a_page_of_orphans_ends_with_a_whole_worker(self, world: World) -> None:
         """W2: A page has all orphans of each of its workers, so that the name of a worker is a cursor."""
@@ -154,19 +153,19 @@ class TestWorkers:
             await world.bury(worker)
         pages, after = list[set[int]](), ""
         while True:
-            page = await world.workers.orphans(unchanged=ZERO, after=after, limit=1)
+            page = await world.workers.orphans(after=after, limit=1)
             pages.append({keys.index(orphan.job.thread_key) for orphan in page.orphans})
             if page.after is None:
                 break
             after = page.after
         assert pages == [{0, 2}, {1, 4}, {3}, set()]
-        three = await world.workers.orphans(unchanged=ZERO, limit=3)
+        three = await world.workers.orphans(limit=3)
         assert len(three.orphans) == 4 and three.after == "w2"
 
     async def test_an_external_run_is_no_orphan_and_does_not_wait(self, world: World) -> None:
         """W2, R17: No worker executes an external run."""
         await world.checkpointer.claim_run(T, "x")
-        assert (await world.workers.orphans(unchanged=ZERO)).orphans == []
+        assert (await world.workers.orphans()).orphans == []
         assert (await world.workers.waiting(unchanged=ZERO)).jobs == []
 
     async def test_the_heads_of_lanes_wait(self, world: World) -> None:
@@ -258,7 +257,7 @@ class TestWorkers:
         await world.runs.cancel(T, "cancelled")
         if dies == "last":
             await world.bury()
-        page = await world.workers.orphans(unchanged=ZERO)
+        page = await world.workers.orphans()
         assert {orphan.job.run_id: orphan.cancelled for orphan in page.orphans} == {"cancelled": True, "lost": False}
         claim = await world.claim("cancelled", worker="leader")
         assert claim.outcome == "ended" and [event.type for event in claim.effects.events] == ["run.cancelled"]

@@ -40,7 +40,7 @@ class HttpRunStore(DirectOnly):
         for what, there in {
             "connection=": connection is not None,
             "app_version=": request.app_version is not None,
-            "webhook= of a job": request.options.webhook is not None and request.kind != "prompt",
+            "webhook= of a fork job": request.options.webhook is not None and request.kind != "prompt",
             "a run that another one starts": request.job is not None,
         }.items():
             if there:

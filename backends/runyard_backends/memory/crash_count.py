@@ -29,5 +29,6 @@ def end(db: Database, thread: ThreadState, run: RunState, crashes: int, how: str
     if crashes < MAX_CRASHES:
         return None
     run.run.crash_count = crashes
-    error = ErrorInfo(code="poison", message=f"{MAX_CRASHES} crashes without progress: {how}; redrive it")
+    message = f"run {run.id} crashed {crashes} times without progress: {how}; redrive it when the cause is mended"
+    error = ErrorInfo(code="poison", message=message)
     return lanes.end_outside(db, thread, run, RunStatus.DEAD, error)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from runyard.domain.crashes import MAX_CRASHES
+from runyard.domain.explanations import explanation
 from runyard.domain.list_entries import json_bytes, message_bytes, request_bytes
 from runyard.domain.states import RunStatus
 from runyard.models import Event, JsonObject
@@ -23,74 +23,69 @@ Proof: TypeAlias = Entry | RequestState | Event
 
 def explain(db: Database, thread: ThreadState, run: RunState) -> str:
     """Return one sentence that says why the run runs or waits, or how it ended."""
+    reason, facts = _reason(db, thread, run)
+    versions = {worker.app_version for worker in db.workers.values() if worker.dead_at is None}
+    return explanation(run.run, reason, {"workers": versions} | facts)
+
+
+def _reason(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict[str, Any]]:
+    """Return the reason why the run runs or waits, or that it ended, and the facts that the sentence of the reason needs."""
     r = run.run
-    if r.status is RunStatus.RUNNING:
-        if run.external:
-            return "running outside any worker"
-        worker = db.workers.get(r.worker_id or "")
-        if worker is None or worker.dead_at is not None:
-            paused = f"; {_paused(db, r.queue)}" if r.queue in db.paused else ""
-            who = _no_worker(db, run) or "another worker will take it over"
-            return f"lost its worker {r.worker_id}; {who}{paused}{_versions(db, run)}"
-        alone = "" if r.crash_count < MAX_CRASHES - 1 else ", alone" if run.isolated else ", waiting there to run alone"
-        asked = "; a cancel was requested" if r.cancel_requested_at else ""
-        return f"running on worker {r.worker_id}, attempt {r.attempt}{alone}{asked}"
     if r.status is RunStatus.SUSPENDED:
         waiting = [x.request for x in db.requests_of(thread) if x.pending and x.request.run_id == run.id]
-        what = f"request {waiting[0].request_id}" if waiting else "a request"
-        return f"waiting for an answer to {what} since {r.suspended_at}"
-    if r.status is not RunStatus.QUEUED:
-        return f"{r.status} at {r.finished_at}" + (f": {r.error.message}" if r.error else "")
-    until = f"; it fails if not started by {r.expires_at}" if r.expires_at and not r.attempt else ""
-    return _queued(db, thread, run) + until + _versions(db, run)
+        return "suspended", {"request_id": waiting[0].request_id if waiting else None, "since": r.suspended_at}
+    if r.status is RunStatus.QUEUED:
+        return _waits(db, thread, run)
+    if r.status is not RunStatus.RUNNING:
+        return "ended", {}
+    if run.external:
+        return "external", {}
+    worker = db.workers.get(r.worker_id or "")
+    if worker is not None and worker.dead_at is None:
+        return "running", {"worker_id": r.worker_id, "isolated": run.isolated}
+    nobody, facts = _nobody(db, run)
+    return "orphaned", {"worker_id": r.worker_id, "nobody": nobody} | facts | _paused(db, r.queue)
 
 
-def _queued(db: Database, thread: ThreadState, run: RunState) -> str:
+def _waits(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict[str, Any]]:
+    """Return the reason why a queued run waits, and its facts."""
     r = run.run
     if run.lane_seq is None:
-        return f"due at {run.due_at}"
-    if r.queue in db.paused:
-        return _paused(db, r.queue)
-    ahead = thread.lane(r.lane or "")
-    if ahead[0] is not run:
-        return f"behind run {ahead[ahead.index(run) - 1].id} of its lane"
+        return "not_due", {"due_at": run.due_at}
     if r.error and run.not_before and run.not_before > db.now():
-        return f"retrying after error {r.error.code} at {run.not_before}"
-    if waits := lanes.waits_for(thread, run):
-        return f"waiting for run {waits.id} to end"
+        return "retrying", {"at": run.not_before}
     if lanes.waits_for_started(db, thread, run):
-        return f"waiting for the runs that it started, {lanes.count_started_by(db, thread, run)} of them live"
+        return "fanned_out", {"live": lanes.count_started_by(db, thread, run)}
+    if waits := lanes.waits_for(thread, run):
+        return "waiting", {"run_id": waits.id}
+    if r.queue in db.paused:
+        return "paused", _paused(db, r.queue)
+    head = thread.lane(r.lane or "")[0]
+    if head is not run:
+        return "behind", {"run_id": head.id, "status": head.run.status}
     if run.permit is not None:
         name, subject = run.permit
         most = limits.limit_of(db, name, subject)
-        return f"waiting for a permit of {name.removeprefix('running_per_')} {subject} (limit {most})"
-    return _no_worker(db, run) or "waiting for a free worker"
+        return "limited", {"permit": f"{name.removeprefix('running_per_')} {subject}", "most": most}
+    nobody, facts = _nobody(db, run)
+    return nobody or "next", facts
 
 
-def _no_worker(db: Database, run: RunState) -> str | None:
-    """Return a sentence if no live worker serves the run, else None."""
+def _nobody(db: Database, run: RunState) -> tuple[str | None, dict[str, Any]]:
+    """Return the reason why no live worker serves the run, or None if one serves it, and the facts of the reason."""
     r = run.run
     serving = [w for w in db.workers.values() if w.dead_at is None and not w.draining and r.queue in w.queues]
     if not serving:
-        return f"no live worker serves queue {r.queue}"
+        return "no_worker", {"queue": r.queue}
     judge = run.fork.fan.judge if run.fork and run.fork.fan else None
     for agent in (r.agent if r.kind != "fork" else None, judge):
         if not any(serves(w, agent) for w in serving):
-            return f"no live worker of queue {r.queue} serves agent {agent}"
-    return None
+            return "no_agent", {"queue": r.queue, "agent": agent}
+    return None, {}
 
 
-def _paused(db: Database, queue: str) -> str:
-    return f"queue {queue} is paused since {db.paused[queue]}"
-
-
-def _versions(db: Database, run: RunState) -> str:
-    """Return an addition to the sentence if no live worker has the version that accepted the run, else an empty text."""
-    accepted = run.run.app_version
-    workers = {w.app_version for w in db.workers.values() if w.dead_at is None and w.app_version}
-    if not accepted or not workers or accepted in workers:
-        return ""
-    return f"; accepted by version {accepted}, workers run {', '.join(sorted(workers))}"
+def _paused(db: Database, queue: str) -> dict[str, Any]:
+    return {"queue": queue, "since": db.paused[queue]} if queue in db.paused else {}
 
 
 def events(db: Database, thread: ThreadState, run: RunState, after: str | None, limit: int) -> list[Event]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -155,12 +155,13 @@ class MemoryScheduler:
                     waiting.due = min(waiting.due, self.now())
         await self.submit(submit)
 
-    async def unknown(self, jobs: Sequence[Job]) -> list[Job]:
+    async def unknown(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
         """Return the lost jobs of ``jobs``, which are due. A job is lost if its run does not hold the lane's lock, and if it is
-        not offered or is due in more than SOON."""
+        not offered or is due in more than SOON. The locks of the workers ``dead`` do not count."""
         now = self.now()
         offered = {id_ for id_, waiting in self._jobs.items() if waiting.due <= now + SOON}
-        held = {(key, lock.run_id) for key, lock in self._locks.items() if lock.until > now}
+        locks = [(key, lock) for key, lock in self._locks.items() if lock.until > now and lock.worker_id not in dead]
+        held = {(key, lock.run_id) for key, lock in locks}
         return [job for job in jobs if job.id not in offered and (job.lane_key, job.run_id) not in held]
 
     async def ping(self) -> None:

@@ -79,16 +79,15 @@ class MemoryWorkerStore:
         asked = [(t, r) for t, r in found if r.status is RunStatus.RUNNING and r.cancel_requested_at is not None]
         return [RunRef(t.key, r.run_id) for t, r in asked if r.worker_id == worker_id]
 
-    async def orphans(self, *, unchanged: timedelta, after: str = "", limit: int = 1000) -> OrphanPage:
-        """Return the running runs of dead and missing workers, worker by worker. Runs that changed within the time
-        ``unchanged`` are left out. The page ends after the worker with which it has ``limit`` runs. ``after``: the worker after
-        which to continue."""
+    async def orphans(self, *, after: str = "", limit: int = 1000) -> OrphanPage:
+        """Return the running runs of dead and missing workers, worker by worker. The page ends after the worker with which it
+        has ``limit`` runs. ``after``: the worker after which to continue."""
         found: dict[str, list[Orphan]] = {}
         for thread, run in self._live():
             holder = run.run.worker_id
-            running = run.run.status is RunStatus.RUNNING and self._settled(run, unchanged)
+            running = run.run.status is RunStatus.RUNNING
             if running and holder is not None and holder > after and self._gone(holder):
-                orphan = Orphan(job(thread, run, self.db.now()), run.run.cancel_requested_at is not None)
+                orphan = Orphan(job(thread, run, self.db.now()), holder, run.run.cancel_requested_at is not None)
                 found.setdefault(holder, []).append(orphan)
         page: list[Orphan] = []
         for holder in sorted(found):

@@ -13,7 +13,7 @@ from runyard.errors import BackendUnavailableError, SchemaError
 from runyard.ports.workers import FeedDelay
 
 from .database import Database
-from .migrate import check_schema
+from .migrate import check_schema, edited_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,9 @@ class PostgresFacts:
     ``connections``: the number of open connections. ``clock_ahead``: seconds by which the server's clock is ahead of this
     host's. ``round_trip``: seconds that reading the clock took; the error of ``clock_ahead`` is at most half of them.
     ``no_timeout``: the timeouts that the sessions of runyard do not have. ``schema``: the version of the schema, or None.
-    ``schema_trouble``: the reason why this code cannot run on the schema, or None. ``leader``: the id of the worker that holds
-    the leader's lease, or None. ``feed_delay``: the time for which the feed is held back."""
+    ``schema_trouble``: the reason why this code cannot run on the schema, or None. ``edited``: the functions and triggers that
+    differ from those that a migration made. ``leader``: the id of the worker that holds the leader's lease, or None.
+    ``feed_delay``: the time for which the feed is held back."""
 
     version: str
     in_recovery: bool
@@ -36,6 +37,7 @@ class PostgresFacts:
     no_timeout: list[str]
     schema: int | None
     schema_trouble: str | None
+    edited: tuple[str, ...]
     leader: str | None
     feed_delay: FeedDelay
 
@@ -64,6 +66,7 @@ async def diagnose(url: str) -> PostgresFacts:
             round_trip=took,
             schema=await db.value("schema_version") if exists else None,
             schema_trouble=trouble,
+            edited=await _edited(db) if trouble is None else (),
             leader=await db.value("leader") if trouble is None else None,
             feed_delay=FeedDelay(**await db.one("feed_delay")) if trouble is None else FeedDelay(),
             **row,
@@ -74,3 +77,7 @@ async def diagnose(url: str) -> PostgresFacts:
 
 async def _connect(url: str, **settings: Any) -> Database:
     return await Database.connect(url, min_pool_size=1, max_pool_size=1, command_timeout=5.0, name="runyard-doctor", **settings)
+
+
+async def _edited(db: Database) -> tuple[str, ...]:
+    return tuple(edited_objects(await db.rows("functions_applied"), await db.rows("functions_stored")))

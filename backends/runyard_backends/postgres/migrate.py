@@ -2,7 +2,7 @@
 
 A file of ``migrations`` is a version. It is applied once. A version on which older code cannot run (a contraction) has the
 header ``-- oldest code: N``, which is recorded with the version. A file of ``functions`` is applied again whenever its text has
-changed, but never over the functions of a newer release.
+changed, or one of its functions or triggers was edited by hand, but never over the functions of a newer release.
 
 Code can run on a schema if the schema's version is at least OLDEST_SCHEMA, if no applied contraction excludes the code, and if
 the schema has every function that the code calls. Migrating before an upgrade therefore never stops processes of the release
@@ -11,8 +11,9 @@ before.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -40,6 +41,7 @@ FROZEN_MS: Final = "60000"
 
 _HEADER = re.compile(r"^-- oldest code: (\d+)$", re.MULTILINE)
 _FUNCTION = re.compile(r"^CREATE OR REPLACE FUNCTION runyard\.(\w+)\(", re.MULTILINE)
+_TRIGGER = re.compile(r"^CREATE OR REPLACE TRIGGER (\w+) ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,11 @@ class FunctionFile:
     def functions(self) -> list[str]:
         """The names of the functions that the file makes, without their schema's name."""
         return _FUNCTION.findall(self.sql)
+
+    @property
+    def objects(self) -> list[str]:
+        """The names of the functions and triggers that the file makes."""
+        return [*self.functions, *_TRIGGER.findall(self.sql)]
 
     @property
     def digest(self) -> str:
@@ -181,30 +188,43 @@ async def _locked(connection: asyncpg.Connection, lock_timeout: float) -> AsyncI
 
 
 async def _replace_functions(connection: Connection, release: Release) -> int:
-    """Apply the files whose text has changed, and the files of which the database lacks a function. Return the number of
-    functions in these files.
+    """Apply the files whose text has changed, and the files of whose functions and triggers one is missing or was edited by
+    hand. Return the number of functions in these files.
 
     Bodies are parsed after all functions are made, because a function may come before a function that it calls.
     """
     sql = statements()
-    digests = {row["file"]: row["digest"] for row in await connection.fetch(sql["functions_applied"])}
-    names = [name for file in release.functions for name in file.functions]
-    gone = set(await connection.fetchval(sql["functions_missing"], names))
-    changed = [file for file in release.functions if file.digest != digests.get(file.name) or gone & set(file.functions)]
+    applied = await connection.fetch(sql["functions_applied"])
+    stored = await connection.fetch(sql["functions_stored"])
+    digests, edited = {row["file"]: row["digest"] for row in applied}, set(edited_objects(applied, stored))
+    changed = [file for file in release.functions if file.digest != digests.get(file.name) or edited & set(file.objects)]
     if changed:
         await connection.execute("SET LOCAL check_function_bodies = off")
         for file in changed:
             await connection.execute(file.sql)
         await connection.execute("SET LOCAL check_function_bodies = on")
         await connection.execute(sql["functions_parsed"])
+        stored = await connection.fetch(sql["functions_stored"])
     await connection.execute(sql["schema_closed"])  # also if no text changed: a restore of a dump may have lost the rights
+    made = {row["name"]: row["digest"] for row in stored}
     await connection.execute(
         sql["functions_record"],
         [file.name for file in release.functions],
         [file.digest for file in release.functions],
+        [json.dumps({name: made[name] for name in file.objects}) for file in release.functions],
         list(release.number),
     )
     return sum(len(file.functions) for file in changed)
+
+
+def edited_objects(applied: Iterable[asyncpg.Record], stored: Iterable[asyncpg.Record]) -> list[str]:
+    """Return the names of the functions and triggers that are missing, or that differ from those that a migration made.
+
+    ``applied``: the rows of ``functions_applied``. ``stored``: the rows of ``functions_stored``.
+    """
+    digests = {row["name"]: row["digest"] for row in stored}
+    made = {name: digest for row in applied for name, digest in json.loads(row["made"]).items()}
+    return sorted(name for name, digest in made.items() if digests.get(name) != digest)
 
 
 async def check_schema(db: Database) -> None:

@@ -296,7 +296,7 @@ WHERE l.worker_id = $1 AND l.status = 'running' AND r.cancel_requested_at IS NOT
 
 -- name: orphans
 -- Return the running runs of workers that are dead or have left.
-SELECT o.job, o.cancelled, o.worker_id FROM runyard.orphans($1, $2, $3) o
+SELECT o.job, o.cancelled, o.worker_id FROM runyard.orphans($1, $2) o
 
 -- name: waiting
 -- Return the jobs of runs that wait for a worker only. A last row without a job has the place after which to continue.
@@ -439,9 +439,11 @@ CREATE TABLE IF NOT EXISTS runyard.schema_versions (
 SELECT pg_advisory_xact_lock(hashtext('runyard.migrate'))
 
 -- name: functions_table
--- Make the table that records the applied files of functions: the digest of each file, and the release that applied it.
+-- Make the table that records the applied files of functions: the digest of each file, the release that applied it, and the
+-- digests of the functions and triggers that it made, by name.
 CREATE TABLE IF NOT EXISTS runyard.schema_functions (
-    file text PRIMARY KEY, digest text NOT NULL, release integer[] NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
+    file text PRIMARY KEY, digest text NOT NULL, release integer[] NOT NULL, made jsonb NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now()
 )
 
 -- name: functions_of_newer_release
@@ -449,13 +451,21 @@ CREATE TABLE IF NOT EXISTS runyard.schema_functions (
 SELECT max(f.release) FROM runyard.schema_functions f WHERE f.release > $1::integer[]
 
 -- name: functions_applied
--- Return the digest of each applied file of functions.
-SELECT f.file, f.digest FROM runyard.schema_functions f
+-- Return the digest of each applied file of functions, and the digests of the objects that it made.
+SELECT f.file, f.digest, f.made FROM runyard.schema_functions f
 
--- name: functions_missing
--- Return the given functions that the schema lacks.
-SELECT ARRAY(SELECT n.name FROM unnest($1::text[]) n(name)
-             WHERE NOT EXISTS (SELECT 1 FROM pg_proc p WHERE p.pronamespace = 'runyard'::regnamespace AND p.proname = n.name) ORDER BY n.name)
+-- name: functions_stored
+-- Return the digests of the functions and triggers of the schema. The name of the schema is left out, because its presence in the
+-- texts depends on the search_path. Of a function's settings only the search_path counts: operators may set others.
+SELECT d.name, md5(string_agg(replace(d.definition, 'runyard.', ''), '' ORDER BY d.definition)) AS digest FROM (
+    SELECT p.proname AS name, concat_ws(' ', p.prosrc, pg_get_function_sqlbody(p.oid), p.prosecdef,
+        (SELECT c FROM unnest(p.proconfig) c WHERE c LIKE 'search_path=%')) AS definition
+    FROM pg_proc p WHERE p.pronamespace = 'runyard'::regnamespace
+    UNION ALL
+    SELECT t.tgname, concat_ws(' ', pg_get_triggerdef(t.oid), t.tgenabled)
+    FROM pg_trigger t JOIN pg_class r ON r.oid = t.tgrelid
+    WHERE r.relnamespace = 'runyard'::regnamespace AND NOT t.tgisinternal
+) d GROUP BY d.name
 
 -- name: functions_parsed
 -- Parse the bodies of all functions.
@@ -465,10 +475,11 @@ WHERE p.pronamespace = 'runyard'::regnamespace AND l.lanname = 'plpgsql'
 -- name: functions_record
 -- Record the files of functions of a release. Delete the records of files that it does not have.
 WITH gone AS (DELETE FROM runyard.schema_functions f WHERE f.file <> ALL ($1::text[]))
-INSERT INTO runyard.schema_functions AS f (file, digest, release) SELECT n.file, n.digest, $3::integer[] FROM unnest($1::text[], $2::text[]) n(file, digest)
-ON CONFLICT (file) DO UPDATE SET digest = excluded.digest, release = excluded.release,
+INSERT INTO runyard.schema_functions AS f (file, digest, release, made)
+SELECT n.file, n.digest, $4::integer[], n.made::jsonb FROM unnest($1::text[], $2::text[], $3::text[]) n(file, digest, made)
+ON CONFLICT (file) DO UPDATE SET digest = excluded.digest, release = excluded.release, made = excluded.made,
     applied_at = CASE WHEN f.digest = excluded.digest THEN f.applied_at ELSE now() END
-WHERE (f.digest, f.release) IS DISTINCT FROM (excluded.digest, excluded.release)
+WHERE (f.digest, f.release, f.made) IS DISTINCT FROM (excluded.digest, excluded.release, excluded.made)
 
 -- name: schema_closed
 -- Revoke the right of PUBLIC to call the functions.

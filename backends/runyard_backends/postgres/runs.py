@@ -8,6 +8,7 @@ from functools import partial
 from math import ceil
 from typing import Any, Final
 
+from runyard.domain.explanations import explanation
 from runyard.domain.size_limits import check_value
 from runyard.domain.tool_cycles import aborted
 from runyard.errors import DataCorruptedError, InvalidCursorError, LockedError, from_dict
@@ -23,7 +24,6 @@ from runyard.support.locked_batching import LockedBatcher
 from .. import cursors
 from . import codec, history, hitl_answers, run_events
 from .database import Database
-from .explain import sentence
 
 ACCEPT_BATCH: Final = 32
 """Maximum number of requests that one transaction accepts."""
@@ -270,7 +270,7 @@ class PostgresRunStore:
     async def explain(self, thread_id: str, run_id: str) -> str:
         """Explain in one sentence why the run is not running. Raises RunNotFoundError, ThreadNotFoundError."""
         row = await self.db.one("explain", self.tenant, thread_id, run_id)
-        return sentence(codec.run_entry(row), row["reason"], codec.from_json(row["facts"]))
+        return explanation(codec.run_entry(row), row["reason"], codec.from_json(row["facts"]))
 
     async def attempts(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Page[AttemptInfo]:
         """Return the run's attempts, the oldest first. Raises RunNotFoundError, ThreadNotFoundError."""

@@ -802,6 +802,7 @@ CREATE TABLE runyard.schema_functions (
     file text NOT NULL,
     digest text NOT NULL,
     release integer[] NOT NULL,
+    made jsonb NOT NULL,
     applied_at timestamptz DEFAULT now() NOT NULL,
     CONSTRAINT schema_functions_pkey PRIMARY KEY (file)
 );
@@ -1801,9 +1802,9 @@ FUNCTION runyard.beat(worker_id text, OUT draining boolean, OUT paused text[], O
 FUNCTION runyard.lead(lease text, worker_id text, ttl double precision) RETURNS boolean;
 
 -- Return the running runs of workers that are dead or have left, worker by worker in the order of their ids, from after the worker
--- `after_worker`. The function ends after the worker with which it has `most` runs. It returns no run that changed in the time
--- `unchanged`. A live worker costs two index entries, however many runs it has.
-FUNCTION runyard.orphans(unchanged interval, after_worker text, most integer)
+-- `after_worker`. The function ends after the worker with which it has `most` runs. A live worker costs two index entries, however
+-- many runs it has.
+FUNCTION runyard.orphans(after_worker text, most integer)
 RETURNS TABLE (job jsonb, cancelled boolean, worker_id text);
 
 -- Examine up to `most` queued runs in the order of (changed_at, accept_no), from after the given place, and return the jobs of

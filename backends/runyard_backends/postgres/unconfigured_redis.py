@@ -8,7 +8,7 @@ heartbeat reads the cancels whose hints were lost. Readers of streams read the e
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 
 from runyard.errors import BackendUnavailableError
 from runyard.models import Event
@@ -42,7 +42,7 @@ class NoScheduler:
     async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None:
         raise _missing()
 
-    async def unknown(self, jobs: Sequence[Job]) -> list[Job]:
+    async def unknown(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
         raise _missing()
 
     async def ping(self) -> None:

@@ -98,11 +98,11 @@ class PostgresWorkerStore:
         """Return this worker's runs whose cancellation was requested."""
         return [RunRef(row["thread_key"], row["run_id"]) for row in await self.db.rows("cancelling", worker_id)]
 
-    async def orphans(self, *, unchanged: timedelta, after: str = "", limit: int = 1000) -> OrphanPage:
-        """Return the running runs of dead and missing workers that did not change for ``unchanged``, worker by worker. The page
-        ends after the worker with which it has ``limit`` runs. ``after``: the worker after which to continue."""
-        rows = await self.db.rows("orphans", unchanged, after, limit)
-        found = [Orphan(codec.job(codec.from_json(row["job"])), row["cancelled"]) for row in rows]
+    async def orphans(self, *, after: str = "", limit: int = 1000) -> OrphanPage:
+        """Return the running runs of dead and missing workers, worker by worker. The page ends after the worker with which it
+        has ``limit`` runs. ``after``: the worker after which to continue."""
+        rows = await self.db.rows("orphans", after, limit)
+        found = [Orphan(codec.job(codec.from_json(row["job"])), row["worker_id"], row["cancelled"]) for row in rows]
         return OrphanPage(found, rows[-1]["worker_id"] if len(rows) >= limit else None)
 
     async def waiting(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -120,16 +120,16 @@ class RedisScheduler:
         calls = self._calls("release", deliveries, _lane_of, lambda d: _held(worker_id, d))
         await self._server.call_after(self._queued(submit), [*(call for _, call in calls), *self._submissions(submit)])
 
-    async def unknown(self, jobs: Sequence[Job]) -> list[Job]:
+    async def unknown(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
         """Return the lost jobs of ``jobs``, which are due. A job is lost if its run does not hold the lane's lock, and if it is
         not offered or is due in more than a minute: the clock of another server wrote that time.
 
-        The lane of a dead worker's run may stay locked, because a worker that reaches Redis but not Postgres continues to renew
-        the lock. Submit the job of such a run without this check.
+        ``dead``: the workers whose locks do not count. A worker that reaches Redis but not Postgres keeps its locks for some
+        seconds after its death.
         """
         unknown: list[Job] = []
         for chunk, replies in await self._by_shard(
-            "unknown", jobs, lambda job: job.lane_key, lambda job: (job.id, job.queue, job.tenant)
+            "unknown", jobs, lambda job: job.lane_key, lambda job: (job.id, job.queue, job.tenant), f"|{'|'.join(dead)}|"
         ):
             unknown += [chunk[position - 1] for position in replies]
         return unknown

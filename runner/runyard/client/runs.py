@@ -61,11 +61,11 @@ class RunCalls(ThreadCalls):
         the same content is the same run. ``agent``: the name of an agent that a worker serves. ``queue``: by default the
         agent's. ``parent_id``: the id of the message after which the run branches. ``parallel``: run on a branch and a lane of
         its own. ``run_at`` (with a time zone) or ``delay`` (seconds): the run is due later. ``timeout``: seconds per attempt.
-        ``max_attempts``: the number of attempts with an error after which the run fails. ``retry``: the backoff between
-        attempts. ``multitask_strategy``: the treatment of a busy lane (R3). ``expires_in``: seconds after the due time. A run
-        that has not started by then fails with ``run_expired``. ``webhook``: a URL that receives the run's end. ``connection``:
-        the caller's open database connection. The commit of its transaction makes the run visible. ``metadata``: a JSON object
-        within the bounds of :mod:`runyard.domain.size_limits`.
+        ``max_attempts``: the number of errors after which the run fails. Crashes, releases and questions are no errors.
+        ``retry``: the backoff between attempts. ``multitask_strategy``: the treatment of a busy lane (R3). ``expires_in``:
+        seconds after the due time. A run that has not started by then fails with ``run_expired``. ``webhook``: a URL that
+        receives the run's end. ``connection``: the caller's open database connection. The commit of its transaction makes the
+        run visible. ``metadata``: a JSON object within the bounds of :mod:`runyard.domain.size_limits`.
 
         Raises InvalidInputError, RunConflictError, ThreadBusyError, NothingToRunError, MessageNotFoundError, ForkBoundaryError,
         QueueFullError, BackendUnavailableError.

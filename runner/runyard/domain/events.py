@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
 from copy import copy, deepcopy
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, SupportsIndex, get_args
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from .base_models import StrictModel
 from .size_limits import JsonObject
+
+_SEALING = threading.Lock()
+"""Held while an event is sealed or opened: the threads of a synchronous client may have the same event."""
 
 
 class Event(StrictModel):
@@ -48,9 +52,15 @@ class Event(StrictModel):
         A slow reader keeps a large event in memory for a long time. Small values take tens of times as much memory decoded as
         in JSON.
         """
-        object.__setattr__(self, "_json", self.to_json())
-        del self.__dict__["data"]
-        object.__setattr__(self, "__class__", SealedEvent)
+        with _SEALING:
+            if not isinstance(self, SealedEvent):  # no other thread has sealed the event meanwhile
+                object.__setattr__(self, "_json", self.to_json())
+                object.__setattr__(self, "__class__", SealedEvent)
+                del _FIELDS.__get__(self)["data"]
+
+
+_FIELDS: Final = BaseModel.__dict__["__dict__"]
+"""The descriptor of a model's fields. SealedEvent has another ``__dict__``."""
 
 
 class SealedEvent(Event):
@@ -71,7 +81,7 @@ class SealedEvent(Event):
     def to_json(self) -> bytes:
         """Return the JSON that the event holds."""
         made: bytes = self._json
-        return made
+        return made or Event.to_json(self)  # another thread is opening the event
 
     def peek(self) -> JsonObject:
         """Decode the data and return it. The event stays sealed."""
@@ -80,10 +90,11 @@ class SealedEvent(Event):
 
     def open(self) -> Event:
         """Decode the event in place and return it."""
-        data = self.peek()
-        object.__setattr__(self, "__class__", Event)
-        self.share()  # other readers may have this event, and need its JSON
-        self.__dict__["data"] = data
+        with _SEALING:
+            if type(self) is SealedEvent:  # no other thread has opened the event meanwhile
+                _FIELDS.__get__(self)["data"] = self.peek()
+                object.__setattr__(self, "_json", b"")  # other readers may have this event, and need its JSON
+                object.__setattr__(self, "__class__", Event)
         return self
 
     @property

@@ -67,9 +67,9 @@ class RetryPolicy(StrictModel):
 class RunOptions(StrictModel):
     """The options of a run.
 
-    ``timeout``: seconds for one attempt. ``max_attempts``: the number of attempts with an error after which the run fails.
-    ``expires_in``: seconds from the due time to the latest start of the first attempt. ``webhook``: the URL that receives the
-    run's end.
+    ``timeout``: seconds for one attempt. ``max_attempts``: the number of errors after which the run fails. An attempt that ends
+    by a timeout has an error. An attempt that ends by a crash, a release or a question has none. ``expires_in``: seconds
+    from the due time to the latest start of the first attempt. ``webhook``: the URL that receives the run's end.
     """
 
     timeout: float | None = Field(None, gt=0, allow_inf_nan=False)

@@ -6,7 +6,7 @@ The caller of a verb applies its effects. If the caller dies before that, the re
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -165,8 +165,9 @@ class Scheduler(Protocol):
 
     ``submit``, and ``release`` with the argument ``submit``, write a job's ``queued`` event before a worker can claim the job.
     ``claim`` waits up to ``wait`` seconds for a job. If a call of ``claim`` is cancelled, no worker executes the jobs that the
-    call took. The reconciler submits them again after their locks expire. ``rouse`` ends the wait of a worker's current or next
-    ``claim`` and loses no job.
+    call took. The reconciler submits them again after their locks expire. ``unknown`` returns the lost jobs: those that are not
+    offered, and whose lane is not locked for their run. The locks of the workers ``dead`` do not count. ``rouse`` ends the wait
+    of a worker's current or next ``claim`` and loses no job.
     """
 
     async def submit(self, jobs: Sequence[Job]) -> None: ...
@@ -174,7 +175,7 @@ class Scheduler(Protocol):
     async def rouse(self, worker_id: str) -> None: ...
     async def renew(self, worker_id: str, deliveries: Sequence[Delivery]) -> list[Delivery]: ...
     async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None: ...
-    async def unknown(self, jobs: Sequence[Job]) -> list[Job]: ...
+    async def unknown(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]: ...
     async def ping(self) -> None: ...
     async def hint_cancel(self, refs: Sequence[RunRef]) -> None: ...
     def cancel_hints(self) -> AsyncIterator[RunRef]: ...

@@ -269,9 +269,8 @@ class WorkerStore(Protocol):
 
     ``waiting``: return the lane heads that need nothing but a worker, in the order of their last changes. ``limit`` bounds the
     runs that the call examines. ``within``: examine only runs that changed in this time. ``still_waiting``: return the jobs of
-    those runs of ``refs`` that ``waiting`` would return. ``orphans``, ``waiting`` and ``still_waiting`` leave out runs that
-    changed within the time ``unchanged``. They examine no suspended run, no external run, no run that waits for a permit, and
-    no run of a live worker.
+    those runs of ``refs`` that ``waiting`` would return. These two leave out runs that changed within the time ``unchanged``.
+    They and ``orphans`` examine no suspended run, no external run, no run that waits for a permit, and no run of a live worker.
 
     ``prune``: delete data whose retention has
     passed, at most ``limit`` rows of each kind. Return True if there may be more.
@@ -286,7 +285,7 @@ class WorkerStore(Protocol):
     async def mark_dead(self, worker_id: str, heartbeat_at: datetime) -> bool: ...
     async def running(self, worker_id: str) -> list[AttemptToken]: ...
     async def cancelling(self, worker_id: str) -> list[RunRef]: ...
-    async def orphans(self, *, unchanged: timedelta, after: str = "", limit: int = 1000) -> OrphanPage: ...
+    async def orphans(self, *, after: str = "", limit: int = 1000) -> OrphanPage: ...
     async def waiting(
         self,
         *,

@@ -26,10 +26,11 @@ WaitingCursor: TypeAlias = tuple[datetime, int]
 class Orphan:
     """A running run whose worker is dead or has left.
 
-    ``cancelled``: a cancel of the run is pending. The next claim then ends the run.
+    ``worker_id``: that worker. ``cancelled``: a cancel of the run is pending. The next claim then ends the run.
     """
 
     job: Job
+    worker_id: str
     cancelled: bool = False
 
 

@@ -22,6 +22,7 @@ from ..domain.threads import Thread
 from ..events.run_stream import RECHECK_SECONDS, stopped
 from ..support import backend_urls
 from .crashes import Crash, CrashPlan, Moment, Write
+from .task_ends import ended
 from .worker import DueTimeScheduler, HarnessWorker, PatchedBackend
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Harness:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._worker.close()
-        await self._serving
+        await ended(self._serving)
         if kind is None and self._crash_plan.pending:
             raise AssertionError("; ".join(f"{crash} when the test ended" for crash in self._crash_plan.pending))
 
@@ -230,7 +231,7 @@ class Harness:
             if over is not None and await over():
                 return True
             if self._serving.done():
-                await self._serving
+                await ended(self._serving)
             if self._worker.busy:
                 await self._worker.progress()
                 quiet = 0

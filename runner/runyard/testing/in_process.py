@@ -13,6 +13,7 @@ from ..client.client import Client
 from ..support import backend_urls
 from ..worker.worker import Worker
 from .harness import HarnessScope, stage
+from .task_ends import ended
 
 if TYPE_CHECKING:
     from pydantic_ai.agent import AbstractAgent
@@ -67,4 +68,4 @@ async def _serving(worker: Worker) -> AsyncIterator[None]:
     finally:
         started.cancel()
         worker.stop()
-        await running
+        await ended(running, on_cancel=worker.stop)  # a second stop ends the grace time

@@ -159,7 +159,7 @@ class HarnessWorker:
     async def rescue(self) -> None:
         """Submit waiting runs that the scheduler does not hold, and runs of dead workers. Admit due runs."""
         store, scheduler = self._backend.workers, self._backend.scheduler
-        orphans = await store.orphans(unchanged=timedelta(0))
+        orphans = await store.orphans()
         waiting = await store.waiting(unchanged=timedelta(0))
         lost = await scheduler.unknown(waiting.jobs)
         await scheduler.submit([*(orphan.job for orphan in orphans.orphans), *lost])

@@ -24,6 +24,8 @@ from .slots import Slots
 
 CLAIM_BATCH: Final = 100
 """Maximum number of deliveries taken by one call and claimed by one commit."""
+LATE_POLL_SECONDS: Final = 0.1
+"""Seconds between two looks whether a heartbeat was accepted again."""
 QUEUE_POLL_SECONDS: Final = 2.0
 """Seconds without a wake-up after which the worker reads the queues."""
 START_TURNS: Final = 2
@@ -59,7 +61,8 @@ class ClaimLoop:
     """The claim loop of a worker.
 
     ``on_dead``: called with the worker's id when a claim finds that the worker was declared dead. ``worker_id``: the current
-    id. It changes when the worker registers again after that.
+    id. It changes when the worker registers again after that. ``late``: whether no heartbeat was accepted lately. The worker
+    then takes no deliveries.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class ClaimLoop:
         dispatch: Dispatch = execute,
         kinds: Container[str] = KINDS,
         isolation: Isolation | None = None,
+        late: Callable[[], bool] = lambda: False,
     ) -> None:
         self.worker_id = ""
         self.stopping = False
@@ -87,6 +91,7 @@ class ClaimLoop:
         self._dispatch = dispatch
         self._kinds = kinds
         self._isolation = isolation
+        self._late = late
         self._tasks: set[asyncio.Task[None]] = set()
         self._registered = asyncio.Event()
         self._pause: asyncio.Timeout | None = None
@@ -106,14 +111,15 @@ class ClaimLoop:
     def stop(self) -> None:
         """Take no more deliveries."""
         self.stopping = True
-        self._end_wait()
+        self.end_wait()
 
     def pause(self, queues: frozenset[str]) -> None:
         """Take no deliveries from ``queues``, and take those of all other queues again."""
         self._paused = queues
-        self._end_wait()
+        self.end_wait()
 
-    def _end_wait(self) -> None:
+    def end_wait(self) -> None:
+        """End the wait for deliveries, so that the loop looks at its conditions again."""
         if self._pause is not None and not self._pause.expired():
             self._pause.reschedule(0.0)
         if self._waiting is not None:
@@ -129,6 +135,9 @@ class ClaimLoop:
         while not self.stopping:
             if not self._registered.is_set():
                 await self._until_changed(self._registered.wait())
+                continue
+            if self._late():  # the worker may be about to be declared dead
+                await self._until_changed(asyncio.sleep(LATE_POLL_SECONDS))
                 continue
             limit = min(self._slots.free, CLAIM_BATCH)
             if not limit:
@@ -290,7 +299,7 @@ class ClaimLoop:
             ended = await self._dispatch(job, execution)
         except Exception as error:
             # The run stays `running` in the store and has no task here. Worker._inspect releases the run.
-            log.exception("execution_failed", worker_id=self.worker_id, **names, error=str(error))
+            log.exception("attempt_not_ended", worker_id=self.worker_id, **names, error=str(error))
         finally:
             slot = self._slots.leave(job.ref)
             self._effects_sender.give_back(slot.worker_id, slot.delivery, ended.effects if ended else None)

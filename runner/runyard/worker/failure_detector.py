@@ -1,6 +1,7 @@
 """The failure detector: watches the heartbeats of all workers, holds the leader's lease, and declares workers dead.
 
-Its loop does nothing else. The time that the work of the leader takes delays no read of heartbeats and no renewal of the lease.
+Its loop does nothing else, and it runs in the heartbeat thread. Neither the work of the leader nor user code that blocks the
+main loop delays a read of heartbeats or a renewal of the lease.
 """
 
 from __future__ import annotations
@@ -85,56 +86,73 @@ class HeartbeatWatch:
 class FailureDetector:
     """The failure detector of one worker. Every worker watches the heartbeats. Only the leader declares workers dead.
 
-    ``worker_id``: returns the worker's current id. ``on_change``: called when this worker began to lead or declared a worker
-    dead.
+    It runs in the heartbeat thread, with that thread's backend, so that user code that blocks the main loop delays no read. Any
+    thread may read :attr:`leading`. A worker whose main loop stands still does not lead, because the work of the leader is done
+    in that loop.
+
+    ``worker_id``: returns the worker's current id, or None while it is not registered. ``on_change``: called in the thread of
+    the detector when this worker began to lead or declared a worker dead. ``silence``: returns the seconds since the main loop
+    last turned.
     """
 
-    def __init__(self, backend: Backend, worker_id: Callable[[], str], on_change: Callable[[], None]) -> None:
-        self._backend = backend
+    def __init__(
+        self, worker_id: Callable[[], str | None], on_change: Callable[[], object], silence: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self._worker_id = worker_id
         self._on_change = on_change
+        self._silence = silence
         self._watch = HeartbeatWatch()
-        self.leading = False
+        self._leads_until = float("-inf")
 
-    async def run(self) -> None:
+    @property
+    def leading(self) -> bool:
+        """Whether this worker holds the lease. The lease expires here before it expires in the store."""
+        return time.monotonic() < self._leads_until
+
+    async def run(self, backend: Backend) -> None:
         """Read the heartbeats once a second until cancelled."""
         while True:
             began = time.monotonic()
             try:
-                await self.step()
+                await self.step(backend)
             except (BackendUnavailableError, WorkerDeadError) as error:
                 log.warning("failure_detection_failed", worker_id=self._worker_id(), error=str(error))
+            except Exception as error:  # the heartbeats of the thread continue
+                log.exception("failure_detection_failed", worker_id=self._worker_id(), error=str(error))
             await asyncio.sleep(max(began + READ_SECONDS - time.monotonic(), 0.05))
 
-    async def step(self) -> None:
+    async def step(self, backend: Backend) -> None:
         """Read the heartbeats once and renew the lease. If this worker leads, declare dead workers dead."""
-        leads = False
-        try:
-            dead = await self._look()
-            leads = await self._backend.workers.lead(self._worker_id(), LEASE_SECONDS)
-        finally:
-            changed = leads and not self.leading
-            self.leading = leads
-            metrics.LEADING.set(leads)
-        if changed:
+        dead = await self._look(backend)
+        worker_id = self._worker_id()
+        if worker_id is None or self._silence() > LEASE_SECONDS:
+            return
+        if await self._lead(backend, worker_id):
             self._on_change()
-        for worker_id, heartbeat_at in dead if leads else ():
-            if await self._declare_dead(worker_id, heartbeat_at):
+        for dead_worker_id, heartbeat_at in dead:
+            if self.leading and await self._declare_dead(backend, dead_worker_id, heartbeat_at):
                 self._on_change()
 
-    async def _look(self) -> list[tuple[str, datetime]]:
+    async def _look(self, backend: Backend) -> list[tuple[str, datetime]]:
         asked = time.monotonic()
         try:
-            workers = await self._backend.workers.workers()
+            workers = await backend.workers.workers()
         except BackendUnavailableError:
             self._watch.failed()
             raise
         return self._watch.observe(workers, asked=asked, answered=time.monotonic())
 
-    async def _declare_dead(self, worker_id: str, heartbeat_at: datetime) -> bool:
-        if not await self._backend.workers.mark_dead(worker_id, heartbeat_at):
+    async def _lead(self, backend: Backend, worker_id: str) -> bool:
+        """Take or renew the lease. Return True if this worker began to lead."""
+        led, asked = self.leading, time.monotonic()
+        leads = await backend.workers.lead(worker_id, LEASE_SECONDS)
+        self._leads_until = asked + LEASE_SECONDS if leads else float("-inf")
+        return leads and not led
+
+    async def _declare_dead(self, backend: Backend, dead_worker_id: str, heartbeat_at: datetime) -> bool:
+        if not await backend.workers.mark_dead(dead_worker_id, heartbeat_at):
             return False
         metrics.WORKERS_DEAD.inc()
-        moment = heartbeat_at.isoformat()
-        log.warning("worker_declared_dead", worker_id=self._worker_id(), dead_worker_id=worker_id, last_heartbeat_at=moment)
+        names = {"worker_id": self._worker_id(), "dead_worker_id": dead_worker_id}
+        log.warning("worker_declared_dead", **names, last_heartbeat_at=heartbeat_at.isoformat())
         return True

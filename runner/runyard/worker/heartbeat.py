@@ -29,8 +29,13 @@ from ..support import metrics
 HEARTBEAT_SECONDS: Final = 1.0
 """Seconds between two heartbeats, and between two renewals of all locks."""
 
-CUT_OFF_SECONDS: Final = 5.0
-"""Seconds without an accepted heartbeat after which the worker renews no locks: a run may have been taken over since."""
+CUT_OFF_SECONDS: Final = 3.0
+"""Seconds without an accepted heartbeat after which the worker may have been declared dead. It renews no locks then, because
+other workers may have taken its runs over."""
+
+LATE_SECONDS: Final = 2.0
+"""Seconds without an accepted heartbeat after which the worker takes no jobs. Its wait for jobs has then ended before the
+leader can submit the worker's own runs, whose lanes the worker still locks."""
 
 READY_WITHIN_SECONDS: Final = 5.0
 """Seconds since a server last took a write after which the worker is not ready."""
@@ -38,6 +43,8 @@ READY_WITHIN_SECONDS: Final = 5.0
 log = structlog.get_logger("runyard.heartbeat")
 
 Connect = Callable[[], Awaitable[Backend]]
+Beside = Callable[[Backend], Awaitable[None]]
+"""A loop that runs in the heartbeat thread with the thread's backend, until it is cancelled. It raises no error."""
 
 
 class HeartbeatState:
@@ -70,6 +77,11 @@ class HeartbeatState:
         self._refusals: dict[str, str] = {}
         self._missing: set[Delivery] = set()
         self._unlocked: set[Delivery] = set()
+
+    def registered(self, worker_id: str) -> None:
+        """Record that the store knows the worker as ``worker_id``. A registration is a heartbeat."""
+        self.beaten = time.monotonic()
+        self.worker_id = worker_id
 
     def turn(self) -> None:
         """Record that the main loop turns."""
@@ -128,6 +140,11 @@ class HeartbeatState:
         return found
 
     @property
+    def late(self) -> bool:
+        """Whether no heartbeat was accepted for so long that a claim would have to wait for Postgres, too."""
+        return time.monotonic() - self.beaten > LATE_SECONDS
+
+    @property
     def cut_off(self) -> bool:
         """Whether no heartbeat was accepted for so long that the worker may have been declared dead."""
         return time.monotonic() - self.beaten > CUT_OFF_SECONDS
@@ -138,6 +155,17 @@ async def keep_alive(backend: Backend, heartbeat_state: HeartbeatState) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(_every(heartbeat_state, partial(_beat, backend, heartbeat_state), "Postgres", "heartbeat_failed"))
         group.create_task(_every(heartbeat_state, partial(_renew, backend, heartbeat_state), "Redis", "lock_renewal_failed"))
+
+
+async def alive_with(backend: Backend, heartbeat_state: HeartbeatState, beside: Beside) -> None:
+    """Run :func:`keep_alive` and ``beside`` until cancelled."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(keep_alive(backend, heartbeat_state))
+        group.create_task(_awaited(beside(backend)))
+
+
+async def _awaited(awaitable: Awaitable[None]) -> None:
+    await awaitable
 
 
 async def _every(heartbeat_state: HeartbeatState, act: Callable[[str], Awaitable[None]], server: str, failed: str) -> None:
@@ -175,11 +203,15 @@ async def _renew(backend: Backend, heartbeat_state: HeartbeatState, worker_id: s
 
 
 class HeartbeatThread:
-    """Runs :func:`keep_alive` in a thread with its own event loop. ``connect``: makes the thread's own small backend."""
+    """Runs :func:`keep_alive` in a thread with its own event loop.
 
-    def __init__(self, connect: Connect, heartbeat_state: HeartbeatState) -> None:
+    ``connect``: makes the thread's own small backend. ``beside``: runs in the same event loop.
+    """
+
+    def __init__(self, connect: Connect, heartbeat_state: HeartbeatState, beside: Beside) -> None:
         self._connect = connect
         self._state = heartbeat_state
+        self._beside = beside
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
@@ -224,6 +256,6 @@ class HeartbeatThread:
                 await asyncio.sleep(HEARTBEAT_SECONDS)
                 continue
             try:
-                await keep_alive(backend, self._state)
+                await alive_with(backend, self._state, self._beside)
             finally:
                 await backend.close()

@@ -36,7 +36,8 @@ CANCEL_BATCH: Final = 100
 MAX_RESCUES_PER_PASS: Final = 5000
 """Maximum number of jobs that one pass submits, so that an empty Redis is not flooded."""
 RECENT_SECONDS: Final = 10.0
-"""Age up to which every pass looks for a waiting run: a process that stopped before it submitted a job left a recent run."""
+"""Age at the last pass up to which a pass looks for a waiting run: a process that stopped before it submitted a job left a
+recent run."""
 RECENT_ROWS: Final = 500
 """Maximum number of recent runs that one pass examines, so that a burst of runs does not make a pass long."""
 ROTATION_ROWS: Final = 500
@@ -130,6 +131,7 @@ class Rescue:
         self._orphans_after = ""
         self._sweep_again_at = float("inf")
         self._recent_after: WaitingCursor | None = None
+        self._recent_at = clock()
         self.rescued = 0
 
     @property
@@ -162,13 +164,13 @@ class Rescue:
     async def _submit_orphans(self) -> int:
         """Submit the runs of dead workers at once, because no other process submits them. End the cancelled ones.
 
+        The locks of these workers do not count. Until it notices its death, a worker that reaches only Redis keeps its locks.
+
         Return the number of submitted runs. A pass that examined MAX_RESCUES_PER_PASS orphans leaves the rest to the next pass.
         """
         examined = submitted = 0
         while examined < MAX_RESCUES_PER_PASS and self._leading():
-            page = await self._backend.workers.orphans(
-                unchanged=MIN_HEAD_AGE, after=self._orphans_after, limit=ORPHANS_PER_PAGE
-            )
+            page = await self._backend.workers.orphans(after=self._orphans_after, limit=ORPHANS_PER_PAGE)
             examined += len(page.orphans)
             await self._end([orphan.job.ref for orphan in page.orphans if orphan.cancelled])
             submitted += await self._submit_missing(page.orphans)
@@ -177,9 +179,10 @@ class Rescue:
                 break
         return submitted
 
-    async def _submit_missing(self, orphans: Iterable[Orphan]) -> int:
+    async def _submit_missing(self, orphans: Sequence[Orphan]) -> int:
         jobs = [orphan.job for orphan in orphans if not orphan.cancelled]
-        return await self._submit(await self._backend.scheduler.unknown(jobs)) if jobs else 0
+        dead = {orphan.worker_id for orphan in orphans}
+        return await self._submit(await self._backend.scheduler.unknown(jobs, dead)) if jobs else 0
 
     async def _submit_lost(self, limit: int) -> int:
         """Submit up to ``limit`` lane heads that an earlier pass did not find in Redis, and that are still not there."""
@@ -195,14 +198,16 @@ class Rescue:
         return submitted
 
     async def _look_at_recent(self) -> None:
+        """Look at the runs that changed in the last RECENT_SECONDS, and at those that changed since the last look."""
+        began = self._clock()
         page = await self._backend.workers.waiting(
             unchanged=MIN_HEAD_AGE,
             after=self._recent_after,
-            within=timedelta(seconds=RECENT_SECONDS),
+            within=timedelta(seconds=RECENT_SECONDS + began - self._recent_at),
             limit=RECENT_ROWS,
         )
         await self._look(page)
-        self._recent_after = page.after
+        self._recent_after, self._recent_at = page.after, began
 
     async def _rotate(self) -> None:
         """Look at the next part of the waiting runs. During a sweep, look at part after part for SWEEP_SECONDS."""

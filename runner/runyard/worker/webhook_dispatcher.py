@@ -126,13 +126,13 @@ class WebhookDispatcher:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _deliver(self, posting: Posting) -> None:
-        """Make one try and store its outcome. A delivery that cannot be settled is offered again."""
+        """Make one try and store its outcome. If the outcome cannot be stored, the delivery is offered again."""
         try:
             outcome = await self._outcome(posting)
             metrics.WEBHOOK_DELIVERIES.labels(outcome=outcome.kind).inc()
             await patiently(lambda: self._backend.webhooks.settle(posting, outcome), bound=LEASE_MARGIN_SECONDS)
         except BackendUnavailableError as error:
-            log.warning("webhook_delivery_not_settled", **_names(posting), error=str(error))
+            log.warning("webhook_outcome_not_stored", **_names(posting), error=str(error))
         else:
             if outcome.kind in ("failed", "gone"):
                 result = {"tries": posting.tries, "http_status": outcome.http_status, "error": outcome.error}

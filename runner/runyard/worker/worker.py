@@ -33,7 +33,7 @@ from ..worker.effects_sender import EffectsSender
 from .cancels import follow_cancel_hints, stop_cancelled
 from .claim_loop import KINDS, ClaimLoop, Dispatch, execute
 from .failure_detector import FailureDetector
-from .heartbeat import Connect, HeartbeatState, HeartbeatThread, keep_alive
+from .heartbeat import Connect, HeartbeatState, HeartbeatThread, alive_with
 from .isolation import Isolation
 from .lost_tasks import LostTaskDetector
 from .queue_metrics import QueueMetrics
@@ -66,11 +66,12 @@ class Worker:
 
     ``queues``: the queues to serve, by default the app's. ``slots``: maximum number of runs at once. ``grace``: seconds for
     which a stopping worker lets its runs finish. It then releases the others at their last commit. ``connect``: makes the small
-    second backend of the heartbeat thread. Without it the main loop sends the heartbeats. ``watchdog``: seconds for which user
-    code may block the main loop before the worker stops its heartbeats and so loses its runs. ``address``: the ``host:port`` of
-    its health server, to register. ``retention``: how long to keep the data that this worker prunes as the leader.
-    ``isolation``: executes runs that must have a process of their own. Without it this process executes them. ``sender``: sends
-    webhooks while this worker leads. Without it this worker sends none. ``webhooks``: the settings of webhooks.
+    second backend of the heartbeat thread. Without it the main loop sends and watches the heartbeats. ``watchdog``: seconds for
+    which user code may block the main loop before the worker stops its heartbeats and so loses its runs. ``address``: the
+    ``host:port`` of its health server, to register. ``retention``: how long to keep the data that this worker prunes as the
+    leader. ``isolation``: executes runs that must have a process of their own. Without it this process executes them.
+    ``sender``: sends webhooks while this worker leads. Without it this worker sends none. ``webhooks``: the settings of
+    webhooks.
     """
 
     def __init__(
@@ -123,23 +124,25 @@ class Worker:
             dispatch=dispatch,
             kinds=kinds,
             isolation=isolation,
+            late=lambda: self._heartbeat_state.late,
         )
         self._lost_tasks = LostTaskDetector(backend, self.slots, self.claim_loop, self.effects_sender)
         self.reconciler = Reconciler(
             backend, lambda: self.worker_id, self.effects_sender.carry_out, retention or Retention(), lambda: self.leading
         )
-        self.failure_detector = FailureDetector(backend, lambda: self.worker_id, self.reconciler.hurry)
+        self.failure_detector = FailureDetector(
+            lambda: self._heartbeat_state.worker_id,
+            lambda: self.loop.call_soon_threadsafe(self.reconciler.hurry),
+            lambda: self._heartbeat_state.silence,
+        )
         self.queue_metrics = QueueMetrics(backend.queues, lambda: self.leading)
-        self._loops: list[Callable[[], Awaitable[None]]] = [
-            self.failure_detector.run,
-            self.reconciler.run,
-            self.queue_metrics.run,
-        ]
+        self._loops: list[Callable[[], Awaitable[None]]] = [self.reconciler.run, self.queue_metrics.run]
         if sender is not None:
             dispatcher = WebhookDispatcher(backend, sender, lambda: self.leading, webhooks or WebhookPolicy())
             self._loops.append(dispatcher.run)
         metrics.serve(app.queue_of, self.queues)
         metrics.SILENCE.set_function(lambda: self._heartbeat_state.silence)
+        metrics.LEADING.set_function(lambda: self.leading)
 
     @property
     def worker_id(self) -> str:
@@ -147,7 +150,7 @@ class Worker:
 
     @property
     def leading(self) -> bool:
-        """Whether this worker is the leader."""
+        """Whether this worker is the leader. Any thread may read this property."""
         return self.failure_detector.leading
 
     @property
@@ -227,7 +230,7 @@ class Worker:
                 # An earlier call registered this id and its answer was lost. Without heartbeats the id was declared dead.
                 info = replace(info, worker_id=new_worker_id())
             else:
-                self._heartbeat_state.worker_id = info.worker_id
+                self._heartbeat_state.registered(info.worker_id)
                 self.claim_loop.open(info.worker_id)
                 return
 
@@ -238,7 +241,7 @@ class Worker:
         """
         if worker_id != self.worker_id or self._registrations:
             return
-        log.error("worker_death_noticed", worker_id=worker_id, attempts_stopped=len(self.slots.executions()))
+        log.error("own_death_noticed", worker_id=worker_id, attempts_stopped=len(self.slots.executions()))
         self._heartbeat_state.worker_id = None
         self.claim_loop.close()
         for execution in self.slots.executions():
@@ -264,14 +267,14 @@ class Worker:
     @asynccontextmanager
     async def _heartbeat(self) -> AsyncIterator[None]:
         if self._connect is not None:
-            self._heartbeat_thread = HeartbeatThread(self._connect, self._heartbeat_state)
+            self._heartbeat_thread = HeartbeatThread(self._connect, self._heartbeat_state, self.failure_detector.run)
             self._heartbeat_thread.start()
             try:
                 yield
             finally:
                 await self._heartbeat_thread.stop(ANNOUNCE_TIMEOUT_SECONDS)
         else:
-            task = asyncio.create_task(keep_alive(self.backend, self._heartbeat_state))
+            task = asyncio.create_task(alive_with(self.backend, self._heartbeat_state, self.failure_detector.run))
             try:
                 yield
             finally:
@@ -289,6 +292,8 @@ class Worker:
     async def _turn(self) -> None:
         while True:
             self._heartbeat_state.turn()
+            if self._heartbeat_state.late:
+                self.claim_loop.end_wait()
             await asyncio.sleep(TURN_SECONDS)
 
     async def _follow_cancel_hints(self) -> None:

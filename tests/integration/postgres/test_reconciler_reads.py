@@ -53,7 +53,7 @@ SELECT '', thread_id, 'r', thread_key, 'prompt', $1, '', nextval('runyard.lane_n
 FROM made
 """
 """A lane per run: $1 is their status, $2 their number, $3 their worker or NULL."""
-ORPHANS = "SELECT * FROM runyard.orphans('0 s', '', 1000)"
+ORPHANS = "SELECT * FROM runyard.orphans('', 1000)"
 RECENT = "SELECT * FROM runyard.waiting('0 s', '10 s', NULL, NULL, 500)"
 ROTATION = "SELECT * FROM runyard.waiting('0 s', NULL, NULL, NULL, 500)"
 QUEUES = "SELECT * FROM runyard.queues()"
@@ -81,6 +81,25 @@ async def test_a_pass_reads_a_bounded_number_of_waiting_runs(postgres_url: str) 
         page = await backend.workers.waiting(unchanged=timedelta(0), limit=500)
         assert [job.run_id for job in page.jobs] == ["head"] and page.after is not None
         assert await blocks(connection, ROTATION) < 3000
+    finally:
+        await connection.close()
+        await backend.close()
+
+
+async def test_pages_of_waiting_runs_that_changed_at_one_moment_have_each_run_once(postgres_url: str) -> None:
+    """W2: a host's transaction may accept many runs at one time. The number of the accept orders them."""
+    backend = await connect(postgres_url)
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        for n in range(7):
+            await backend.runs.accept(AcceptRequest(thread_id=f"t{n}", run_id=f"r{n}", input=Message.user("hi")))
+        await connection.execute("UPDATE runyard.runs SET changed_at = now() - interval '1 minute'")
+        pages, after = list[list[str]](), None
+        while not pages or after is not None:
+            page = await backend.workers.waiting(unchanged=timedelta(0), after=after, limit=3)
+            pages.append([job.run_id for job in page.jobs])
+            after = page.after
+        assert pages == [["r0", "r1", "r2"], ["r3", "r4", "r5"], ["r6"]]
     finally:
         await connection.close()
         await backend.close()
@@ -122,7 +141,7 @@ async def test_what_a_pass_reads_does_not_depend_on_what_is_parked_or_runs(postg
         assert beside < 3000
         assert beside < alone * 1.3 + 100
         await connection.execute("UPDATE runyard.workers SET dead_at = now() WHERE worker_id = 'dead'")
-        assert len((await backend.workers.orphans(unchanged=timedelta(0))).orphans) == 10
+        assert len((await backend.workers.orphans()).orphans) == 10
         assert await blocks(connection, ORPHANS) < 200
     finally:
         await connection.close()

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from itertools import pairwise
 
 import asyncpg
@@ -10,6 +11,7 @@ import pytest
 
 from runyard.domain.states import RunStatus
 from runyard.errors import RunNotFoundError
+from runyard.ports.workers import WorkerInfo
 from runyard.support import backend_urls
 from runyard.testing.scripted_agent import app
 from runyard_api.worker.process import heartbeat_connector, serve
@@ -166,6 +168,23 @@ async def test_code_that_blocks_the_event_loop_for_too_long_loses_its_runs(fleet
         return [worker.dead_at is None for worker in mine] == [False, True]
 
     await until(back)
+
+
+async def test_leader_whose_agents_block_the_event_loop_again_and_again_declares_the_dead(
+    postgres_url: str, redis_url: str, fleet: Fleet
+) -> None:
+    """W1: the heartbeats are read in another thread, and there is no other worker."""
+    backend = await backend_urls.connect(postgres_url, redis=redis_url)
+    async with serve(app, backend, connect=heartbeat_connector(postgres_url, redis_url)) as worker:
+        await fleet.backend.workers.register(WorkerInfo(worker_id="silent", queues=["elsewhere"]))
+        for _ in range(8):
+            time.sleep(1.2)  # noqa: ASYNC251 - user code that blocks longer than an answer of the store may take
+            await asyncio.sleep(0.01)
+            if any(known.dead_at for known in await fleet.backend.workers.workers()):
+                break
+        [dead] = [known.worker_id for known in await fleet.backend.workers.workers() if known.dead_at]
+        assert dead == "silent" and worker.leading
+    await backend.close()
 
 
 async def test_a_run_whose_task_vanished_is_released(fleet: Fleet) -> None:

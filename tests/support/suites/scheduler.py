@@ -135,6 +135,24 @@ async def test_respond_before_release(scheduler: RedisScheduler) -> None:
     assert await scheduler.unknown([job]) == [job]
 
 
+async def test_locks_of_dead_workers_do_not_count(any_scheduler: Scheduler) -> None:
+    """O4: a worker that was declared dead and reaches only Redis keeps the lock of a run that others have to take over."""
+    mine, theirs, free = (Job(n, "r") for n in range(3))
+    await any_scheduler.submit([mine])
+    assert len(await any_scheduler.claim("dead", QUEUES, 9)) == 1
+    await any_scheduler.submit([theirs])
+    assert len(await any_scheduler.claim("dead-2", QUEUES, 9)) == 1
+    jobs = [mine, theirs, free]
+    assert await any_scheduler.unknown(jobs) == [free]
+    assert await any_scheduler.unknown(jobs, ["other", "dead"]) == [mine, free]
+    assert await any_scheduler.unknown(jobs, ["dead-2", "dead"]) == jobs
+    assert await any_scheduler.unknown(jobs, ["ea", "ad-2"]) == [free]
+    await any_scheduler.submit([mine])
+    assert await any_scheduler.unknown([mine], ["dead"]) == []
+    assert len(await any_scheduler.claim("heir", QUEUES, 9)) == 1
+    assert await any_scheduler.unknown([mine], ["dead"]) == []
+
+
 async def test_release_wakes_who_waits_for_the_lane(scheduler: RedisScheduler) -> None:
     """A job behind another run's lock is due as soon as that lock is released, not when it would have run out."""
     await scheduler.submit([Job(1, "r1")])

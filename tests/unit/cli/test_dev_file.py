@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,20 +14,21 @@ import pytest
 
 from runyard.errors import InvalidInputError
 from runyard_api.cli.commands import dev
-from runyard_api.cli.dev import dev_file
+from runyard_api.cli.dev import dev_file, servers
 from runyard_backends.embedded import postgres
 
 HERE = dev_file.Deployment(os.getpid(), "postgresql://x", "redis://x", "app:app")
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A folder with a deployment, and one below it."""
+def project(tmp_path: Path) -> Iterator[Path]:
+    """A folder with a running deployment, and one below it."""
     folder = tmp_path / dev_file.FOLDER
     folder.mkdir(mode=0o700)
-    dev_file.write(folder, HERE)
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    return tmp_path
+    with dev_file.locked(folder):
+        dev_file.write(folder, HERE)
+        (tmp_path / "a" / "b").mkdir(parents=True)
+        yield tmp_path
 
 
 @pytest.fixture
@@ -40,17 +44,87 @@ def test_is_for_its_owner_only_and_found_from_below(project: Path) -> None:
     assert dev_file.find(project / "a" / "b") is None
 
 
-def test_a_dead_owner_is_no_deployment(tmp_path: Path) -> None:
-    dev_file.write(tmp_path, dev_file.Deployment(2**22 + 1, "postgresql://x", "redis://x", "app:app"))
+@pytest.mark.parametrize("pid", [1, os.getpid(), 2**22 + 1, 10**30])
+def test_file_of_a_dev_that_ended_is_no_deployment(tmp_path: Path, pid: int) -> None:
+    """Another process may have the process id by now. The next `dev` removes the file before it starts its servers."""
+    with dev_file.locked(tmp_path):
+        dev_file.write(tmp_path, dev_file.Deployment(pid, "postgresql://x", "redis://x", "app:app"))
+        assert dev_file.read(tmp_path) is not None
     assert dev_file.read(tmp_path) is None
+    with dev_file.locked(tmp_path):
+        assert dev_file.read(tmp_path) is None
+
+
+def test_kill_of_a_dev_ends_its_deployment(tmp_path: Path) -> None:
+    program = """
+import pathlib, sys, time
+from runyard_api.cli.dev import dev_file, servers
+folder = pathlib.Path(sys.argv[1])
+with dev_file.locked(folder):
+    dev_file.write(folder, dev_file.Deployment(1, "postgresql://x", "redis://x", "app:app"))
+    print("locked", flush=True)
+    time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            assert owner.stdout is not None and owner.stdout.readline() == "locked\n"
+            assert dev_file.read(tmp_path) is not None
+            with pytest.raises(InvalidInputError, match=r"runs here already \(process 1\)"), dev_file.locked(tmp_path):
+                pass
+        finally:
+            owner.kill()
+    assert dev_file.read(tmp_path) is None
+    with dev_file.locked(tmp_path):
+        pass
+
+
+def test_lock_outlives_a_reset(project: Path) -> None:
+    """A second `dev --reset` would otherwise delete the data of the first one, which has begun to make its cluster."""
+    folder = project / dev_file.FOLDER
+    (folder / "postgres").mkdir()
+    (folder / "postgres" / "words").write_text("of people")
+    (folder / "link").symlink_to(project)
+    servers.forget(folder)
+    assert [path.name for path in folder.iterdir()] == [dev_file.LOCK] and (project / "a").exists()
+    with pytest.raises(InvalidInputError, match="runs here already"), dev_file.locked(folder):
+        pass
+
+
+def test_command_that_looks_at_a_lock_does_not_stop_a_dev_from_starting(tmp_path: Path) -> None:
+    with dev_file.locked(tmp_path):
+        dev_file.write(tmp_path, HERE)
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            dev_file.write(tmp_path, HERE)
+            dev_file.read(tmp_path)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(50):
+            with dev_file.locked(tmp_path):
+                pass
+    finally:
+        stop.set()
+        looking.join()
+
+
+def test_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / dev_file.LOCK).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidInputError, match="is a link"), dev_file.locked(tmp_path):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": 1}', '{"pid": "1", "postgres_url": 1, "redis_url": 2, "app": 3}'])
 def test_a_broken_file_is_no_deployment(tmp_path: Path, text: str) -> None:
     file = tmp_path / dev_file.FILE
-    file.write_text(text)
-    file.chmod(0o600)
-    assert dev_file.read(tmp_path) is None
+    with dev_file.locked(tmp_path):
+        file.write_text(text)
+        file.chmod(0o600)
+        assert dev_file.read(tmp_path) is None
 
 
 def test_dev_file_of_another_user_is_not_followed(project: Path, stranger: None) -> None:

@@ -27,6 +27,7 @@ POSTGRES = PostgresFacts(
     no_timeout=[],
     schema=10,
     schema_trouble=None,
+    edited=(),
     leader="w",
     feed_delay=FeedDelay(),
 )
@@ -37,6 +38,14 @@ NOW = datetime.now(UTC)
 
 def levels(found: Finding | Iterable[Finding]) -> dict[str, str]:
     return {one.about: one.level for one in ([found] if isinstance(found, Finding) else found)}
+
+
+def test_functions_and_triggers_that_were_edited_by_hand_are_named() -> None:
+    [finding] = [
+        finding for finding in doctor_checks.of_postgres(replace(POSTGRES, edited=("admit", "tagged"))) if finding.level != "ok"
+    ]
+    assert (finding.level, finding.about) == ("fail", "schema") and "admit, tagged" in finding.says
+    assert "runyard migrate" in finding.do
 
 
 def test_healthy_deployment_has_no_findings() -> None:

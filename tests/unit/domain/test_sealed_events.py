@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -71,6 +73,31 @@ def test_an_opened_event_is_a_plain_one_and_tells_of_its_changes() -> None:
     event = sealed()
     event.data["more"] = True
     assert type(event) is Event and b'"more"' in event.to_json()
+
+
+def test_event_that_two_threads_open_at_once_has_one_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other thread reads the data while the first one decodes it. A change by either thread is seen by both."""
+    event, read, decode = sealed(), [], json.loads
+    other = threading.Thread(target=lambda: read.append(event.data))
+
+    def loads(text: bytes) -> Any:
+        monkeypatch.setattr(json, "loads", decode)
+        other.start()
+        other.join(0.1)  # it ends here only if nothing makes it wait for the first thread
+        return decode(text)
+
+    monkeypatch.setattr(json, "loads", loads)
+    first = event.data
+    other.join()
+    assert read == [made().data] and read[0] is first is event.data
+
+
+def test_event_that_is_opened_before_a_pending_call_answers_it() -> None:
+    """The methods of the sealed event are looked up before another thread opens the event, and called afterwards."""
+    event = sealed()
+    to_json, peek, again = event.to_json, event.peek, event.open  # type: ignore[attr-defined]
+    event.data["more"] = True
+    assert (to_json(), peek(), again()) == (event.to_json(), event.data, event)
 
 
 def test_an_unknown_attribute_is_an_error() -> None:

@@ -241,6 +241,37 @@ async def test_a_fixture_may_be_left_in_another_task() -> None:
         await asyncio.create_task(block.__aexit__(None, None, None))
 
 
+@pytest.mark.parametrize("grace", [0.0, 60.0])
+async def test_a_block_that_is_cancelled_again_and_again_ends_its_agents(grace: float) -> None:
+    """A timeout inside a timeout cancels the block, then its end. A later cancel ends the grace time."""
+    ended: list[str] = []
+    at_work = asyncio.Event()
+
+    async def thorough(ctx: RunContext) -> None:
+        try:
+            await for_ever(ctx)
+        finally:
+            for _ in range(50):
+                await asyncio.sleep(0)
+            ended.append(ctx.run_id)
+
+    async def block() -> None:
+        async with deployment(thorough, grace=grace) as client:
+            await client.enqueue("t", "go", "r")
+            await began(client, "t", "r")
+            at_work.set()
+            await asyncio.Event().wait()
+
+    async with nothing_left_behind():
+        running = asyncio.create_task(block())
+        await at_work.wait()
+        while not running.done():
+            running.cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
+        assert running.cancelled() and ended == ["r"]
+
+
 def routes(client: Client) -> FastAPI:
     """A host's own routes, and the API beside them."""
     app = FastAPI()

@@ -309,3 +309,30 @@ async def test_tenants_do_not_meet() -> None:
     async with Harness(pydantic_ai.Agent(ScriptedModel(["hi"])), tenant="acme") as harness:
         assert (await harness.prompt("t1", "hello")).ok
         assert harness.client.backend.tenant == "acme"
+
+
+async def test_a_block_that_is_cancelled_again_and_again_ends_its_agents() -> None:
+    at_work, ended = asyncio.Event(), []
+
+    async def thorough(ctx: RunContext) -> None:
+        try:
+            at_work.set()
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(50):
+                await asyncio.sleep(0)
+            ended.append(ctx.run_id)
+
+    async def block() -> None:
+        async with Harness(thorough) as harness:
+            await harness.client.enqueue("t1", "go", "r1")
+            await asyncio.Event().wait()
+
+    before = asyncio.all_tasks()
+    running = asyncio.create_task(block())
+    await at_work.wait()
+    while not running.done():
+        running.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+    assert (running.cancelled(), ended, asyncio.all_tasks()) == (True, ["r1"], before)

@@ -1,5 +1,6 @@
 """When a worker is dead: three reads over 3 s, each answered in 1 s, show one heartbeat (W1)."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -89,11 +90,15 @@ class Lab:
     """A worker ``w`` that sends no heartbeats, and the failure detector of a worker ``leader`` with short times."""
 
     def __init__(self, backend: Backend) -> None:
-        self.backend, self.changes = backend, 0
-        self.detector = FailureDetector(backend, lambda: "leader", self.change)
+        self.backend, self.changes, self.silence = backend, 0, 0.0
+        self.worker_id: str | None = "leader"
+        self.detector = FailureDetector(lambda: self.worker_id, self.change, lambda: self.silence)
 
     def change(self) -> None:
         self.changes += 1
+
+    async def step(self) -> None:
+        await self.detector.step(self.backend)
 
     async def dead(self) -> list[str]:
         return [worker.worker_id for worker in await self.backend.workers.workers() if worker.dead_at is not None]
@@ -107,11 +112,15 @@ async def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     return Lab(backend)
 
 
+async def away(*args: object) -> None:
+    raise BackendUnavailableError("postgres is away")
+
+
 async def test_the_leader_declares_dead_and_says_so(lab: Lab) -> None:
     """W1: at the third read. It says also that it began to lead, because other work waits for both."""
     seen = []
     for _ in range(4):
-        await lab.detector.step()
+        await lab.step()
         seen.append((await lab.dead(), lab.changes))
     assert seen == [([], 1), ([], 1), (["w"], 2), (["w"], 2)]
     assert lab.detector.leading
@@ -120,22 +129,104 @@ async def test_the_leader_declares_dead_and_says_so(lab: Lab) -> None:
 async def test_only_the_leader_declares_dead(lab: Lab) -> None:
     assert await lab.backend.workers.lead("another", 60)
     for _ in range(5):
-        await lab.detector.step()
+        await lab.step()
     assert (await lab.dead(), lab.detector.leading, lab.changes) == ([], False, 0)
 
 
-@pytest.mark.parametrize("verb", ["workers", "lead"])
-async def test_a_store_that_fails_ends_the_leading(lab: Lab, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
-    await lab.detector.step()
+async def test_read_that_fails_begins_the_count_anew(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W1: the reads before and after it are not consecutive."""
+    await lab.step()
+    await lab.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.backend.workers, "workers", away)
+        with pytest.raises(BackendUnavailableError):
+            await lab.step()
+    seen = []
+    for _ in range(3):
+        await lab.step()
+        seen.append(await lab.dead())
+    assert seen == [[], [], ["w"]]
 
-    async def away(*args: object) -> None:
-        raise BackendUnavailableError("postgres is away")
+
+@pytest.mark.parametrize("verb", ["workers", "lead"])
+@pytest.mark.parametrize("how", ["fails", "hangs"])
+async def test_lease_that_is_not_renewed_ends_the_leading(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, verb: str, how: str
+) -> None:
+    """W1: another worker may hold the lease by then, also if the store does not answer."""
+    monkeypatch.setattr("runyard.worker.failure_detector.LEASE_SECONDS", 0.05)
+    await lab.step()
+    lead = lab.backend.workers.lead
+    assert lab.detector.leading and not await lead("another", 60)
+
+    async def hang(*args: object) -> None:
+        await asyncio.Event().wait()
 
     with monkeypatch.context() as patch:
-        patch.setattr(lab.backend.workers, verb, away)
-        with pytest.raises(BackendUnavailableError):
-            await lab.detector.step()
+        patch.setattr(lab.backend.workers, verb, away if how == "fails" else hang)
+        step = asyncio.create_task(lab.step())
+        async with asyncio.timeout(5):
+            while not await lead("another", 0.05):  # noqa: ASYNC110 - the lease is in the store
+                await asyncio.sleep(0.001)
+            assert not lab.detector.leading
+        step.cancel()
+        await asyncio.wait((step,))
+    async with asyncio.timeout(5):
+        while not lab.detector.leading:
+            await asyncio.sleep(0.001)
+            await lab.step()
+    assert lab.changes >= 2
+
+
+async def test_worker_whose_main_loop_stands_still_does_not_lead(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W1: the work of the leader is done in that loop, so another worker has to lead."""
+    monkeypatch.setattr("runyard.worker.failure_detector.LEASE_SECONDS", 0.05)
+    await lab.step()
+    lab.silence = 0.1
+    async with asyncio.timeout(5):
+        while not await lab.backend.workers.lead("another", 0.05):
+            await asyncio.sleep(0.001)
+            await lab.step()
     assert not lab.detector.leading
-    await lab.backend.workers.beat("w")
-    await lab.detector.step()
-    assert lab.detector.leading and lab.changes == 2
+
+
+async def test_worker_that_is_not_registered_does_not_lead(lab: Lab) -> None:
+    lab.worker_id = None
+    await lab.step()
+    assert not lab.detector.leading and await lab.backend.workers.lead("another", 60)
+
+
+async def test_leader_whose_lease_expires_while_it_declares_dead_stops(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(9):
+        await lab.backend.workers.register(WorkerInfo(worker_id=f"w{n}", queues=["default"]))
+    monkeypatch.setattr("runyard.worker.failure_detector.LEASE_SECONDS", 0.05)
+    mark_dead = lab.backend.workers.mark_dead
+
+    async def slow(worker_id: str, heartbeat_at: datetime) -> bool:
+        await asyncio.sleep(0.06)
+        return await mark_dead(worker_id, heartbeat_at)
+
+    monkeypatch.setattr(lab.backend.workers, "mark_dead", slow)
+    for _ in range(3):
+        await lab.step()
+    assert len(await lab.dead()) == 1
+
+
+async def test_detector_continues_after_any_error(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shares the thread of the heartbeats."""
+    monkeypatch.setattr("runyard.worker.failure_detector.READ_SECONDS", 0.0)
+    workers, failures = lab.backend.workers.workers, [ValueError("odd"), BackendUnavailableError("away")]
+
+    async def odd() -> object:
+        if failures:
+            raise failures.pop()
+        return await workers()
+
+    monkeypatch.setattr(lab.backend.workers, "workers", odd)
+    running = asyncio.create_task(lab.detector.run(lab.backend))
+    async with asyncio.timeout(5):
+        while not lab.detector.leading:  # noqa: ASYNC110 - the detector sets it
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait((running,))
+    assert not failures

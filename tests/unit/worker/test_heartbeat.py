@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from runyard.ports.workers import HeartbeatReply
 from runyard.worker import heartbeat
-from runyard.worker.heartbeat import CUT_OFF_SECONDS, HeartbeatState
+from runyard.worker.failure_detector import MIN_SPAN_SECONDS
+from runyard.worker.heartbeat import CUT_OFF_SECONDS, LATE_SECONDS, HeartbeatState
+from runyard.worker.worker import TURN_SECONDS
 
 
 @pytest.fixture
@@ -37,3 +40,25 @@ def test_without_a_heartbeat_locks_are_left_to_run_out(clock: list[float]) -> No
     heartbeat_state = pulse_of()
     clock[0] += CUT_OFF_SECONDS + 0.1
     assert heartbeat_state.cut_off
+
+
+def test_worker_takes_no_jobs_before_it_may_be_declared_dead(clock: list[float]) -> None:
+    """O4: a worker that waits for jobs in Redis would get its own runs, and lock their lanes for others."""
+    heartbeat_state = pulse_of()
+    clock[0] += LATE_SECONDS + 0.1
+    assert heartbeat_state.late and not heartbeat_state.cut_off
+    heartbeat_state.beat(HeartbeatReply())
+    assert not heartbeat_state.late
+
+
+def test_registration_is_a_heartbeat(clock: list[float]) -> None:
+    """A worker that registers again after a cut takes jobs at once."""
+    heartbeat_state = pulse_of()
+    clock[0] += CUT_OFF_SECONDS + 0.1
+    heartbeat_state.registered("w")
+    assert not heartbeat_state.cut_off and not heartbeat_state.late
+
+
+def test_worker_is_cut_off_before_another_may_declare_it_dead() -> None:
+    """W1, W3: a lock that is not renewed after that has expired when the takeover is due (O4)."""
+    assert LATE_SECONDS + TURN_SECONDS < CUT_OFF_SECONDS <= MIN_SPAN_SECONDS

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from runyard.domain.states import RunStatus
 from runyard.errors import BackendUnavailableError
 from runyard.models import Message
 from runyard.ports.commands import AcceptRequest, Write
@@ -79,15 +80,54 @@ async def lab() -> Lab:
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rotation goes two runs per read, and nothing is recent."""
+    """The rotation goes two runs per read, and no pass looks at recent runs."""
+
+    async def nothing(self: Rescue) -> None: ...
+
     monkeypatch.setattr(module, "ROTATION_ROWS", 2)
-    monkeypatch.setattr(module, "RECENT_SECONDS", 0.0)
+    monkeypatch.setattr(Rescue, "_look_at_recent", nothing)
 
 
 async def test_a_lost_head_is_submitted_after_two_looks(lab: Lab) -> None:
     await lab.lose("t")
     assert [await lab.step(0.5), await lab.step(0.6), await lab.step(0.9), await lab.step(0.1)] == [0, 0, 0, 1]
     assert await lab.step(5) == 0, "it is in its queue now"
+
+
+@pytest.mark.usefixtures("narrow")
+async def test_a_young_head_is_not_looked_at_by_the_rotation(lab: Lab) -> None:
+    """W2: Redis may be about to receive its job."""
+    await lab.lose("t")
+    assert [await lab.step(0.5), await lab.step(0.6), await lab.step(0.9), await lab.step(0.1)] == [0, 0, 0, 1]
+
+
+async def test_a_head_that_was_queued_again_just_now_is_not_submitted(lab: Lab) -> None:
+    """W2: it was executed between two looks, and the job of its next attempt is on its way to Redis."""
+    [ref] = await lab.lose("t")
+    assert await lab.step(2) == 0
+    await lab.backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
+    [claim] = await lab.backend.runs.claim("w", [ref])
+    assert claim.attempt is not None
+    lab.clock.seconds += 2
+    await lab.backend.runs.release(claim.attempt, delay=0.0)
+    assert [await lab.step(0.5), await lab.step(1), await lab.step(1)] == [0, 0, 1]
+
+
+async def test_a_head_that_was_submitted_or_does_not_wait_is_forgotten(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W2: the stores are asked for it once, and it takes no room."""
+    asked = list[list[RunRef]]()
+    still_waiting = lab.backend.workers.still_waiting
+
+    async def noted(refs: list[RunRef], *, unchanged: timedelta) -> list[Job]:
+        asked.append(list(refs))
+        return await still_waiting(refs, unchanged=unchanged)
+
+    monkeypatch.setattr(lab.backend.workers, "still_waiting", noted)
+    [executed, lost] = await lab.lose("t", "u")
+    assert await lab.step(2) == 0
+    await lab.execute(executed)
+    assert [await lab.step(2) for _ in range(3)] == [1, 0, 0]
+    assert asked == [[executed, lost]]
 
 
 async def test_a_known_head_is_not_submitted(lab: Lab) -> None:
@@ -161,7 +201,7 @@ async def test_a_sweep_takes_a_part_of_the_time(lab: Lab) -> None:
 async def test_a_sweep_is_repeated_when_the_locks_have_expired(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """W2: a worker that died between its two claims holds the locks of its jobs longer than it lives in the register."""
 
-    async def held(jobs: object) -> list[Job]:
+    async def held(jobs: object, dead: object = ()) -> list[Job]:
         return []
 
     await lab.accept(*"abcdefghijklmnopqrstuvwxyz")
@@ -178,7 +218,7 @@ async def test_a_pass_without_the_scheduler_begins_a_sweep(lab: Lab, monkeypatch
     """O3: Redis may have come back without its data."""
     await lab.accept("t")
 
-    async def away(jobs: object) -> list[Job]:
+    async def away(jobs: object, dead: object = ()) -> list[Job]:
         raise BackendUnavailableError("redis is away")
 
     with monkeypatch.context() as patch:
@@ -221,6 +261,82 @@ async def test_orphans_are_submitted_at_once_and_a_bounded_number_per_pass(lab: 
     assert [await lab.step(2), await lab.step(), await lab.step(), await lab.step()] == [3, 1, 0, 0]
 
 
+async def test_a_run_that_became_recent_during_a_long_pass_is_found_in_the_next_one(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W2: the time since the last look is added to the age of a recent run."""
+    monkeypatch.setattr(module, "ROTATION_ROWS", 1)
+    await lab.accept(*"abcdefgh")
+    assert await lab.step(100) == 0
+    await lab.lose("late")
+    assert [await lab.step(60), await lab.step(1)] == [0, 1]
+
+
+async def orphan(lab: Lab, *threads: str) -> list[RunRef]:
+    """Runs of a worker ``gone``, which has the jobs and the locks of their lanes, and is not registered any more."""
+    refs = await lab.accept(*threads)
+    await lab.backend.workers.register(WorkerInfo(worker_id="gone", queues=["default"]))
+    assert len(await lab.backend.scheduler.claim("gone", ["default"], 99)) == len(refs)
+    await lab.backend.runs.claim("gone", refs)
+    await lab.backend.workers.leave("gone")
+    return refs
+
+
+async def test_an_orphan_does_not_wait_for_the_lock_of_its_worker(lab: Lab) -> None:
+    """O4: a worker that is cut off from Postgres may keep its locks in Redis. The next holder of the lock counts."""
+    await orphan(lab, "t")
+    assert await lab.step() == 1
+    assert len(await lab.backend.scheduler.claim("heir", ["default"], 9)) == 1
+    assert [await lab.step() for _ in range(3)] == [0] * 3
+
+
+async def test_an_orphan_whose_cancel_was_requested_is_ended_and_not_submitted(lab: Lab) -> None:
+    """R10, W2: no worker has to claim a run to learn that it ended."""
+    await orphan(lab, "t")
+    await lab.backend.runs.cancel("t", "r")
+    await lab.backend.workers.register(WorkerInfo(worker_id="leader", queues=["default"]))
+    assert await lab.step() == 0
+    assert (await lab.backend.runs.run("t", "r")).status is RunStatus.CANCELLED
+    assert await lab.backend.scheduler.claim("heir", ["default"], 9) == []
+
+
+async def test_more_orphans_than_a_pass_submits_leave_no_room_for_lost_heads(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W2: a pass submits all orphans of a worker, which may be more than the bound of a pass."""
+    monkeypatch.setattr(module, "MAX_RESCUES_PER_PASS", 3)
+    await lab.lose(*"xyz")
+    assert await lab.step(2) == 0
+    await orphan(lab, *"abcde")
+    assert [await lab.step(2), await lab.step(2)] == [5, 3]
+
+
+async def test_a_pass_over_an_empty_redis_keeps_a_bounded_number_of_heads(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_RESCUES_PER_PASS", 3)
+    monkeypatch.setattr(module, "ROTATION_ROWS", 1)
+    monkeypatch.setattr(module, "RECENT_ROWS", 1)
+    looked_at = list[int]()
+    unknown = lab.backend.scheduler.unknown
+
+    async def noted(jobs: list[Job], dead: object = ()) -> list[Job]:
+        looked_at.append(len(jobs))
+        return await unknown(jobs)
+
+    monkeypatch.setattr(lab.backend.scheduler, "unknown", noted)
+    await lab.lose(*"abcdefghij")
+    lab.rescue.sweep()
+    assert await lab.step(100) == 0
+    assert sum(looked_at) <= 4
+    assert [await lab.step(2) for _ in range(4)] == [3, 3, 3, 1]
+
+
+async def test_a_worker_that_no_longer_leads_submits_no_orphans(lab: Lab) -> None:
+    """W1: the new leader does."""
+    await orphan(lab, "t")
+    lab.leads = False
+    assert await lab.step() == 0
+    lab.leads = True
+    assert await lab.step() == 1
+
+
 async def test_a_worker_that_no_longer_leads_stops_in_the_middle(lab: Lab) -> None:
     await lab.lose("t")
     lab.leads = False
@@ -242,6 +358,18 @@ def test_a_sweep_from_the_middle_ends_where_it_began() -> None:
         rotation.advance(after)
         seen.append(rotation.sweeping)
     assert seen == [True, True, True, False]
+
+
+def test_a_sweep_from_the_middle_of_a_later_round_goes_round_too() -> None:
+    rotation = Rotation()
+    seen = []
+    for after in (None, place(3)):
+        rotation.advance(after)
+    rotation.sweep()
+    for after in (place(6), None, place(3)):
+        rotation.advance(after)
+        seen.append(rotation.sweeping)
+    assert seen == [True, True, False]
 
 
 def test_a_sweep_that_is_asked_for_in_a_sweep_goes_round_from_there() -> None:

@@ -57,13 +57,14 @@ def dev(
     """
     folder = Path.cwd() / dev_file.FOLDER
     console = output.console()
-    _check_free(folder)
+    dev_file.check(folder)
     _check_app(app)
-    if reset and folder.exists():
-        forget(folder)
     folder.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as stack:
         stack.enter_context(_terminable())
+        stack.enter_context(dev_file.locked(folder))
+        if reset:
+            forget(folder)
         if not (os.environ.get("RUNYARD_POSTGRES_URL") and os.environ.get("RUNYARD_REDIS_URL")):
             console.print("[bright_black]○ starting Postgres and Redis …[/]")
         postgres_url, redis_url = stack.enter_context(private_servers(folder))
@@ -98,12 +99,6 @@ def _wait_for(pool: WorkerProcesses, console: Console, postgres_url: str, redis_
         deployment.wait(go())
     except BackendUnavailableError as error:
         console.print(f"[red]●[/] {escape(error.message)}")
-
-
-def _check_free(folder: Path) -> None:
-    running = dev_file.read(folder)
-    if running is not None:
-        raise InvalidInputError(f"`runyard dev` runs here already (process {running.pid}); stop it first")
 
 
 def _check_app(app: str) -> None:

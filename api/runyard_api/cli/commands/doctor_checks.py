@@ -42,6 +42,11 @@ def of_postgres(facts: PostgresFacts) -> Iterator[Finding]:
         yield Finding("ok", "postgres", f"{name}, answers in {facts.round_trip * 1000:.1f} ms")
     if facts.schema_trouble:
         yield Finding("fail", "schema", facts.schema_trouble, "`runyard migrate`, or install the release that fits")
+    elif facts.edited:
+        names = ", ".join(facts.edited)
+        yield Finding(
+            "fail", "schema", f"functions or triggers were changed by hand: {names}", "`runyard migrate` restores them"
+        )
     else:
         yield Finding("ok", "schema", f"version {facts.schema}")
     if facts.fsync != "on":

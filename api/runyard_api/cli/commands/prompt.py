@@ -31,7 +31,7 @@ def prompt(
     run_at: Annotated[str | None, typer.Option(help="Time at which the run is due, in ISO 8601.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds that one attempt may take.")] = None,
     expires_in: Annotated[float | None, typer.Option(help="Seconds after which the run fails if it has not started.")] = None,
-    max_attempts: Annotated[int, typer.Option(help="Attempts before an error fails the run.")] = 1,
+    max_attempts: Annotated[int, typer.Option(help="Number of errors after which the run fails. Crashes do not count.")] = 1,
     strategy: Annotated[str, typer.Option(help="If the thread is busy: enqueue, reject, interrupt or rollback.")] = "enqueue",
     wait: options.Wait = False,
     stream: options.Stream = False,

@@ -1,16 +1,21 @@
 """The file ``.runyard/dev.json``, in which commands in a second terminal find the servers of ``runyard dev``.
 
-The file has the passwords of the private servers. It is created with mode 0600: only its owner can read it. Commands use the
-file only while the process that wrote it lives. They refuse a file or folder that another user made or could change, because
-prompts could then go to a server of that user.
+The file has the passwords of the private servers. It is created with mode 0600: only its owner can read it. A ``runyard dev``
+holds the lock of its folder (flock on ``dev.lock``) from before it changes anything in the folder until it ends, however it
+ends. Commands use the file only while the lock is held. They refuse a file or folder that another user made or could change,
+because prompts could then go to a server of that user.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +24,9 @@ from runyard.errors import InvalidInputError
 
 FOLDER: Final = ".runyard"
 FILE: Final = "dev.json"
+LOCK: Final = "dev.lock"
+LOCK_SECONDS: Final = 1.0
+"""Seconds to wait for the lock: a command that looks whether the lock is held has the lock for a moment."""
 MAX_CHARACTERS: Final = 65_536
 """Most characters that are read of the file."""
 
@@ -32,15 +40,63 @@ class Deployment:
     redis_url: str
     app: str
 
-    @property
-    def alive(self) -> bool:
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
-        return True
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of ``folder`` while the block lasts. Remove the file of a ``runyard dev`` that did not end by itself.
+
+    Raises InvalidInputError if a ``runyard dev`` holds the lock, or if the folder or the lock's file cannot be trusted.
+    """
+    check(folder)
+    with _opened_lock(folder, os.O_CREAT) as lock:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not try_lock(lock):
+            if time.monotonic() > deadline:
+                running = read(folder)
+                process = f" (process {running.pid})" if running else ""
+                raise InvalidInputError(f"`runyard dev` runs here already{process}; stop it first")
+            time.sleep(0.02)
+        remove(folder)
+        yield
+
+
+@contextmanager
+def _opened_lock(folder: Path, flags: int = 0) -> Iterator[int]:
+    opened = _open(folder / LOCK, os.O_RDWR | flags)
+    try:
+        _check_owner(folder / LOCK, os.fstat(opened))
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def try_lock(opened: int, kind: int = fcntl.LOCK_EX) -> bool:
+    """Lock the open file ``opened`` until it is closed. Return whether the lock was free."""
+    try:
+        fcntl.flock(opened, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_locked(folder: Path) -> bool:
+    """Return whether a ``runyard dev`` holds the lock of ``folder``."""
+    try:
+        with _opened_lock(folder) as lock:
+            return not try_lock(lock, fcntl.LOCK_SH)
+    except FileNotFoundError:
+        return False
+
+
+def _open(file: Path, flags: int) -> int:
+    """Open ``file``, which may not be a link. Raises FileNotFoundError, NotADirectoryError or InvalidInputError."""
+    try:
+        return os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        why = "is a link" if error.errno == errno.ELOOP else f"cannot be opened ({error.strerror})"
+        raise _not_followed(file, why, "remove it") from None
 
 
 def write(folder: Path, deployment: Deployment) -> Path:
@@ -53,19 +109,16 @@ def write(folder: Path, deployment: Deployment) -> Path:
 
 
 def read(folder: Path) -> Deployment | None:
-    """Return the deployment in ``folder``; None if there is none or its process has ended.
+    """Return the deployment in ``folder``; None if there is none, or if no ``runyard dev`` holds the lock.
 
     Raises InvalidInputError if another user owns the folder or the file, or could change it.
     """
     check(folder)
     file = folder / FILE
     try:
-        opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        opened = _open(file, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        why = "is a link" if error.errno == errno.ELOOP else f"cannot be read ({error.strerror})"
-        raise _not_followed(file, why, "remove it") from None
     with os.fdopen(opened, errors="replace") as source:
         _check_owner(file, os.fstat(opened))
         try:
@@ -74,7 +127,7 @@ def read(folder: Path) -> Deployment | None:
         except (ValueError, TypeError, RecursionError, OSError):
             return None
     fits = isinstance(found.pop("pid"), int) and all(isinstance(value, str) for value in found.values())
-    return deployment if fits and deployment.alive else None
+    return deployment if fits and _is_locked(folder) else None
 
 
 def check(folder: Path) -> None:
@@ -119,7 +172,5 @@ def _device(folder: Path) -> int:
 
 
 def remove(folder: Path) -> None:
-    """Remove the file in ``folder`` if this process wrote it."""
-    deployment = read(folder)
-    if deployment is not None and deployment.pid == os.getpid():
-        (folder / FILE).unlink(missing_ok=True)
+    """Remove the file in ``folder``, whose lock the caller holds."""
+    (folder / FILE).unlink(missing_ok=True)

@@ -38,7 +38,7 @@ router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["forks"], route_class
 REFUSED: Final = (ThreadNotFoundError, RunNotCompletedError, RunConflictError, MessageTooLargeError, QueueFullError)
 JOB: Final = (
     Run,
-    "The job has not ended. `Location` is its path. Its `result` will have the answer.",
+    "The fork job has not ended. `Location` is its path. Its `result` will have the answer.",
     "Location",
     "Retry-After",
 )
@@ -54,7 +54,7 @@ JOB: Final = (
         MessageNotFoundError,
         s200=(ForkMade, "The fork that an earlier request with the same content created.", "Location"),
         s201=(ForkMade, "The new thread. `Location` is its path.", "Location"),
-        s202=(Run, "With `wait`: the job that forks when the run of the cut has completed.", "Location"),
+        s202=(Run, "With `wait`: the fork job, which forks when the run of the cut has completed.", "Location"),
     ),
 )
 async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork, key: Idempotency) -> Response:

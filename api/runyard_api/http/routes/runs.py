@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import ExitStack, aclosing, suppress
+from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Annotated, Final, TypedDict
 
@@ -121,11 +121,9 @@ async def create_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: Ide
 )
 async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedPrompt, key: Idempotency) -> Response:
     """Accept a prompt and stream its events. `Location` is the path of the run. If the connection breaks, read its stream."""
-    seat = caller.seat()
-    with ExitStack() as held:
-        held.enter_context(seat.permit)  # before the run is accepted, so that a refused request leaves no run
+    with caller.seat().taken() as taken:  # before the run is accepted, so that a refused request leaves no run
         handle = await _enqueue(caller, thread_id, body, key)
-        seat = seat._replace(permit=held.pop_all())
+        seat = taken.kept()
     assert handle.accepted is not None
 
     async def cancel() -> None:
@@ -249,10 +247,11 @@ async def delete_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Resp
 )
 async def stream_run(caller: Streams, thread_id: ThreadId, run_id: RunId, last_event_id: LastEventId = None) -> Response:
     """Stream a run's events after `Last-Event-ID`, live, until the run ends or waits for a human."""
-    run = await caller.client.run(thread_id, run_id)
-    if last_event_id is not None and stopped(run) and run.event_id == last_event_id:
-        return Response(status_code=204)  # with 204 a browser's EventSource does not reconnect
-    return EventStream(entries(caller, run, last_event_id), caller.seat())
+    with caller.seat().taken() as seat:
+        run = await caller.client.run(thread_id, run_id)
+        if last_event_id is not None and stopped(run) and run.event_id == last_event_id:
+            return Response(status_code=204)  # with 204 a browser's EventSource does not reconnect
+        return EventStream(entries(caller, run, last_event_id), seat.kept())
 
 
 @router.get(

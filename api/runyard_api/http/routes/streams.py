@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import UTC, datetime
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from runyard import Client
 from runyard.errors import RunNotFoundError, ThreadNotFoundError
@@ -14,6 +14,7 @@ from runyard.errors import RunNotFoundError, ThreadNotFoundError
 from ..answers import StreamToken
 from ..idempotency import BY_STATE
 from ..request_bodies import TokenRequest
+from ..request_state import state_of
 from ..sse import Entry, EventStream
 from .arguments import LastEventId, ThreadId
 from .documentation import EVENTS, operation
@@ -30,17 +31,18 @@ async def _entries(client: Client, thread_id: str, after: str | None) -> AsyncGe
 
 
 @router.get("/v1/threads/{thread_id}/stream", **operation(ThreadNotFoundError, s200=EVENTS))
-async def stream_thread(caller: Streams, thread_id: ThreadId, last_event_id: LastEventId = None) -> Response:
+async def stream_thread(caller: Streams, request: Request, thread_id: ThreadId, last_event_id: LastEventId = None) -> Response:
     """Stream the events of all runs of a thread, live, until the client disconnects or the thread is deleted.
 
     The ids of this stream's events are not valid for the stream of a run.
     """
     place = None
-    if last_event_id is None:
-        last_event_id = place = await caller.client.thread_cursor(thread_id)
-    else:
-        await caller.client.thread(thread_id)
-    return EventStream(_entries(caller.client, thread_id, last_event_id), caller.seat(), place=place)
+    with caller.seat().taken() as seat:
+        if last_event_id is None and not state_of(request.scope).get("head"):
+            last_event_id = place = await caller.client.thread_cursor(thread_id)
+        else:
+            await caller.client.thread(thread_id)
+        return EventStream(_entries(caller.client, thread_id, last_event_id), seat.kept(), place=place)
 
 
 @router.post(

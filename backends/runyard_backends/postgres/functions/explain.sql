@@ -1,6 +1,7 @@
 -- Explaining why a run is not running.
 
--- Return the reason why a run is not running, and the facts that its sentence needs. explain.py makes the sentence.
+-- Return the reason why a run is not running, and the facts that its sentence needs. runyard.domain.explanations makes the
+-- sentence.
 CREATE OR REPLACE FUNCTION runyard.explain(for_tenant text, thread_id text, run_id text, OUT run runyard.runs, OUT reason text, OUT facts jsonb)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -32,13 +33,14 @@ BEGIN
         reason := CASE WHEN run.status = 'running' AND run.kind = 'external' THEN 'external'
                        WHEN run.status = 'running' AND NOT EXISTS (
                            SELECT 1 FROM runyard.workers w WHERE w.worker_id = run.worker_id AND w.dead_at IS NULL) THEN 'orphaned'
-                       ELSE run.status END;
-        facts := jsonb_build_object('worker_id', run.worker_id, 'error', run.error, 'isolated', run.isolated, 'nobody', nobody)
+                       WHEN run.status = 'running' THEN 'running'
+                       ELSE 'ended' END;
+        facts := jsonb_build_object('worker_id', run.worker_id, 'isolated', run.isolated, 'nobody', nobody)
             || missing || coalesce(paused, '{}');
     ELSIF run.lane_seq IS NULL THEN
         reason := 'not_due'; facts := jsonb_build_object('due_at', coalesce(run.run_at, run.accepted_at));
     ELSIF run.error IS NOT NULL AND run.not_before > clock_timestamp() THEN
-        reason := 'retrying'; facts := jsonb_build_object('at', run.not_before, 'error', run.error);
+        reason := 'retrying'; facts := jsonb_build_object('at', run.not_before);
     ELSIF run.until_fewer IS NOT NULL AND runyard.count_started_by(run) >= run.until_fewer THEN
         reason := 'fanned_out'; facts := jsonb_build_object('live', runyard.count_started_by(run));
     ELSIF run.kind <> 'prompt' AND runyard.must_wait(run) THEN
@@ -57,7 +59,7 @@ BEGIN
             reason := coalesce(nobody, 'next'); facts := missing;
         END IF;
     END IF;
-    facts := facts || jsonb_build_object('app_version', run.app_version, 'workers', (
+    facts := facts || jsonb_build_object('workers', (
         SELECT coalesce(jsonb_agg(DISTINCT w.app_version), '[]') FROM runyard.workers w WHERE w.dead_at IS NULL));
     run := runyard.with_input(run);
 END $$;

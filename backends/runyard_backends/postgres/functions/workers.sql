@@ -44,9 +44,9 @@ BEGIN
 END $$;
 
 -- Return the running runs of workers that are dead or have left, worker by worker in the order of their ids, from after the worker
--- `after_worker`. The function ends after the worker with which it has `most` runs. It returns no run that changed in the time
--- `unchanged`. A live worker costs two index entries, however many runs it has.
-CREATE OR REPLACE FUNCTION runyard.orphans(unchanged interval, after_worker text, most integer)
+-- `after_worker`. The function ends after the worker with which it has `most` runs. A live worker costs two index entries, however
+-- many runs it has.
+CREATE OR REPLACE FUNCTION runyard.orphans(after_worker text, most integer)
 RETURNS TABLE (job jsonb, cancelled boolean, worker_id text)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off SET search_path = pg_catalog, pg_temp AS $$
@@ -61,7 +61,7 @@ BEGIN
         CONTINUE WHEN EXISTS (SELECT 1 FROM runyard.workers w WHERE w.worker_id = orphans.worker_id AND w.dead_at IS NULL);
         FOR r IN
             SELECT x.* FROM runyard.live_runs l JOIN runyard.runs x USING (accept_no)
-            WHERE l.worker_id = orphans.worker_id AND l.status = 'running' AND l.changed_at < now() - unchanged
+            WHERE l.worker_id = orphans.worker_id AND l.status = 'running'
         LOOP
             r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call would read them all
             job := runyard.job(r); cancelled := r.cancel_requested_at IS NOT NULL;

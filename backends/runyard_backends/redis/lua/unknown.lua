@@ -3,7 +3,7 @@ Find the jobs that are lost, among jobs that Postgres holds for due. A lost job 
 is not locked for its own run. Keep the other jobs for a further day.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
-ARGV     per job: id, queue, tenant
+ARGV     the workers whose locks do not count: "|", then each with a "|" after it; then per job: id, queue, tenant
 Returns  the positions, from 1, of the lost jobs
 ]]
 -- allow-oom
@@ -29,16 +29,20 @@ local function keep_offered(id, queue, tenant)
   end
 end
 
-for i = 1, #ARGV, 3 do
+-- Return true if a worker whose lock counts executes the run, or is about to claim it.
+local function executed(lane, run)
+  local held = redis.call('GET', prefix .. 'lock:' .. lane)
+  local owner, owned = string.match(held or '', '^([^|]*)|(.*)|%d+$')
+  return owned == run and not string.find(ARGV[1], '|' .. owner .. '|', 1, true)
+end
+
+for i = 2, #ARGV, 3 do
   local id = ARGV[i]
   local lane, run = string.match(id, '^([^:]*):(.*)$')
   if offered(id, ARGV[i + 1], ARGV[i + 2]) then
     keep_offered(id, ARGV[i + 1], ARGV[i + 2])
-  else
-    local held = redis.call('GET', prefix .. 'lock:' .. lane)
-    if not held or string.match(held, '^[^|]*|(.*)|%d+$') ~= run then
-      unknown[#unknown + 1] = (i + 2) / 3
-    end
+  elseif not executed(lane, run) then
+    unknown[#unknown + 1] = (i + 1) / 3
   end
 end
 return unknown

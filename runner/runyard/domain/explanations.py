@@ -1,0 +1,75 @@
+"""The sentences with which ``explain`` says why a run is not running (R12). Every store uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from .crashes import MAX_CRASHES
+from .runs import Run
+
+SENTENCES: Final = {
+    "suspended": "waiting for an answer to request {request_id} since {since}",
+    "not_due": "due at {due_at}",
+    "retrying": "retrying after error {error_code} at {at}",
+    "fanned_out": "waiting for the runs that it started, {live} of them live",
+    "waiting": "waiting for run {run_id} to end",
+    "paused": "queue {queue} is paused since {since}",
+    "behind": "behind run {run_id} ({status}) of its lane",
+    "limited": "waiting for a permit of {permit} (limit {most})",
+    "no_worker": "no live worker serves queue {queue}",
+    "no_agent": "no live worker of queue {queue} serves agent {agent}",
+    "next": "waiting for a free worker",
+    "running": "running on worker {worker_id}, attempt {attempt}",
+    "external": "running outside any worker",
+    "orphaned": "lost its worker {worker_id}",
+    "ended": "{status} at {finished_at}",
+}
+"""By reason: the sentence, with the names of the facts that it needs.
+
+Facts of every run are ``status``, ``attempt``, ``finished_at`` and ``error_code``. ``permit`` is the kind and the name of a
+subject, such as ``agent writer``.
+"""
+TIMES: Final = ("since", "due_at", "at", "finished_at")
+"""The facts that are times: a datetime, or a text in the format of ISO 8601."""
+
+
+def moment(time: datetime | str) -> str:
+    """Return ``time`` as a sentence names it: in UTC, to the second."""
+    found = datetime.fromisoformat(time) if isinstance(time, str) else time
+    return f"{found.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def explanation(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
+    """Return the sentence about ``run``.
+
+    ``reason``: a key of SENTENCES, the first in the order of that table that applies to a run that waits. ``facts``: the values
+    that its sentence names. Further facts: ``isolated``, whether the attempt runs alone in its process; for ``orphaned`` also
+    ``nobody``, which is ``no_worker``, ``no_agent`` or None, with the facts of that reason, and those of ``paused`` if the
+    queue is paused; ``workers``, the versions of the live workers for a run that waits.
+    """
+    known: dict[str, Any] = {"status": run.status, "attempt": run.attempt, "finished_at": run.finished_at}
+    known |= {"error_code": run.error.code if run.error else None} | dict(facts)
+    known |= {name: moment(known[name]) for name in TIMES if known.get(name) is not None}
+    parts = [SENTENCES[reason].format(**known)]
+    if reason == "ended" and run.error:
+        parts[0] += f": {run.error.message}"
+    if reason == "running" and run.crash_count >= MAX_CRASHES - 1:
+        alone = ", alone" if known.get("isolated") else ", waiting there to run alone"
+        parts[0] += f"{alone}, after {run.crash_count} crashes without progress"
+    if reason == "running" and run.cancel_requested_at:
+        parts.append("a cancel was requested")
+    if reason == "orphaned":
+        nobody = known.get("nobody")
+        parts.append(SENTENCES[nobody].format(**known) if nobody else "another worker will take it over")
+        if "since" in known:
+            parts.append(SENTENCES["paused"].format(**known))
+    if run.status == "queued" and run.expires_at and not run.attempt:
+        parts.append(f"it fails if not started by {moment(run.expires_at)}")
+    versions = sorted(version for version in known.get("workers") or () if version)
+    if (run.status == "queued" or reason == "orphaned") and run.app_version and versions and run.app_version not in versions:
+        parts.append(f"accepted by version {run.app_version}, workers run {', '.join(versions)}")
+    if run.damaged:
+        parts.append(f"its {', '.join(run.damaged)} cannot be read (data_corrupted)")
+    return "; ".join(parts)

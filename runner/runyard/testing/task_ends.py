@@ -1,0 +1,24 @@
+"""Wait for the end of a task whatever happens to the waiting task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+async def ended(task: asyncio.Task[None], on_cancel: Callable[[], object] = lambda: None) -> None:
+    """Wait until ``task`` has ended by itself, also if the caller is cancelled meanwhile, however often.
+
+    ``on_cancel``: called at each of these cancels. Raises CancelledError after the end of the task if there was one, else the
+    error of the task.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))  # awaiting the task itself would pass the cancel on to it
+        except asyncio.CancelledError as error:
+            cancelled = error
+            on_cancel()
+    if cancelled is not None:
+        raise cancelled
+    task.result()
