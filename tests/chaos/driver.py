@@ -26,7 +26,7 @@ from tests.chaos.load import Load
 from tests.support.agents.chaos import TRACE_VARIABLE
 from tests.support.failovers import PostgresPair, RedisPair, through
 from tests.support.fault_proxy import FaultProxy
-from tests.support.fleet import Fleet, scrape, total, until
+from tests.support.fleet import Fleet, WorkerProcess, scrape, total, until
 
 APP: Final = "tests.support.agents.chaos:app"
 OBSERVER: Final = "observer"
@@ -115,7 +115,7 @@ class Crew:
     servers: Servers
     log: Path
     complaints: list[str]
-    places: dict[int, asyncio.subprocess.Process] = field(default_factory=dict)
+    places: dict[int, WorkerProcess] = field(default_factory=dict)
     expected: set[int] = field(default_factory=set)
     counted: dict[tuple[int, str], int] = field(default_factory=dict)
 
@@ -133,7 +133,7 @@ class Crew:
                 max_pool_size=5,
             )
 
-    def send(self, place: int, number: int) -> asyncio.subprocess.Process:
+    def send(self, place: int, number: int) -> WorkerProcess:
         """Signal the worker of ``place``. One that may end of it is not missed."""
         process = self.places[place]
         if number in (signal.SIGKILL, signal.SIGTERM):

@@ -21,11 +21,11 @@ from runyard.ports.refs import RunRef
 from runyard.ports.workers import WorkerInfo
 from runyard.testing.scripted_agent import app as scripted
 from runyard.worker.worker import Worker
-from runyard_api.http.app import asgi_app
 from runyard_api.http.settings import ApiSettings
 from runyard_api.http.sse import Entry
 from runyard_backends.memory import MemoryBackend, MemoryWorld, connect
 from tests.http.conformity import Documented
+from tests.http.shared_routes import asgi_app
 from tests.support.api_server import serving
 from tests.support.fault_proxy import FaultProxy
 

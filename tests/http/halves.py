@@ -10,9 +10,9 @@ import httpx
 from runyard.errors import CapabilityMissingError
 from runyard.ports.scheduling import Effects
 from runyard.ports.stores import Backend
-from runyard_api.http.app import asgi_app
 from runyard_api.http.settings import ApiSettings
 from runyard_backends.http import connect
+from tests.http.shared_routes import asgi_app
 
 PARTS = ("threads", "runs", "feed", "usage", "workers")
 """Where the two meet; the other parts are the store's."""

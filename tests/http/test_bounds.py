@@ -19,10 +19,11 @@ from runyard import Client
 from runyard.domain.size_limits import MAX_NESTING
 from runyard.errors import RequestError
 from runyard.models import HitlRequest, JsonObject, JsonValue
-from runyard_api.http.app import ROUTERS, asgi_app
+from runyard_api.http.app import ROUTERS
 from runyard_api.http.paths import check_text
 from runyard_api.http.settings import ApiSettings
 from tests.http.conftest import SECRET, Caller, transport
+from tests.http.shared_routes import asgi_app
 from tests.support.api_server import serving
 
 PROMPT = "/v1/threads/t/runs"

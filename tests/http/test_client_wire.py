@@ -14,9 +14,9 @@ from prometheus_client import REGISTRY
 from runyard import Client, Event, HitlRequest, RunStatus, errors
 from runyard.models import STREAM_ENDS
 from runyard.worker.worker import Worker
-from runyard_api.http.app import asgi_app
 from runyard_api.http.settings import ApiSettings
 from tests.http.conftest import BOUND, ask, transport
+from tests.http.shared_routes import asgi_app
 from tests.support.api_server import serving
 from tests.support.fault_proxy import FaultProxy
 from tests.support.fleet import until

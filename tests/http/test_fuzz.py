@@ -23,12 +23,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from runyard import Client
-from runyard_api.http.app import asgi_app
 from runyard_api.http.document import operations
 from runyard_api.http.settings import ApiSettings
 from runyard_backends.memory import MemoryBackend, MemoryWorld
 from runyard_backends.postgres.backend import connect
 from tests.http.conftest import transport
+from tests.http.shared_routes import asgi_app
 
 BODIES = int(os.environ.get("RUNYARD_TEST_BODIES", "150"))
 GROWTH = 10 * 2**20

@@ -15,11 +15,11 @@ import pytest
 from runyard import Client
 from runyard.domain.states import RunStatus
 from runyard_api.http import protocol
-from runyard_api.http.app import asgi_app
 from runyard_api.http.authentication import Auth
 from runyard_api.http.serve import UNACKNOWLEDGED_MS, Server, listen, room_for
 from runyard_api.http.settings import ApiSettings
 from tests.http.conftest import SECRET
+from tests.http.shared_routes import asgi_app
 
 BOUND = 10.0
 ANSWER = re.compile(rb"HTTP/1\.1 (?=\d{3} )")

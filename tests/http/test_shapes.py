@@ -18,10 +18,10 @@ from fastapi import FastAPI
 
 from runyard import Client
 from runyard.models import HitlRequest
-from runyard_api.http.app import asgi_app
 from runyard_api.http.settings import ApiSettings
 from runyard_backends.postgres.backend import connect
 from tests.http import shapes
+from tests.http.shared_routes import asgi_app
 
 BODIES: Final = int(os.environ.get("RUNYARD_TEST_SHAPES", "120"))
 SILENCE: Final = 0.1

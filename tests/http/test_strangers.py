@@ -15,10 +15,10 @@ from starlette.requests import HTTPConnection
 from runyard import Client
 from runyard.domain.api_keys import ApiKey, Scope, Secret
 from runyard.errors import BackendUnavailableError, ForbiddenError, UnauthenticatedError
-from runyard_api.http.app import asgi_app
 from runyard_api.http.principal import Principal
 from runyard_api.http.settings import ApiSettings
 from tests.http.conftest import SECRET, ask
+from tests.http.shared_routes import asgi_app
 from tests.http.test_tokens import claims_of, signed
 
 BURST = 10

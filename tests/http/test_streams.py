@@ -19,7 +19,6 @@ from runyard.ports.refs import RunRef
 from runyard.ports.workers import WorkerInfo
 from runyard.worker.worker import Worker
 from runyard_api.http import sse
-from runyard_api.http.app import asgi_app
 from runyard_api.http.idempotency import Key
 from runyard_api.http.principal import Principal
 from runyard_api.http.request_bodies import StreamedPrompt
@@ -28,6 +27,7 @@ from runyard_api.http.settings import ApiSettings
 from runyard_api.http.sse import Entry
 from runyard_api.http.tenant_client import caller_of
 from tests.http.conftest import SECRET
+from tests.http.shared_routes import asgi_app
 from tests.support.api_server import Frame, frames, serving
 from tests.support.fleet import until
 

@@ -23,11 +23,11 @@ from runyard import Client
 from runyard.domain.api_keys import Scope, Secret
 from runyard.errors import InvalidInputError
 from runyard_api.http import tokens
-from runyard_api.http.app import asgi_app
 from runyard_api.http.principal import Principal
 from runyard_api.http.settings import ApiSettings
 from runyard_backends.memory import MemoryWorld
 from tests.http.conftest import BOUND, SECRET, Caller, transport
+from tests.http.shared_routes import asgi_app
 from tests.support.api_server import frames, serving
 
 THREAD, RUN = "secret-thread", "r1"

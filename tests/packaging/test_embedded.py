@@ -21,7 +21,9 @@ import pytest
 from redis.asyncio import Redis
 
 from runyard_backends.embedded import EmbeddedPostgres, EmbeddedRedis, EmbeddedServerError, Servers, install, servers
+from runyard_backends.embedded import postgres as memory
 from runyard_backends.embedded.install import reachable, server_user
+from runyard_backends.embedded.postgres import forget_cluster, memory_directory
 
 ROOT = Path(__file__).parents[2]
 OWNER = Path(__file__).with_name("owner.py")
@@ -155,6 +157,33 @@ async def test_restart_keeps_port_password_and_data_also_after_a_kill() -> None:
         assert not runs(pid)
         postgres.restart()
         assert await answer(url, "SELECT x FROM kept") == 7
+
+
+@pytest.mark.skipif(memory_directory() is None, reason="needs a file system in memory, with room")
+def test_server_that_is_not_durable_has_its_files_in_memory(tmp_path: Path) -> None:
+    with EmbeddedPostgres(durable=False) as postgres:
+        home = postgres.home
+        assert home.parent == memory.MEMORY
+        assert (home / "cluster" / "data").resolve().is_relative_to(home)
+    assert not home.exists()
+    with EmbeddedPostgres() as durable:
+        assert durable.home.parent != memory.MEMORY
+    folder = tmp_path / "kept"
+    try:
+        with EmbeddedPostgres(folder, durable=False) as kept:
+            assert kept.home == folder
+    finally:
+        forget_cluster(folder)
+
+
+def test_memory_without_room_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(memory, "MEMORY", tmp_path)
+    monkeypatch.setattr(memory, "MEMORY_BYTES", 0)
+    assert memory_directory() in (tmp_path, None)  # None: the directory for temporary files executes no programs
+    monkeypatch.setattr(memory, "MEMORY_BYTES", 1 << 62)
+    assert memory_directory() is None
+    monkeypatch.setattr(memory, "MEMORY", tmp_path / "missing")
+    assert memory_directory() is None
 
 
 async def test_pause_freezes_and_resume_thaws() -> None:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-SHARED = ("conftest.py", "support/fleet.py")
+SHARED = ("conftest.py", "support/fleet.py", "support/forked.py")
 
 
 def suite(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -10,6 +10,7 @@ import sys
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -19,6 +20,9 @@ from runyard.models import Run
 from runyard.ports.refs import RunRef
 from runyard.ports.stores import Backend
 from runyard_backends.conformance.world import proved
+from tests.support.forked import ForkedWorker
+
+WorkerProcess: TypeAlias = ForkedWorker | asyncio.subprocess.Process
 
 SCRIPTED = "runyard.testing.scripted_agent:app"
 SLACK = float(os.environ.get("RUNYARD_TEST_SLACK", "2"))
@@ -44,7 +48,7 @@ class Fleet:
     client: Client
     backend: Backend
     environment: Mapping[str, str] = field(default_factory=dict)
-    processes: dict[int, asyncio.subprocess.Process] = field(default_factory=dict)
+    processes: dict[int, WorkerProcess] = field(default_factory=dict)
     metrics: dict[int, str] = field(default_factory=dict)
 
     async def start(self, grace: float = 10, app: str = SCRIPTED, **settings: object) -> int:
@@ -58,14 +62,19 @@ class Fleet:
         await until(registered, 30)
         return process.pid
 
-    async def spawn(self, app: str, log: int | None = None, **settings: object) -> asyncio.subprocess.Process:
-        """A worker's process, not waited for. ``log``: a file descriptor for what it writes, by default this process's."""
+    async def spawn(self, app: str, log: int | None = None, **settings: object) -> WorkerProcess:
+        """A worker's process, not waited for. ``log``: a file descriptor for what it writes, by default this process's. With
+        ``log``, the process imports runyard itself."""
         port = free_port()
         own = {"postgres_url": self.postgres, "redis_url": self.redis, "metrics_port": port, **settings}
         variables = {f"RUNYARD_{name.upper()}": str(value) for name, value in own.items()}
         environment = {**os.environ, **self.environment, **variables}
-        command = (sys.executable, "-c", PROGRAM, app)
-        process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=log, stderr=log)
+        process: WorkerProcess
+        if log is None:
+            process = await ForkedWorker.start(app, environment)
+        else:
+            command = (sys.executable, "-c", PROGRAM, app)
+            process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=log, stderr=log)
         self.processes[process.pid] = process
         self.metrics[process.pid] = f"http://127.0.0.1:{port}/metrics"
         return process

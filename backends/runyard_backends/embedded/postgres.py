@@ -15,6 +15,10 @@ SUPERUSER = "postgres"
 PLACES = ("/var/tmp", "/tmp", tempfile.gettempdir())
 """Directories to try for a cluster that cannot be in the data directory."""
 PREFIX = "runyard-"
+MEMORY = Path("/dev/shm")
+"""A directory whose files are in memory, on Linux."""
+MEMORY_BYTES = 2 << 30
+"""Free bytes that MEMORY must have for a cluster."""
 
 
 class EmbeddedPostgres(EmbeddedServer):
@@ -24,8 +28,8 @@ class EmbeddedPostgres(EmbeddedServer):
     `data_dir`, for example below a private home directory, the cluster is in a separate directory in one of PLACES.
     `data_dir/cluster` is then a link to it.
 
-    durable: False turns fsync and synchronous commits off, for tests that do not crash the machine. max_connections: the
-    maximum number of connections that the server accepts.
+    durable: False turns fsync and synchronous commits off, for tests that do not crash the machine. Without a `data_dir`, the
+    files are then in memory if there is room. max_connections: the maximum number of connections that the server accepts.
     """
 
     name = "Postgres"
@@ -53,6 +57,9 @@ class EmbeddedPostgres(EmbeddedServer):
     def _user(self) -> tuple[int | None, int | None]:
         user = self._server_user
         return (None, None) if user.uid == os.geteuid() else (user.uid, user.gid)
+
+    def _temporary_parent(self) -> Path | None:
+        return None if self._durable else memory_directory()
 
     def _removals(self) -> list[Path]:
         return [self._area, *super()._removals()] if self._given_dir is None else []
@@ -138,6 +145,7 @@ class EmbeddedPostgres(EmbeddedServer):
             "fsync": "on" if self._durable else "off",
             "synchronous_commit": "on" if self._durable else "off",
             "full_page_writes": "on" if self._durable else "off",
+            "max_wal_size": "1GB" if self._durable else "256MB",  # the log may be in memory
         }
         flags = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
         return [str(self._install.bin / "postgres"), "-D", str(self._area / "data"), *flags], self._area
@@ -150,6 +158,21 @@ class EmbeddedPostgres(EmbeddedServer):
         except OSError:
             return False
         return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
+
+
+def memory_directory() -> Path | None:
+    """Return MEMORY if it can have a cluster: its file system executes programs and has MEMORY_BYTES free. Return None
+    otherwise.
+
+    Files in memory make a database quicker to create and drop. ext4 searches all inodes of the files deleted in the last
+    minutes for each file that it creates.
+    """
+    try:
+        found = os.statvfs(MEMORY)
+    except OSError:
+        return None
+    room = found.f_bavail * found.f_frsize >= MEMORY_BYTES and not found.f_flag & os.ST_NOEXEC
+    return MEMORY if room and os.access(MEMORY, os.W_OK | os.X_OK) else None
 
 
 def forget_cluster(home: Path) -> None:

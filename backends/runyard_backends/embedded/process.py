@@ -71,6 +71,10 @@ class EmbeddedServer(ABC):
         """Return the user id and the group id of the server process. None: as for this process."""
         return None, None
 
+    def _temporary_parent(self) -> Path | None:
+        """Return the directory in which the temporary directory is made. None: the system's directory for temporary files."""
+        return None
+
     def _removals(self) -> list[Path]:
         """Return the temporary directories. `stop` removes them, or the supervisor removes them after the owner's end."""
         return [self.home] if self._given_dir is None else []
@@ -161,7 +165,7 @@ class EmbeddedServer(ABC):
     def _make_home(self) -> None:
         self._owner = os.getpid()
         if self._given_dir is None:
-            self._home = Path(tempfile.mkdtemp(prefix="runyard-")).resolve()
+            self._home = Path(tempfile.mkdtemp(prefix="runyard-", dir=self._temporary_parent())).resolve()
         else:
             self._given_dir.mkdir(parents=True, exist_ok=True)
             self._home = self._given_dir.resolve()
