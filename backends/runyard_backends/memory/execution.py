@@ -374,7 +374,7 @@ def release(
 ) -> Ended:
     """Release the run and queue it again. ``delay``: seconds until it is due. ``error``: the error after which the run is
     retried; None if the release is no retry. ``first_event``: the number of the attempt's next event, or None. ``until_fewer``:
-    the job waits until fewer than this number of the runs that it started are live. ``usage``: the usage to add to the run's."""
+    the job waits until fewer than this number of the runs that it started are live. ``usage``: added to the run's usage."""
     if repeated := _repeated(db, attempt):
         return repeated
     thread, run = holder(db, attempt)
