@@ -21,8 +21,8 @@ from .driver_errors import DRIVER_ERRORS, translated, undone_again
 DEFAULT_COMMAND_SECONDS: Final = 30.0
 """Seconds that a call of Postgres may take."""
 CONNECT_SECONDS: Final = 10.0
-"""Seconds that a new connection may take at least, beside the calls that wait for it: a machine under load is slow to connect, and
-an attempt that always ends too early never succeeds."""
+"""Seconds that a new connection may take at least, if no call ends its attempt before. On a machine under load, attempts that
+always end too early would never succeed."""
 RELEASE_SECONDS: Final = 0.5
 """Seconds that a cancelled statement has to end. After them its connection is closed."""
 
