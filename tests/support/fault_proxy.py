@@ -28,7 +28,8 @@ class Link:
 
 @dataclass
 class FaultProxy:
-    """Forwards to ``host:port``. Faults apply to every connection and last until :meth:`heal`, unless they say otherwise.
+    """Forwards to ``host:upstream_port``. The port may change, and open connections then stay. Faults apply to every connection
+    and last until :meth:`heal`, unless they say otherwise.
 
     Use as ``async with FaultProxy("127.0.0.1", 5432) as proxy``; ``proxy.port`` is where clients connect.
     """

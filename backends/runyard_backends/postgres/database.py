@@ -20,6 +20,9 @@ from .driver_errors import DRIVER_ERRORS, translated, undone_again
 
 DEFAULT_COMMAND_SECONDS: Final = 30.0
 """Seconds that a call of Postgres may take."""
+CONNECT_SECONDS: Final = 10.0
+"""Seconds that a new connection may take at least, if no call ends its attempt before. On a machine under load, attempts that
+always end too early would never succeed."""
 RELEASE_SECONDS: Final = 0.5
 """Seconds that a cancelled statement has to end. After them its connection is closed."""
 
@@ -76,15 +79,16 @@ class Database:
         PgBouncer in transaction mode, ``statement_cache_size=0`` is required, as an argument or in the URL."""
         url, in_url = split_url(url)
         connector = Connector(url, name, session_timeouts(command_timeout))
+        connect_timeout = max(command_timeout, CONNECT_SECONDS)
         with translated():
-            async with asyncio.timeout(command_timeout):
+            async with asyncio.timeout(connect_timeout):
                 pool = await asyncpg.create_pool(
                     min_size=min_pool_size,
                     max_size=max_pool_size,
                     max_cached_statement_lifetime=0,  # a timer of the cache would keep the contextvars of its first run
                     connection_class=_PlainConnection,
                     connect=connector,
-                    **{"timeout": command_timeout} | in_url | settings,
+                    **{"timeout": connect_timeout} | in_url | settings,
                 )
         return cls(pool, connector, command_timeout=command_timeout, page_bytes=page_bytes)
 

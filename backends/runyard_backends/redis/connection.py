@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Final, NamedTuple, cast
+from weakref import WeakSet
 
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, RedisError, ResponseError
@@ -100,7 +101,7 @@ class RedisServer:
         self._free = asyncio.Semaphore(max_connections)
         self._idle: list[AbstractConnection] = []
         self._idle_poppers: list[AbstractConnection] = []
-        self._usable: set[AbstractConnection] = set()
+        self._usable: WeakSet[AbstractConnection] = WeakSet()
         self._pause = ConnectPause()
         self._closed = False
         self._pubsub = PubSub(self._connection, timeout, self.ping)
@@ -221,7 +222,7 @@ class RedisServer:
         self._idle.clear()
         self._idle_poppers.clear()
         for connection in idle:
-            await connection.disconnect(nowait=True)
+            await connection.disconnect(nowait=not self._closed)
 
     async def _connection(self) -> AbstractConnection:
         if self._closed:
@@ -244,7 +245,7 @@ class RedisServer:
             # The driver's can_read_destructive() costs a cancelled read, a tenth of a whole round trip.
             if (reader := connection._reader) is not None and not reader.at_eof():
                 return connection
-            await self._discard(connection)
+            await connection.disconnect(nowait=True)
         return await self._connection()
 
     async def _give_back(self, connection: AbstractConnection, idle: list[AbstractConnection]) -> None:
@@ -252,11 +253,7 @@ class RedisServer:
         if connection.is_connected and connection in self._usable and not self._closed:
             idle.append(connection)
         else:
-            await self._discard(connection)
-
-    async def _discard(self, connection: AbstractConnection) -> None:
-        self._usable.discard(connection)
-        await connection.disconnect(nowait=True)
+            await connection.disconnect(nowait=True)
 
 
 def _connections(url: str, timeout: float, name: str) -> ConnectionPool:
