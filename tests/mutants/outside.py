@@ -8,6 +8,8 @@ from tests.mutants.mutant import Edit, Mutant, mutant
 
 SQL: Final = "backends/runyard_backends/postgres"
 ACCEPT: Final = f"{SQL}/functions/accept.sql"
+ACCEPT_ARGUMENTS: Final = f"{SQL}/functions/accept_arguments.sql"
+ARGUMENTS: Final = "tests/integration/postgres/test_accept_arguments.py"
 DEADLINES: Final = f"{SQL}/functions/deadlines.sql"
 DELETION: Final = f"{SQL}/functions/deletion.sql"
 LISTS: Final = f"{SQL}/functions/lists.sql"
@@ -25,6 +27,34 @@ BOUNDS, CURSOR, FETCHING, CODEC = (
 POSTGRES: Final = "tests/conformance/test_postgres.py"
 
 OUTSIDE: Final[tuple[Mutant, ...]] = (
+    mutant(
+        "SQL accepts numbers of any size", ACCEPT_ARGUMENTS,
+        "(@ > 18446744073709551615 || @ < -9223372036854775808)", "(@ > 1e100)",
+        ARGUMENTS,
+    ),
+    mutant(
+        "SQL accepts any time", f"{SQL}/functions/accept_in_transaction.sql",
+        "    IF NOT (run_at >= ", "    IF false AND NOT (run_at >= ",
+        ARGUMENTS,
+    ),
+    mutant(
+        "SQL accepts unprintable ids", ACCEPT_ARGUMENTS, " OR runyard.unprintable(given)", "",
+        ARGUMENTS,
+    ),
+    mutant(
+        "SQL accepts options of any value", ACCEPT_ARGUMENTS, "            END) IS NOT TRUE", "            END) IS NULL",
+        ARGUMENTS,
+    ),
+    mutant(
+        "the database holds any time", f"{SQL}/migrations/0001_threads.sql",
+        " CHECK (VALUE >= '1970-01-01T00:00:00Z' AND VALUE < '9100-01-01T00:00:00Z')", "",
+        "tests/integration/postgres/test_last_guards.py",
+    ),
+    mutant(
+        "a damaged record of an earlier attempt is read for ever", "runner/runyard/execution/executor.py",
+        "        except DataCorruptedError as error:", "        except NotImplementedError as error:",
+        "tests/unit/execution/test_executor.py", "-k", "earlier_attempt",
+    ),
     mutant(
         "HTTP shows every tenant the same", "api/runyard_api/http/tenant_client.py",
         ".for_tenant(principal.tenant)", ".for_tenant(\"\")",

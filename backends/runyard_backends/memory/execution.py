@@ -64,8 +64,7 @@ def _claim(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref
 
 def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref: RunRef) -> Claim:
     """Start another attempt of a running run. The claim is ``busy`` unless the run's worker is dead or has left, or is
-    ``worker_id`` itself, which then has lost the run's task. The death of a worker counts as a crash. A worker that left, and a
-    lost task, do not."""
+    ``worker_id`` itself, which then has lost the run's task. Only the death of a worker counts as a crash."""
     if run.external:
         return Claim(ref, "busy")
     worker = db.workers.get(run.run.worker_id or "")
@@ -283,7 +282,7 @@ def _repeated(db: Database, attempt: AttemptToken) -> Ended | None:
 
 
 def cancelled(db: Database, thread: ThreadState, run: RunState, n: int, usage: Usage | None) -> Ended:
-    """Cancel the run. ``usage``: the usage of its last attempt, which counts although the rest of the write is not stored."""
+    """Cancel the run. ``usage``: that of its last attempt, which counts although nothing else of the write is stored."""
     _use(run, usage)
     return _ended(db, thread, run, RunStatus.CANCELLED, n)
 
@@ -378,13 +377,12 @@ def release(
     if repeated := _repeated(db, attempt):
         return repeated
     thread, run = holder(db, attempt)
+    _use(run, usage)
     if run.run.cancel_requested_at is not None:
         if first_event is None:
-            _use(run, usage)
             effects = lanes.end_outside(db, thread, run, RunStatus.CANCELLED)
             return Ended(run.run.status, run.run.event_id or "", effects=effects)
-        return cancelled(db, thread, run, first_event, usage)
-    _use(run, usage)
+        return cancelled(db, thread, run, first_event, None)
     run.run.status, run.run.worker_id, run.changed_at = RunStatus.QUEUED, None, db.now()
     run.end_records(db.now(), "released" if error is None else "retried", error)
     run.not_before = db.now() + timedelta(seconds=delay) if delay > 0 else None

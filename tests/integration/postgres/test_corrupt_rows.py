@@ -13,14 +13,16 @@ import httpx
 import pytest
 
 from runyard import Client
+from runyard.domain.states import RunStatus
 from runyard.domain.webhooks import Webhook, WebhookPolicy, WebhookReply
 from runyard.errors import DataCorruptedError
 from runyard.models import FEED_TYPES, ErrorInfo, HitlRequest, Message, RunOptions, Usage
-from runyard.ports.commands import AcceptRequest, Cut, Write
-from runyard.ports.queries import PageRequest
+from runyard.ports.commands import AcceptRequest, Cut, FanOut, ForkRequest, Write
+from runyard.ports.queries import PageRequest, RunFilter
+from runyard.ports.refs import AttemptToken
 from runyard.ports.results import Ended, Page
 from runyard.ports.stores import Backend
-from runyard.ports.workers import WorkerInfo
+from runyard.ports.workers import Retention, WorkerInfo
 from runyard.worker.webhook_dispatcher import WebhookDispatcher
 from runyard_api.cli.main import main
 from runyard_api.http.app import asgi_app
@@ -370,3 +372,71 @@ async def test_the_api_and_the_command_line_show_what_cannot_be_decoded(
     assert await asyncio.to_thread(main, ["threads", "list"]) == 0
     [line] = [line for line in capsys.readouterr().out.splitlines() if "bad " in line]
     assert "cannot be read: tags" in line
+
+
+async def test_damaged_rows_of_one_tenant_stop_no_pass_for_others(backend: Backend, postgres_url: str) -> None:
+    """I1, A2: each JSON and each encoded value of a tenant at once, in runs of every state."""
+    bad, fine = backend.for_tenant("bad"), backend.for_tenant("fine")
+    await backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
+    await backend.webhooks.add(Webhook(webhook_id="w", tenant="bad", url="http://x", events=["run.completed", "run.failed"]))
+
+    async def begin(thread_id: str, **fields: Any) -> AttemptToken:
+        request = AcceptRequest(thread_id=thread_id, run_id="r", input=Message.user("hello"), **fields)
+        accepted = await bad.runs.accept(request)
+        [claim] = await backend.runs.claim("w", [accepted.effects.jobs[0].ref])
+        assert claim.attempt is not None
+        return claim.attempt
+
+    for n, damage in enumerate(
+        ("[]", "7", "null", '{"a": [], "fan": 7, "cut": {"at_seq": "x"}, "timeout": "x", "expires_in": []}')
+    ):
+        retried = await begin(f"ended-{n}", options=RunOptions(webhook="http://x/"))
+        await backend.runs.start_step(retried, "s")
+        await backend.runs.release(retried, error=ErrorInfo(code="x", message="x"), usage=Usage(requests=1))
+        [again] = await backend.runs.claim("w", [retried.ref])
+        assert again.attempt is not None
+        await backend.runs.complete([Write(attempt=again.attempt, messages=[Message.assistant("x")], usage=Usage(requests=1))])
+        await backend.runs.suspend(Write(attempt=await begin(f"suspended-{n}")), [HitlRequest(timeout=0.0)])
+        await begin(f"running-{n}")
+        fork = ForkRequest(src=f"ended-{n}", new="f", cut=Cut(), fan=FanOut(messages=[Message.user("?")], max_parallel=1))
+        await bad.runs.accept(AcceptRequest(thread_id=f"ended-{n}", run_id="job", kind="fork_many", fork=fork))
+        await execute(postgres_url, "SELECT runyard.accept($1, 'hi', run_id => 'hosted', tenant => 'bad')", f"hosted-{n}")
+        queued = await bad.runs.accept(AcceptRequest(thread_id=f"queued-{n}", run_id="r", input=Message.user("hello")))
+        await execute(postgres_url, _DAMAGE.replace("DAMAGE", damage.replace("'", "''")))
+        lists: list[Callable[[], Awaitable[Any]]] = [
+            bad.runs.runs,
+            lambda: bad.runs.runs(RunFilter(status=RunStatus.COMPLETED)),
+            bad.threads.threads,
+            lambda: bad.runs.requests(pending=False),
+            lambda thread_id=f"ended-{n}": bad.runs.attempts(thread_id, "r"),
+            bad.feed.read,
+            bad.usage.report,
+            bad.webhooks.deliveries,
+            lambda: backend.webhooks.take(busy={}),
+            backend.webhooks.oldest,
+            backend.usage.count,
+            lambda: backend.workers.waiting(unchanged=timedelta(0)),
+            lambda: backend.workers.orphans(unchanged=timedelta(0)),
+            lambda: backend.workers.prune(Retention()),
+            backend.limits.review_limits,
+            backend.queues.queues,
+            backend.runs.admit,
+        ]
+        for read in lists:
+            await read()
+        other = await fine.runs.accept(AcceptRequest(thread_id=f"t-{n}", run_id="r", input=Message.user("hello")))
+        refs = [queued.effects.jobs[0].ref, other.effects.jobs[0].ref]
+        claims = {claim.ref: claim for claim in await backend.runs.claim("w", refs)}
+        assert claims[refs[1]].outcome == "claimed"
+
+
+_DAMAGE = """
+UPDATE runyard.runs SET options = 'DAMAGE', metadata = 'DAMAGE', extra = 'DAMAGE', usage = 'DAMAGE', error = 'DAMAGE', usage_before = 'DAMAGE',
+    fork = CASE WHEN fork IS NOT NULL THEN 'DAMAGE'::jsonb END, input = '\\xc1', result = '\\xc1', candidates = '{}' WHERE tenant = 'bad';
+UPDATE runyard.threads SET tags = 'DAMAGE', base_extra = 'DAMAGE', extra = 'DAMAGE', config = 'DAMAGE', usage = 'DAMAGE' WHERE tenant = 'bad';
+UPDATE runyard.hitl_requests SET kind = 'guess', body = '\\xc1', otherwise = '\\xc1', answer = '\\xc1' WHERE tenant = 'bad';
+UPDATE runyard.outbox SET usage = 'DAMAGE' WHERE tenant = 'bad';
+UPDATE runyard.attempts SET error = 'DAMAGE';
+UPDATE runyard.steps SET result = '\\xc1';
+UPDATE runyard.messages SET payload = '\\xc1';
+"""  # noqa: E501

@@ -19,6 +19,7 @@ from runyard.agents.engine import drive, serve
 from runyard.app import App
 from runyard.domain.size_limits import MAX_VALUES
 from runyard.domain.states import RunStatus
+from runyard.errors import BackendUnavailableError
 from runyard.execution.executor import Execution, Stop
 from runyard.execution.steps import current_run
 from runyard.models import Limit, open_tool_calls
@@ -319,7 +320,16 @@ async def test_r7_an_exception_of_a_tool_is_a_result_and_the_run_goes_on(lab: La
     assert "no such thing" in str(script.results()["broken"])
 
 
-@pytest.mark.parametrize("error", [SystemExit(2), asyncio.CancelledError("lost"), BaseException("odd")], ids=repr)
+@pytest.mark.parametrize(
+    "error",
+    [
+        SystemExit(2),
+        asyncio.CancelledError("lost"),
+        BaseException("odd"),
+        BackendUnavailableError("BackendUnavailableError of a tool"),
+    ],
+    ids=repr,
+)
 @pytest.mark.parametrize("threaded", [False, True])
 async def test_r7_whatever_a_tool_raises_is_a_result(lab: Lab, error: BaseException, threaded: bool) -> None:
     """R7: a tool that exits, or awaits what was cancelled, neither ends its worker nor the tools beside it."""
