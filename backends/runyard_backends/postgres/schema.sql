@@ -35,7 +35,7 @@ CREATE TABLE runyard.threads (
     deleted_at timestamptz,
     CONSTRAINT threads_pkey PRIMARY KEY (thread_key)
 )
-WITH (fillfactor='70');
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 CREATE UNIQUE INDEX threads_id ON runyard.threads (tenant, thread_id)
     WHERE (deleted_at IS NULL);
 -- The indexes of lists (runyard.list_threads). Each has a condition that is always true and that only its list has. The condition
@@ -73,7 +73,7 @@ CREATE TABLE runyard.branches (
     high_water_seq bigint DEFAULT 0 NOT NULL,
     CONSTRAINT branches_pkey PRIMARY KEY (branch_id)
 )
-WITH (fillfactor='70');
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 CREATE INDEX branches_thread ON runyard.branches (thread_key);
 
 -- The levels of a branch, one per ancestor. The branch inherits these messages of an ancestor up to high_water_seq: messages
@@ -106,7 +106,8 @@ CREATE TABLE runyard.messages (
     event_id text,
     created_at timestamptz DEFAULT now() NOT NULL,
     CONSTRAINT messages_pkey PRIMARY KEY (branch_id, seq)
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 CREATE INDEX messages_id ON runyard.messages (message_id, branch_id);
 CREATE INDEX messages_tools ON runyard.messages (branch_id, seq)
     WHERE ((calls IS NOT NULL) OR (results IS NOT NULL));
@@ -146,6 +147,7 @@ BEGIN
 END $$;
 
 -- Runs of every kind, live and ended.
+-- input: the message of the request, until the run is claimed for the first time; then it is a message of the run.
 -- candidates: the messages of a fan-out.
 -- started_by_key, started_by_run_id: the job that started the run. The job is offered again when the run ends.
 -- until_fewer: a job waits until fewer runs that it started are live.
@@ -229,57 +231,110 @@ CREATE TABLE runyard.runs (
     CONSTRAINT runs_check CHECK (runyard.run_is_sound(status, kind, finished_at, suspended_at, started_at, fence, lane_seq, admitted_at, completion_seq, priority, multitask_strategy)),
     CONSTRAINT runs_pkey PRIMARY KEY (accept_no)
 )
-WITH (fillfactor='70');
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
+-- No index has a column that a claim, an append or the end of a run changes. Such an update therefore writes no index, if the page
+-- of the row has room for the new version. What these verbs change and others search is in the tables below, which triggers keep.
 CREATE UNIQUE INDEX runs_id ON runyard.runs (tenant, thread_id, run_id)
     WHERE (NOT deleted);
 CREATE UNIQUE INDEX runs_key ON runyard.runs (thread_key, run_id);
-CREATE UNIQUE INDEX runs_lane ON runyard.runs (thread_key, lane, lane_seq)
-    WHERE (finished_at IS NULL);
-CREATE UNIQUE INDEX runs_active ON runyard.runs (thread_key, lane)
-    WHERE ((finished_at IS NULL) AND ((worker_id IS NOT NULL) OR (suspended_at IS NOT NULL)));
 CREATE INDEX runs_unadmitted ON runyard.runs (tenant, thread_id)
     WHERE (lane_seq IS NULL);
+-- The last condition is always true, and only the statements of runyard.admit have it. A search for the runs of a thread in this index
+-- would read the delayed runs of all threads.
 CREATE INDEX runs_due ON runyard.runs (COALESCE(run_at, accepted_at))
-    WHERE (lane_seq IS NULL);
-CREATE INDEX runs_expiring ON runyard.runs (expires_at)
-    WHERE ((expires_at IS NOT NULL) AND (attempt = 0) AND (finished_at IS NULL));
-CREATE INDEX runs_completed ON runyard.runs (branch_id, completion_seq)
-    WHERE (completion_seq IS NOT NULL);
-CREATE INDEX runs_extra ON runyard.runs (thread_key, completion_seq)
-    WHERE (extra IS NOT NULL);
+    WHERE ((lane_seq IS NULL) AND (accept_no > 0));
 CREATE INDEX runs_waiting ON runyard.runs (thread_key, after_run_id)
     WHERE (after_run_id IS NOT NULL);
 CREATE INDEX runs_started_by ON runyard.runs (started_by_key, started_by_run_id)
     WHERE (started_by_key IS NOT NULL);
-CREATE INDEX runs_worker ON runyard.runs (worker_id)
-    WHERE ((worker_id IS NOT NULL) AND (finished_at IS NULL));
-CREATE INDEX runs_queued ON runyard.runs (tenant, accept_no)
-    WHERE ((finished_at IS NULL) AND (worker_id IS NULL) AND (suspended_at IS NULL));
-CREATE INDEX runs_waiting_since ON runyard.runs (changed_at, accept_no)
-    WHERE ((finished_at IS NULL) AND (worker_id IS NULL) AND (suspended_at IS NULL) AND (lane_seq IS NOT NULL) AND (waits_for_permit IS NULL) AND (kind <> 'external'));
-CREATE INDEX runs_of_agent ON runyard.runs (agent)
-    WHERE ((worker_id IS NOT NULL) AND (finished_at IS NULL));
-CREATE INDEX runs_of_tenant ON runyard.runs (tenant, accepted_at, accept_no)
-    WHERE ((worker_id IS NOT NULL) AND (finished_at IS NULL));
-CREATE INDEX runs_line ON runyard.runs (waits_for_permit, tenant, place_in_line)
-    WHERE (waits_for_permit IS NOT NULL);
-CREATE INDEX runs_results ON runyard.runs (finished_at)
-    WHERE ((fork IS NOT NULL) AND (result IS NOT NULL));
--- No index has a column that an append changes, such as last_seq. An append does not change changed_at. The append's update of the run then changes no index.
-CREATE INDEX runs_unsuccessful ON runyard.runs (thread_key)
-    WHERE ((finished_at IS NOT NULL) AND (completion_seq IS NULL));
--- The indexes of lists (runyard.list_runs). The first three have no column that a verb changes often. The others have few runs,
--- or runs that leave the index soon.
+-- The indexes of lists (runyard.list_runs).
 CREATE INDEX runs_list ON runyard.runs (tenant, accepted_at, accept_no)
     WHERE ((NOT deleted) AND (emptied_at IS NULL) AND (accept_no > 0));
 CREATE INDEX runs_list_of_agent ON runyard.runs (tenant, agent, accepted_at, accept_no)
     WHERE ((NOT deleted) AND (emptied_at IS NULL) AND (agent IS NOT NULL) AND (accept_no > -1));
 CREATE INDEX runs_list_of_thread ON runyard.runs (thread_key, accepted_at, accept_no)
     WHERE ((NOT deleted) AND (emptied_at IS NULL) AND (accept_no > 0));
-CREATE INDEX runs_list_by_status ON runyard.runs (tenant, status, accepted_at, accept_no)
-    WHERE ((NOT deleted) AND (emptied_at IS NULL) AND (accept_no > -1) AND ((status = ANY (ARRAY['failed', 'dead', 'cancelled', 'suspended'])) OR ((status = 'running') AND (worker_id IS NULL))));
 CREATE INDEX runs_list_hosted ON runyard.runs (tenant, thread_id, accepted_at, accept_no)
     WHERE ((NOT deleted) AND (emptied_at IS NULL) AND (thread_key IS NULL) AND (accept_no > -1));
+CREATE TRIGGER run_accepted AFTER INSERT ON runyard.runs FOR EACH ROW EXECUTE FUNCTION runyard.follow_run();
+CREATE TRIGGER run_changed AFTER UPDATE ON runyard.runs FOR EACH ROW WHEN (((old.changed_at IS DISTINCT FROM new.changed_at) OR (old.status IS DISTINCT FROM new.status) OR (old.worker_id IS DISTINCT FROM new.worker_id) OR (old.lane_seq IS DISTINCT FROM new.lane_seq) OR (old.thread_key IS DISTINCT FROM new.thread_key) OR ((new.status = ANY (ARRAY['failed', 'dead', 'cancelled'])) AND ((old.deleted <> new.deleted) OR (old.emptied_at IS DISTINCT FROM new.emptied_at))))) EXECUTE FUNCTION runyard.follow_run();
+CREATE TRIGGER runs_deleted AFTER DELETE ON runyard.runs REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION runyard.forget_runs();
+
+-- The live runs: a row for each run that has not ended, with the columns by which live runs are searched.
+-- expires_at: NULL also after the first attempt began.
+-- waits_since: the time from which a queued run waits for its lane or for a worker; NULL for a job that waits for runs that it started.
+CREATE TABLE runyard.live_runs (
+    accept_no bigint NOT NULL,
+    tenant text NOT NULL,
+    thread_id text NOT NULL,
+    run_id text NOT NULL,
+    thread_key bigint,
+    lane text,
+    lane_seq bigint,
+    queue text NOT NULL,
+    agent text,
+    status text NOT NULL,
+    worker_id text,
+    waits_for_permit text,
+    place_in_line bigint,
+    expires_at timestamptz,
+    accepted_at timestamptz NOT NULL,
+    changed_at timestamptz NOT NULL,
+    waits_since timestamptz,
+    CONSTRAINT live_runs_pkey PRIMARY KEY (accept_no)
+)
+WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.02');
+CREATE UNIQUE INDEX live_runs_lane ON runyard.live_runs (thread_key, lane, lane_seq);
+CREATE UNIQUE INDEX live_runs_active ON runyard.live_runs (thread_key, lane)
+    WHERE (status = ANY (ARRAY['running', 'suspended']));
+CREATE INDEX live_runs_expiring ON runyard.live_runs (expires_at)
+    WHERE (expires_at IS NOT NULL);
+CREATE INDEX live_runs_worker ON runyard.live_runs (worker_id)
+    WHERE (worker_id IS NOT NULL);
+CREATE INDEX live_runs_of_agent ON runyard.live_runs (agent)
+    WHERE (worker_id IS NOT NULL);
+CREATE INDEX live_runs_of_tenant ON runyard.live_runs (tenant, status, accepted_at, accept_no)
+    WHERE (status <> 'queued');
+CREATE INDEX live_runs_suspended ON runyard.live_runs (queue)
+    WHERE (status = 'suspended');
+CREATE INDEX live_runs_queued ON runyard.live_runs (tenant, accept_no)
+    WHERE (status = 'queued');
+CREATE INDEX live_runs_waiting_since ON runyard.live_runs (changed_at, accept_no)
+    WHERE ((status = 'queued') AND (lane_seq IS NOT NULL) AND (waits_for_permit IS NULL));
+CREATE INDEX live_runs_line ON runyard.live_runs (waits_for_permit, tenant, place_in_line)
+    WHERE (waits_for_permit IS NOT NULL);
+
+-- The runs that have a completion number. with_extra: true if the run has an extra.
+CREATE TABLE runyard.completions (
+    branch_id bigint NOT NULL,
+    completion_seq bigint NOT NULL,
+    thread_key bigint NOT NULL,
+    accept_no bigint NOT NULL,
+    with_extra boolean NOT NULL,
+    CONSTRAINT completions_pkey PRIMARY KEY (branch_id, completion_seq)
+);
+CREATE INDEX completions_with_extra ON runyard.completions (thread_key, completion_seq)
+    WHERE with_extra;
+
+-- The runs that failed, died or were cancelled, and were not deleted.
+CREATE TABLE runyard.unsuccessful_runs (
+    accept_no bigint NOT NULL,
+    tenant text NOT NULL,
+    thread_key bigint,
+    status text NOT NULL,
+    accepted_at timestamptz NOT NULL,
+    CONSTRAINT unsuccessful_runs_pkey PRIMARY KEY (accept_no)
+);
+CREATE INDEX unsuccessful_runs_list ON runyard.unsuccessful_runs (tenant, status, accepted_at, accept_no);
+CREATE INDEX unsuccessful_runs_of_thread ON runyard.unsuccessful_runs (thread_key);
+
+-- The ended fork jobs whose results are kept for a time.
+CREATE TABLE runyard.fork_results (
+    accept_no bigint NOT NULL,
+    finished_at timestamptz NOT NULL,
+    CONSTRAINT fork_results_pkey PRIMARY KEY (accept_no)
+);
+CREATE INDEX fork_results_by_age ON runyard.fork_results (finished_at);
 
 -- The places of messages that were appended under the id of a run that was never claimed.
 CREATE TABLE runyard.unclaimed (
@@ -339,7 +394,8 @@ CREATE TABLE runyard.hitl_requests (
     event_id text,
     created_at timestamptz DEFAULT now() NOT NULL,
     CONSTRAINT hitl_requests_pkey PRIMARY KEY (tenant, request_id)
-);
+)
+WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 CREATE UNIQUE INDEX hitl_responses ON runyard.hitl_requests (thread_key, response_id)
     WHERE (response_id IS NOT NULL);
 CREATE INDEX hitl_run ON runyard.hitl_requests (thread_key, run_id);
@@ -488,7 +544,7 @@ CREATE TABLE runyard.workers (
     dead_at timestamptz,
     CONSTRAINT workers_pkey PRIMARY KEY (worker_id)
 )
-WITH (fillfactor='50');
+WITH (fillfactor='50', autovacuum_vacuum_threshold='1000');
 
 -- Queues whose runs no worker claims.
 CREATE TABLE runyard.paused_queues (
@@ -569,7 +625,8 @@ CREATE TABLE runyard.outbox (
     usage jsonb,
     redriven boolean DEFAULT false NOT NULL,
     CONSTRAINT outbox_pkey PRIMARY KEY (tenant, transaction, "position")
-);
+)
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.1', autovacuum_analyze_scale_factor='0.05');
 
 -- The last entry that was pruned from a tenant's feed.
 CREATE TABLE runyard.pruned (
@@ -578,6 +635,15 @@ CREATE TABLE runyard.pruned (
     "position" bigint NOT NULL,
     CONSTRAINT pruned_pkey PRIMARY KEY (tenant)
 );
+
+-- The tenant with which the next pruning of the outbox begins, in one row.
+CREATE TABLE runyard.prune_place (
+    one boolean DEFAULT true NOT NULL,
+    tenant text NOT NULL,
+    CONSTRAINT prune_place_one_check CHECK (one),
+    CONSTRAINT prune_place_pkey PRIMARY KEY (one)
+)
+WITH (fillfactor='50');
 
 -- The usage of the runs of a tenant that ended on a day (UTC), counted from the outbox. A row has the runs of one agent. The row
 -- with agent '' has all runs.
@@ -670,7 +736,7 @@ CREATE TABLE runyard.webhook_deliveries (
     CONSTRAINT webhook_deliveries_delivery_id_key UNIQUE (delivery_id),
     CONSTRAINT webhook_deliveries_pkey PRIMARY KEY (delivery_no)
 )
-WITH (fillfactor='70');
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.05');
 CREATE INDEX webhook_deliveries_due ON runyard.webhook_deliveries (endpoint, next_at, delivery_no)
     WHERE (next_at IS NOT NULL);
 CREATE INDEX webhook_deliveries_oldest ON runyard.webhook_deliveries (created_at)
@@ -1033,10 +1099,19 @@ FUNCTION runyard.open_external(t runyard.threads, run_id text) RETURNS runyard.r
 FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz);
 
--- Delete up to `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant.
--- Return their number. Entries stay until they were counted (runyard.count_usage) and every active webhook has read them. Entries
--- of transactions that are not older than the oldest open transaction are not counted.
+-- Return for how many seconds committed entries of the feed cannot be read, because a transaction that began before them is open in any
+-- database of the server. A delay of two seconds is usual. holder: after five seconds, the oldest open transaction that has written.
+FUNCTION runyard.feed_delay(OUT seconds double precision, OUT holder text);
+
+-- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return
+-- their number. Entries stay until they were counted (runyard.count_usage) and every active webhook has read them. Entries of
+-- transactions that are not older than the oldest open transaction are not counted.
+-- A call looks at the oldest entry of up to 500 tenants. The next call goes on with the tenant after them.
 FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer;
+
+-- Delete up to `most` of the oldest entries of a tenant that are older than old_before, and record the last deleted entry. Return
+-- their number.
+FUNCTION runyard.prune_tenant(whose text, old_before timestamptz, most integer) RETURNS integer;
 
 -- Delete data whose retention has passed: up to `most` each of entries of the feed, results of fork jobs, and deliveries that
 -- arrived or failed, and all rows of dead workers. Deliveries have the retention of the feed. The leader calls this function.
@@ -1121,6 +1196,16 @@ RETURNS SETOF runyard.webhook_deliveries;
 
 -- Return the size of a value as JSON in bytes. The stored size of a compressed value is smaller and cannot be used.
 FUNCTION runyard.json_bytes(value jsonb) RETURNS bigint;
+
+-- functions/live_runs.sql -----------------------------------------------------------------------------------------------------
+-- The tables that follow the table of runs: live_runs, completions, unsuccessful_runs and fork_results. Triggers of runyard.runs call
+-- these functions, so that the tables fit the runs whichever statement changes a run.
+
+-- Record what became of a run: as a row of live_runs until the run ends, then as rows of the other tables.
+FUNCTION runyard.follow_run() RETURNS trigger;
+
+-- Delete what the tables have about deleted runs.
+FUNCTION runyard.forget_runs() RETURNS trigger;
 
 -- functions/message_branches.sql ----------------------------------------------------------------------------------------------
 -- Branches of the messages of a thread: the branch of a new run or message, and the leaves of the tree.
@@ -1229,25 +1314,29 @@ FUNCTION runyard.measure_queues() RETURNS void;
 -- Queues and their waiting runs.
 
 -- Return the queues that have live runs, are paused or have a live worker, with the numbers of their waiting runs. The function
--- reads the live runs once, by their index.
+-- reads the live runs by the indexes of their statuses.
 FUNCTION runyard.queues() RETURNS TABLE (
     queue text, queued bigint, deepest bigint, oldest double precision, suspended bigint, workers bigint, paused_at timestamptz,
     known boolean
 );
 
 -- functions/reading.sql -------------------------------------------------------------------------------------------------------
--- Reading a thread's messages and a run's context.
+-- Reading a thread's messages, a run's context and a run's input.
+
+-- Return the run with its input. From the first claim on, the input is a message of the run, and its row has it no more.
+FUNCTION runyard.with_input(r runyard.runs) RETURNS runyard.runs;
 
 -- Return one page of messages, in the order of their numbers. at: the last message of the path; NULL for all visible messages of
--- of_branch, by default of the head. The call for a later page must name the branch of the first page. most: NULL for all
--- messages.
+-- of_branch, by default of the head. The call for a later page must name the branch of the first page.
 FUNCTION runyard.page(
     for_tenant text, thread_id text, at uuid, after bigint, before bigint, most bigint, newest_first boolean, of_branch bigint
 ) RETURNS SETOF runyard.messages;
 
--- Return the messages that a run sees: the messages of its snapshot, then its own messages. Some of its own messages may have
--- been stored before its claim. Raises stale_fence if another attempt has claimed the run.
-FUNCTION runyard.context(thread_key bigint, run_id text, with_fence bigint) RETURNS SETOF runyard.messages;
+-- Return up to `most` of the messages that a run sees: the messages of its snapshot after the number `after`, then its own messages
+-- after the number own_after. Some of its own messages may have been stored before its claim. Raises stale_fence if another attempt has
+-- claimed the run.
+FUNCTION runyard.context(thread_key bigint, run_id text, with_fence bigint, after bigint, own_after bigint, most bigint)
+RETURNS TABLE (message runyard.messages, own boolean);
 
 -- functions/redrive.sql -------------------------------------------------------------------------------------------------------
 -- Redriving a failed or dead run.
@@ -1518,6 +1607,9 @@ RETURNS TABLE (counted_until timestamptz, day date, runs bigint, requests numeri
 -- would cost three times as much.
 FUNCTION runyard.visible(levels runyard.level[]) RETURNS SETOF runyard.messages;
 
+-- Return the number of messages that a view shows.
+FUNCTION runyard.count_visible(levels runyard.level[]) RETURNS bigint;
+
 -- Return at most `most` visible messages of a level whose numbers are between `after` and `before`, from the start or, if
 -- newest_first, from the end. The function reads only these messages and the invisible messages between them.
 FUNCTION runyard.visible_part(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
@@ -1618,8 +1710,12 @@ FUNCTION runyard.waiting(
 -- Return the jobs of those of the given runs that runyard.waiting would return.
 FUNCTION runyard.still_waiting(unchanged interval, thread_keys bigint[], run_ids text[]) RETURNS SETOF jsonb;
 
--- Return true if an admitted, queued run waits for a worker only: it is due since the time `unchanged`, it is the first run of its
--- lane, and it waits for no other run.
+-- Return true if an admitted run is the first of its lane. The function reads from the run backwards, because the front of a long
+-- lane may have index entries of many runs that ended.
+FUNCTION runyard.leads_lane(l runyard.live_runs) RETURNS boolean;
+
+-- Return true if a queued run that is the first of its lane waits for a worker only: it is due since the time `unchanged`, and it
+-- waits for no other run.
 FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged interval) RETURNS boolean;
 
 -- functions/write.sql ---------------------------------------------------------------------------------------------------------
