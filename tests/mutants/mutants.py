@@ -17,7 +17,7 @@ REDRIVE: Final = f"{SQL}/functions/redrive.sql"
 REPETITIONS: Final = f"{SQL}/functions/same_request.sql"
 RESPOND: Final = f"{SQL}/functions/respond.sql"
 LIVE_RUNS: Final = f"{SQL}/functions/live_runs.sql"
-RUNS_TABLES: Final = f"{SQL}/migrations/0002_runs.sql"
+LIVE_TABLES: Final = f"{SQL}/migrations/0006_live_runs.sql"
 STARTABLE: Final = f"{SQL}/functions/startable.sql"
 STEPS: Final = f"{SQL}/functions/steps.sql"
 TAKE_OVER: Final = f"{SQL}/functions/take_over.sql"
@@ -55,7 +55,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "cancel",
     ),
     mutant(
-        "two runs of a lane may be active", RUNS_TABLES,
+        "two runs of a lane may be active", LIVE_TABLES,
         "CREATE UNIQUE INDEX live_runs_active",
         "CREATE INDEX live_runs_active",
         "tests/integration/postgres/test_last_guards.py",
