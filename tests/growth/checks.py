@@ -6,7 +6,7 @@ import asyncio
 import os
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,15 +41,19 @@ async def fleet_of(postgres: str, redis: str) -> AsyncIterator[Fleet]:
             await fleet.stop()
 
 
-async def pickups(fleet: Fleet, prefix: str, runs: int) -> list[float]:
-    """Seconds from the acceptance of each run, one after the other, to its claim, by the clock of Postgres."""
-    waits = []
+async def pickups(fleets: Sequence[Fleet], prefix: str, runs: int) -> list[float]:
+    """The median of the seconds from the acceptance of a run to its claim, per fleet, by the clock of Postgres.
+
+    The fleets take turns, so that whatever else the machine does delays them alike.
+    """
+    waits: list[list[float]] = [[] for _ in fleets]
     for n in range(runs):
-        handle = await fleet.client.enqueue(f"{prefix}-{n}", "say hi")
-        run = (await handle.result(30)).run
-        assert run.started_at is not None and run.accepted_at is not None
-        waits.append((run.started_at - run.accepted_at).total_seconds())
-    return waits
+        for fleet, of_fleet in zip(fleets, waits, strict=True):
+            handle = await fleet.client.enqueue(f"{prefix}-{n}", "say hi")
+            run = (await handle.result(30)).run
+            assert run.started_at is not None and run.accepted_at is not None
+            of_fleet.append((run.started_at - run.accepted_at).total_seconds())
+    return [statistics.median(of_fleet) for of_fleet in waits]
 
 
 async def takeover(fleet: Fleet, prefix: str) -> list[float]:
@@ -139,8 +143,3 @@ async def scanned(url: str) -> dict[str, int]:
         return {row["relname"]: row["seq_scan"] for row in await connection.fetch(SCANNED)}
     finally:
         await connection.close()
-
-
-def middle(times: list[float]) -> float:
-    """The median."""
-    return statistics.median(times)

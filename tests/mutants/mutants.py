@@ -17,7 +17,8 @@ FEED: Final = f"{SQL}/functions/feed.sql"
 REDRIVE: Final = f"{SQL}/functions/redrive.sql"
 REPETITIONS: Final = f"{SQL}/functions/same_request.sql"
 RESPOND: Final = f"{SQL}/functions/respond.sql"
-RUNS_TABLES: Final = f"{SQL}/migrations/0002_runs.sql"
+LIVE_RUNS: Final = f"{SQL}/functions/live_runs.sql"
+LIVE_TABLES: Final = f"{SQL}/migrations/0006_live_runs.sql"
 STARTABLE: Final = f"{SQL}/functions/startable.sql"
 STEPS: Final = f"{SQL}/functions/steps.sql"
 TAKE_OVER: Final = f"{SQL}/functions/take_over.sql"
@@ -55,7 +56,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "cancel",
     ),
     mutant(
-        "two runs of a lane may be active", RUNS_TABLES,
+        "two runs of a lane may be active", LIVE_TABLES,
         "CREATE UNIQUE INDEX live_runs_active",
         "CREATE INDEX live_runs_active",
         "tests/integration/postgres/test_last_guards.py",
@@ -138,8 +139,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "runs of a lane overtake", STARTABLE,
-        "ELSIF EXISTS (SELECT 1 FROM runyard.runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane",
-        "ELSIF false AND EXISTS (SELECT 1 FROM runyard.runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane",
+        "ELSIF EXISTS (SELECT 1 FROM runyard.live_runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane",
+        "ELSIF false AND EXISTS (SELECT 1 FROM runyard.live_runs y WHERE y.thread_key = r.thread_key AND y.lane = r.lane",
         POSTGRES, "-k", "Lanes",
     ),
     mutant(
@@ -210,15 +211,33 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a run behind another waits for a worker", WORKERS,
-        "AND x.finished_at IS NULL AND x.lane_seq < r.lane_seq ORDER BY x.lane_seq DESC LIMIT 1) IS NULL",
-        "AND x.finished_at IS NULL AND x.lane_seq < 0 ORDER BY x.lane_seq DESC LIMIT 1) IS NULL",
+        "AND x.lane_seq < l.lane_seq ORDER BY x.lane_seq DESC LIMIT 1) IS NULL",
+        "AND x.lane_seq < 0 ORDER BY x.lane_seq DESC LIMIT 1) IS NULL",
         POSTGRES, "-k", "heads_of_lanes_wait",
     ),
     mutant(
-        "an append changes every index", f"{SQL}/functions/append.sql",
+        "a run that ended stays live", LIVE_RUNS,
+        "        DELETE FROM runyard.live_runs WHERE accept_no = NEW.accept_no;",
+        "        DELETE FROM runyard.live_runs WHERE false AND accept_no = NEW.accept_no;",
+        POSTGRES, "-k", "Lanes",
+    ),
+    mutant(
+        "a deleted run stays live", LIVE_RUNS,
+        "    DELETE FROM runyard.live_runs x USING gone g WHERE x.accept_no = g.accept_no;\n",
+        "",
+        "tests/integration/postgres/test_live_runs.py",
+    ),
+    mutant(
+        "a later claim has no input", CLAIM,
+        "c.run := runyard.with_input(r);",
+        "c.run := r;",
+        "tests/integration/postgres/test_inputs.py",
+    ),
+    mutant(
+        "an append changes the indexes of live runs", f"{SQL}/functions/append.sql",
         "has_tools = r.has_tools, progressed = true\n",
         "has_tools = r.has_tools, progressed = true, changed_at = now()\n",
-        "tests/integration/postgres/test_reconciler_reads.py", "-k", "append",
+        "tests/integration/postgres/test_updates_in_place.py", "-k", "tools",
     ),
     mutant(
         "the rotation stays where it is", "runner/runyard/worker/rescue.py",

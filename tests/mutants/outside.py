@@ -256,12 +256,12 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a list of what waits goes on into the next tenant", LIST_RUNS,
-        "' AND (r.tenant, r.accept_no) < ($1, $8) AND r.tenant >= $1'", "' AND (r.tenant, r.accept_no) < ($1, $8)'",
+        "(k.tenant, k.accept_no) < ($1, $8) AND k.tenant >= $1", "(k.tenant, k.accept_no) < ($1, $8)",
         POSTGRES, "-k", "another_tenants",
     ),
     mutant(
         "a list by agent shows every tenant's runs", LIST_RUNS,
-        "'r.tenant = $1 AND r.agent = $4'", "'r.agent = $4'",
+        "'k.tenant = $1 AND k.agent = $4'", "'k.agent = $4'",
         POSTGRES, "-k", "another_tenants",
     ),
     mutant(
@@ -437,8 +437,8 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a run that nobody starts waits for ever", DEADLINES,
-        "WHERE x.thread_key = t.thread_key AND x.expires_at <= clock_timestamp() AND x.attempt = 0",
-        "WHERE false AND x.attempt = 0",
+        "WHERE l.thread_key = t.thread_key AND l.expires_at <= (SELECT clock_timestamp())",
+        "WHERE false",
         POSTGRES, "-k", "nobody_starts",
     ),
     mutant(

@@ -32,7 +32,7 @@ from .driver_errors import translated
 
 CODE_VERSION: Final = 1
 """The version of this code. A contraction names the lowest code version that runs after it."""
-OLDEST_SCHEMA: Final = 5
+OLDEST_SCHEMA: Final = 6
 """The first schema version with all tables and columns that this code uses. A version that only later code uses does not raise
 it."""
 

@@ -265,7 +265,7 @@ CREATE TABLE runyard.runs (
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 -- No index has a column that a claim, an append or the end of a run changes. Such an update therefore writes no index, if the page
--- of the row has room for the new version. What these verbs change and others search is in the tables below, which triggers keep.
+-- of the row has room for the new version. What these verbs change and others search is in the tables of 0006_live_runs.sql.
 CREATE UNIQUE INDEX runs_id ON runyard.runs (tenant, thread_id, run_id)
     WHERE (NOT deleted);
 CREATE UNIQUE INDEX runs_key ON runyard.runs (thread_key, run_id);
@@ -291,82 +291,6 @@ CREATE INDEX runs_list_hosted ON runyard.runs (tenant, thread_id, accepted_at, a
 CREATE TRIGGER run_accepted AFTER INSERT ON runyard.runs FOR EACH ROW EXECUTE FUNCTION runyard.follow_run();
 CREATE TRIGGER run_changed AFTER UPDATE ON runyard.runs FOR EACH ROW WHEN ((((old.changed_at)::timestamptz IS DISTINCT FROM (new.changed_at)::timestamptz) OR (old.status IS DISTINCT FROM new.status) OR (old.worker_id IS DISTINCT FROM new.worker_id) OR (old.lane_seq IS DISTINCT FROM new.lane_seq) OR (old.thread_key IS DISTINCT FROM new.thread_key) OR ((new.status = ANY (ARRAY['failed', 'dead', 'cancelled'])) AND ((old.deleted <> new.deleted) OR ((old.emptied_at)::timestamptz IS DISTINCT FROM (new.emptied_at)::timestamptz))))) EXECUTE FUNCTION runyard.follow_run();
 CREATE TRIGGER runs_deleted AFTER DELETE ON runyard.runs REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION runyard.forget_runs();
-
--- The live runs: a row for each run that has not ended, with the columns by which live runs are searched.
--- expires_at: NULL also after the first attempt began.
--- waits_since: the time from which a queued run waits for its lane or for a worker; NULL for a job that waits for runs that it started.
-CREATE TABLE runyard.live_runs (
-    accept_no bigint NOT NULL,
-    tenant text NOT NULL,
-    thread_id text NOT NULL,
-    run_id text NOT NULL,
-    thread_key bigint,
-    lane text,
-    lane_seq bigint,
-    queue text NOT NULL,
-    agent text,
-    status text NOT NULL,
-    worker_id text,
-    waits_for_permit text,
-    place_in_line bigint,
-    expires_at timestamptz,
-    accepted_at timestamptz NOT NULL,
-    changed_at timestamptz NOT NULL,
-    waits_since timestamptz,
-    CONSTRAINT live_runs_pkey PRIMARY KEY (accept_no)
-)
-WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.02');
-CREATE UNIQUE INDEX live_runs_lane ON runyard.live_runs (thread_key, lane, lane_seq);
-CREATE UNIQUE INDEX live_runs_active ON runyard.live_runs (thread_key, lane)
-    WHERE (status = ANY (ARRAY['running', 'suspended']));
-CREATE INDEX live_runs_expiring ON runyard.live_runs (expires_at)
-    WHERE (expires_at IS NOT NULL);
-CREATE INDEX live_runs_worker ON runyard.live_runs (worker_id)
-    WHERE (worker_id IS NOT NULL);
-CREATE INDEX live_runs_of_agent ON runyard.live_runs (agent)
-    WHERE (worker_id IS NOT NULL);
-CREATE INDEX live_runs_of_tenant ON runyard.live_runs (tenant, status, accepted_at, accept_no)
-    WHERE (status <> 'queued');
-CREATE INDEX live_runs_suspended ON runyard.live_runs (queue)
-    WHERE (status = 'suspended');
-CREATE INDEX live_runs_queued ON runyard.live_runs (tenant, accept_no)
-    WHERE (status = 'queued');
-CREATE INDEX live_runs_waiting_since ON runyard.live_runs (changed_at, accept_no)
-    WHERE ((status = 'queued') AND (lane_seq IS NOT NULL) AND (waits_for_permit IS NULL));
-CREATE INDEX live_runs_line ON runyard.live_runs (waits_for_permit, tenant, place_in_line)
-    WHERE (waits_for_permit IS NOT NULL);
-
--- The runs that have a completion number. with_extra: true if the run has an extra.
-CREATE TABLE runyard.completions (
-    branch_id bigint NOT NULL,
-    completion_seq bigint NOT NULL,
-    thread_key bigint NOT NULL,
-    accept_no bigint NOT NULL,
-    with_extra boolean NOT NULL,
-    CONSTRAINT completions_pkey PRIMARY KEY (branch_id, completion_seq)
-);
-CREATE INDEX completions_with_extra ON runyard.completions (thread_key, completion_seq)
-    WHERE with_extra;
-
--- The runs that failed, died or were cancelled, and were not deleted.
-CREATE TABLE runyard.unsuccessful_runs (
-    accept_no bigint NOT NULL,
-    tenant text NOT NULL,
-    thread_key bigint,
-    status text NOT NULL,
-    accepted_at timestamptz NOT NULL,
-    CONSTRAINT unsuccessful_runs_pkey PRIMARY KEY (accept_no)
-);
-CREATE INDEX unsuccessful_runs_list ON runyard.unsuccessful_runs (tenant, status, accepted_at, accept_no);
-CREATE INDEX unsuccessful_runs_of_thread ON runyard.unsuccessful_runs (thread_key);
-
--- The ended fork jobs whose results are kept for a time.
-CREATE TABLE runyard.fork_results (
-    accept_no bigint NOT NULL,
-    finished_at timestamptz NOT NULL,
-    CONSTRAINT fork_results_pkey PRIMARY KEY (accept_no)
-);
-CREATE INDEX fork_results_by_age ON runyard.fork_results (finished_at);
 
 -- The places of messages that were appended under the id of a run that was never claimed.
 CREATE TABLE runyard.unclaimed (
@@ -797,6 +721,82 @@ CREATE TABLE runyard.api_keys (
     CONSTRAINT api_keys_pkey PRIMARY KEY (key_id)
 );
 CREATE INDEX api_keys_tenant ON runyard.api_keys (tenant, created_at);
+
+-- The live runs: a row for each run that has not ended, with the columns by which live runs are searched.
+-- expires_at: NULL also after the first attempt began.
+-- waits_since: the time from which a queued run waits for its lane or for a worker; NULL for a job that waits for runs that it started.
+CREATE TABLE runyard.live_runs (
+    accept_no bigint NOT NULL,
+    tenant text NOT NULL,
+    thread_id text NOT NULL,
+    run_id text NOT NULL,
+    thread_key bigint,
+    lane text,
+    lane_seq bigint,
+    queue text NOT NULL,
+    agent text,
+    status text NOT NULL,
+    worker_id text,
+    waits_for_permit text,
+    place_in_line bigint,
+    expires_at timestamptz,
+    accepted_at timestamptz NOT NULL,
+    changed_at timestamptz NOT NULL,
+    waits_since timestamptz,
+    CONSTRAINT live_runs_pkey PRIMARY KEY (accept_no)
+)
+WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.02');
+CREATE UNIQUE INDEX live_runs_lane ON runyard.live_runs (thread_key, lane, lane_seq);
+CREATE UNIQUE INDEX live_runs_active ON runyard.live_runs (thread_key, lane)
+    WHERE (status = ANY (ARRAY['running', 'suspended']));
+CREATE INDEX live_runs_expiring ON runyard.live_runs (expires_at)
+    WHERE (expires_at IS NOT NULL);
+CREATE INDEX live_runs_worker ON runyard.live_runs (worker_id)
+    WHERE (worker_id IS NOT NULL);
+CREATE INDEX live_runs_of_agent ON runyard.live_runs (agent)
+    WHERE (worker_id IS NOT NULL);
+CREATE INDEX live_runs_of_tenant ON runyard.live_runs (tenant, status, accepted_at, accept_no)
+    WHERE (status <> 'queued');
+CREATE INDEX live_runs_suspended ON runyard.live_runs (queue)
+    WHERE (status = 'suspended');
+CREATE INDEX live_runs_queued ON runyard.live_runs (tenant, accept_no)
+    WHERE (status = 'queued');
+CREATE INDEX live_runs_waiting_since ON runyard.live_runs (changed_at, accept_no)
+    WHERE ((status = 'queued') AND (lane_seq IS NOT NULL) AND (waits_for_permit IS NULL));
+CREATE INDEX live_runs_line ON runyard.live_runs (waits_for_permit, tenant, place_in_line)
+    WHERE (waits_for_permit IS NOT NULL);
+
+-- The runs that have a completion number. with_extra: true if the run has an extra.
+CREATE TABLE runyard.completions (
+    branch_id bigint NOT NULL,
+    completion_seq bigint NOT NULL,
+    thread_key bigint NOT NULL,
+    accept_no bigint NOT NULL,
+    with_extra boolean NOT NULL,
+    CONSTRAINT completions_pkey PRIMARY KEY (branch_id, completion_seq)
+);
+CREATE INDEX completions_with_extra ON runyard.completions (thread_key, completion_seq)
+    WHERE with_extra;
+
+-- The runs that failed, died or were cancelled, and were not deleted.
+CREATE TABLE runyard.unsuccessful_runs (
+    accept_no bigint NOT NULL,
+    tenant text NOT NULL,
+    thread_key bigint,
+    status text NOT NULL,
+    accepted_at timestamptz NOT NULL,
+    CONSTRAINT unsuccessful_runs_pkey PRIMARY KEY (accept_no)
+);
+CREATE INDEX unsuccessful_runs_list ON runyard.unsuccessful_runs (tenant, status, accepted_at, accept_no);
+CREATE INDEX unsuccessful_runs_of_thread ON runyard.unsuccessful_runs (thread_key);
+
+-- The ended fork jobs whose results are kept for a time.
+CREATE TABLE runyard.fork_results (
+    accept_no bigint NOT NULL,
+    finished_at timestamptz NOT NULL,
+    CONSTRAINT fork_results_pkey PRIMARY KEY (accept_no)
+);
+CREATE INDEX fork_results_by_age ON runyard.fork_results (finished_at);
 
 CREATE TABLE runyard.schema_functions (
     file text NOT NULL,
