@@ -270,7 +270,7 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "the first tenant is served until it has no more", f"{LUA}/claim.lua",
-        "first[2] and 1 or limit - claimed", "limit - claimed",
+        "alone and limit or claimed + 1", "limit",
         "tests/integration/redis/test_scheduler.py", "-k", "starve_another or share",
     ),
     mutant(
