@@ -282,6 +282,24 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tests/unit/worker/test_failure_detector.py",
     ),
     mutant(
+        "the lease does not expire by itself", "runner/runyard/worker/failure_detector.py",
+        "return time.monotonic() < self._leads_until",
+        "return self._leads_until > 0",
+        "tests/unit/worker/test_failure_detector.py",
+    ),
+    mutant(
+        "a blocked worker leads", "runner/runyard/worker/failure_detector.py",
+        "if worker_id is None or self._silence() > LEASE_SECONDS:",
+        "if worker_id is None:",
+        "tests/unit/worker/test_failure_detector.py",
+    ),
+    mutant(
+        "the locks of dead workers count", "runner/runyard/worker/rescue.py",
+        "self._backend.scheduler.unknown(jobs, dead)",
+        "self._backend.scheduler.unknown(jobs)",
+        "tests/unit/worker/test_rescue.py",
+    ),
+    mutant(
         "a recorded step is repeated", "runner/runyard/execution/steps.py",
         "        if known is not None and known.done:\n",
         "        if False:\n",

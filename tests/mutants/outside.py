@@ -56,6 +56,24 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/unit/execution/test_executor.py", "-k", "earlier_attempt",
     ),
     mutant(
+        "a reset deletes the lock of dev", "api/runyard_api/cli/dev/servers.py",
+        "elif path.name != LOCK:",
+        "else:",
+        "tests/unit/cli/test_dev_file.py",
+    ),
+    mutant(
+        "a process id proves a running dev", "api/runyard_api/cli/dev/dev_file.py",
+        "return deployment if fits and _is_locked(folder) else None",
+        "return deployment if fits else None",
+        "tests/unit/cli/test_dev_file.py",
+    ),
+    mutant(
+        "functions that were edited by hand stay", "backends/runyard_backends/postgres/migrate.py",
+        " or edited & set(file.objects)]",
+        "]",
+        "tests/acceptance/test_schema_functions.py", "-k", "edited",
+    ),
+    mutant(
         "HTTP shows every tenant the same", "api/runyard_api/http/tenant_client.py",
         ".for_tenant(principal.tenant)", ".for_tenant(\"\")",
         "tests/http/test_tenants.py",
