@@ -29,6 +29,7 @@ WORKERS: Final = f"{SQL}/functions/workers.sql"
 WRITE: Final = f"{SQL}/functions/write.sql"
 LUA: Final = "backends/runyard_backends/redis/lua"
 POSTGRES: Final = "tests/conformance/test_postgres.py"
+STREAMS: Final = "tests/integration/redis/test_stream_memory.py"
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
@@ -360,6 +361,51 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "what was not counted is pruned", FEED,
         "coalesce((SELECT u.counted FROM runyard.usage_counter u), '0')", "pg_snapshot_xmin(pg_current_snapshot())",
         POSTGRES, "-k", "not_counted",
+    ),
+    mutant(
+        "streams have no limit together", f"{LUA}/append.lua",
+        "if limit and total > limit then", "if false then",
+        STREAMS, "-k", "keep_to_their_limit",
+    ),
+    mutant(
+        "streams of running runs go first", f"{LUA}/streams.lua",
+        "{'stopped_streams', 'running_streams', ", "{'running_streams', 'stopped_streams', ",
+        STREAMS, "-k", "keep_to_their_limit",
+    ),
+    mutant(
+        "a dropped stream is forgotten", f"{LUA}/streams.lua",
+        "redis.call('XTRIM', stream, 'MAXLEN', 0)", "redis.call('DEL', stream)",
+        STREAMS, "-k", "superseded or middle_of",
+    ),
+    mutant(
+        "a stream has no limit in bytes", f"{LUA}/append.lua",
+        " and size <= most_bytes * 1.1", "",
+        STREAMS, "-k", "keeps_to_its_bytes",
+    ),
+    mutant(
+        "events of a deleted thread are stored", f"{LUA}/append.lua",
+        "known, deleted = tonumber(account[1] or nil), account[2]", "known, deleted = tonumber(account[1] or nil), false",
+        STREAMS, "-k", "deleted_threads",
+    ),
+    mutant(
+        "a job that finds no memory is refused", "backends/runyard_backends/redis/connection.py",
+        "room = self.room() if refused else ()", "room = ()",
+        STREAMS, "-k", "finds_room",
+    ),
+    mutant(
+        "a claim needs free memory", f"{LUA}/claim.lua",
+        "-- allow-oom\n", "",
+        STREAMS, "-k", "other_data",
+    ),
+    mutant(
+        "the job of an ended run stays for ever", f"{LUA}/submit.lua",
+        ", 'PX', string.format('%.0f', delay + KEPT)", "",
+        STREAMS, "-k", "nobody_serves",
+    ),
+    mutant(
+        "a reader does not hear of a loss between attempts", "runner/runyard/events/run_stream.py",
+        "doubtful = self.doubt and self.cursor.turns(event)", "doubtful = False",
+        STREAMS, "-k", "between_attempts",
     ),
     *OUTSIDE,
     *FAILOVERS,

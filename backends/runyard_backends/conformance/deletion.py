@@ -29,6 +29,16 @@ class TestDeletion:
             with pytest.raises(errors.ThreadNotFoundError):
                 await gone
 
+    @pytest.mark.parametrize("erase", [False, True])
+    async def test_effects_name_the_thread_whose_streams_go(self, world: World, erase: bool) -> None:
+        """D2: A deletion names the thread and none of its forks, so that its streams are deleted."""
+        await world.turn("r1")
+        await world.fork("c", after_run_id="r1")
+        await world.start("r2")
+        key = await world.threads.thread_key(T)
+        delete = world.threads.erase_thread if erase else world.threads.delete_thread
+        assert (await delete(T, cancel=True)).deleted == [key]
+
     async def test_forks_keep_what_they_see(self, world: World) -> None:
         """A fork keeps the messages that it sees when its source is deleted."""
         await world.turn("r1")

@@ -8,12 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from datetime import UTC, datetime
+from typing import cast
 
 import pytest
 
-from runyard.models import Event
+from runyard.domain.states import RunStatus
+from runyard.events.run_stream import follow_run
+from runyard.models import Event, Run
 from runyard.ports.refs import RunRef
 from runyard.ports.scheduling import Job, StreamLimits
+from runyard.ports.stores import Backend
 from runyard_backends.redis import RedisEventLog, RedisScheduler, RedisServer
 
 LARGE = 10_000
@@ -207,3 +212,43 @@ async def test_what_an_ended_run_leaves_in_a_queue_that_nobody_serves_expires(re
         await scheduler.submit([Job(n, "r", tenant=f"{n}", queue="served") for n in range(50)] + [Job(99, "r", queue="served")])
         assert len(await scheduler.claim("w", ["served"], 50)) == 50
         assert len(await server.command("ZRANGE", f"{server.keys.prefix(0)}turns:served", 0, -1)) == 1
+
+
+class Proving:
+    """A store with a run in its second attempt, of whose first attempt it proves nothing."""
+
+    def __init__(self, log: RedisEventLog) -> None:
+        self.events, self.runs, self.threads = log, self, self
+
+    async def run(self, thread_id: str, run_id: str) -> Run:
+        facts = {"status": RunStatus.COMPLETED, "event_id": "5-2", "fence": 5, "attempt": 2}
+        return Run(thread_id=thread_id, run_id=run_id, accepted_at=datetime.now(UTC), **facts)  # type: ignore[arg-type]
+
+    async def thread_key(self, thread_id: str) -> int:
+        return 1
+
+    async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = 1) -> list[Event]:
+        return [] if after == "5-2" else [event("r", 2, "run.completed", 10, fence=5)]
+
+
+@pytest.mark.parametrize("lost", ["trimmed", "deleted"])
+async def test_a_loss_between_attempts_is_announced(redis_url: str, lost: str) -> None:
+    """I9: the first event of an attempt has the number 1, which does not prove that the attempt before is complete."""
+    async with logging(redis_url, StreamLimits(total_bytes=250_000)) as (server, log):
+        await log.trim()
+        await log.append(1, [event("r", n, size=40_000) for n in (1, 2, 3)])
+        proving = cast(Backend, Proving(log))
+        async with aclosing(follow_run(proving, "t", "r")) as reader:
+            assert (await anext(reader)).id == "1-1"
+            if lost == "trimmed":
+                for n in range(10):
+                    await said(log, 2, f"other-{n}")
+            else:
+                await server.command("DEL", server.keys.events(RunRef(1, "r")))
+            second = event("r", 1, "run.started", 10, fence=5)
+            second.data["attempt"] = 2
+            await log.append(1, [second, event("r", 2, "run.completed", 10, fence=5)])
+            seen = [each.id async for each in reader]
+        late = [each.id async for each in follow_run(proving, "t", "r")]
+    assert late == [None, "5-1", "5-2"]
+    assert seen == [None, "5-1", "5-2"]

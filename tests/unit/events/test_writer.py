@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from runyard.domain.size_limits import MAX_BYTES
 from runyard.errors import BackendUnavailableError
@@ -188,6 +190,33 @@ async def test_events_are_kept_while_the_log_is_away() -> None:
         stream.emit("run.completed", urgent=True)
         await asyncio.wait_for(log.written.wait(), 5)
     assert ids(log) == ["7-1", "7-2"]
+
+
+async def test_events_that_are_given_up_are_counted_and_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E1: an operator sees that readers have gaps, in one line and not in one per event."""
+    monkeypatch.setattr("runyard.events.writer.MAX_HELD_EVENTS", 3)
+    monkeypatch.setattr("runyard.events.writer.RETRY_SECONDS", 0.001)
+    log, before = Log(), dropped()
+    log.away = True
+    with capture_logs() as logs:
+        async with writing(log) as writer:
+            stream = EventEmitter(writer, ATTEMPT, "t")
+            for n in range(3):
+                for _ in range(4):
+                    stream.emit("tool.started", urgent=True)
+                async with asyncio.timeout(5):
+                    while dropped() < before + 4 * (n + 1):  # noqa: ASYNC110
+                        await asyncio.sleep(0.001)
+            stream.emit("run.completed", urgent=True)
+    assert dropped() == before + 13 and log.events == []
+    assert [(entry["event"], entry["events"], entry["first_run_id"]) for entry in logs] == [
+        ("events_dropped", 4, "r"),
+        ("events_dropped", 9, "r"),
+    ]
+
+
+def dropped() -> float:
+    return REGISTRY.get_sample_value("runyard_events_dropped_total") or 0.0
 
 
 async def test_a_batch_that_cannot_be_written_does_not_end_the_writer() -> None:
