@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutants.locked_threads import LOCKED_THREADS
 from tests.mutants.mutant import Edit, Mutant, mutant
 from tests.mutants.outside import OUTSIDE
 
@@ -61,8 +62,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "accept takes no thread lock", THREADS,
-        "AND x.deleted_at IS NULL FOR UPDATE;\n        IF FOUND THEN RETURN t; END IF;",
-        "AND x.deleted_at IS NULL;\n        IF FOUND THEN RETURN t; END IF;",
+        "        t := runyard.live_thread(for_tenant, thread_id, skip);\n        IF t.thread_key",
+        "        SELECT x.* INTO t FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = ensure_thread.thread_id"
+        " AND x.deleted_at IS NULL;\n        IF t.thread_key",
         "tests/integration/postgres/test_verb_pairs.py",
     ),
     mutant(
@@ -184,8 +186,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a run behind another waits for a worker", WORKERS,
-        "AND x.finished_at IS NULL AND x.lane_seq < r.lane_seq ORDER BY x.lane_seq DESC LIMIT 1) IS NULL",
-        "AND x.finished_at IS NULL AND x.lane_seq < 0 ORDER BY x.lane_seq DESC LIMIT 1) IS NULL",
+        "AND x.lane_seq < r.lane_seq ORDER BY x.lane_seq DESC LIMIT 1) IS NULL",
+        "AND x.lane_seq < 0 ORDER BY x.lane_seq DESC LIMIT 1) IS NULL",
         POSTGRES, "-k", "heads_of_lanes_wait",
     ),
     mutant(
@@ -298,5 +300,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "coalesce((SELECT u.counted FROM runyard.usage_counter u), '0')", "pg_snapshot_xmin(pg_current_snapshot())",
         POSTGRES, "-k", "not_counted",
     ),
+    *LOCKED_THREADS,
     *OUTSIDE,
 )  # fmt: skip

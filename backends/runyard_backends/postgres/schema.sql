@@ -10,6 +10,8 @@ CREATE SEQUENCE runyard.lane_numbers;
 CREATE SEQUENCE runyard.fences;
 
 -- Threads. A deleted thread stays as long as a fork shows a part of it. fork_hash: the hash of the request that made the thread.
+-- lane_floor: all runs of the lane '' whose lane_seq is at most this number have ended. Reads of the lane begin after it, because
+-- the index entries of ended runs stay as long as any transaction is older than the end of the run.
 -- base_extra: the extra with which the thread began. extra_changed: true if the extra changed since the last completed run.
 CREATE TABLE runyard.threads (
     thread_key bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -22,6 +24,7 @@ CREATE TABLE runyard.threads (
     head_branch bigint NOT NULL,
     next_seq bigint DEFAULT 1 NOT NULL,
     next_completion_seq bigint DEFAULT 1 NOT NULL,
+    lane_floor bigint DEFAULT 0 NOT NULL,
     agent text,
     title text,
     tags jsonb DEFAULT '{}' NOT NULL,
@@ -110,6 +113,26 @@ CREATE TABLE runyard.messages (
 CREATE INDEX messages_id ON runyard.messages (message_id, branch_id);
 CREATE INDEX messages_tools ON runyard.messages (branch_id, seq)
     WHERE ((calls IS NOT NULL) OR (results IS NOT NULL));
+
+-- The deleted threads whose rows are not all removed (runyard.remove_step). Runs up to the id after_run are removed, except those that forks
+-- show. runs_hidden: true after all runs were. Then the messages of the branches from below_branch on are removed, and those of the
+-- branch before it up to the number after_seq. erased: for an erased thread, the extra to remove from forks: an array of values
+-- for each key. after_fork: the forks up to this key are done.
+CREATE TABLE runyard.removals (
+    thread_key bigint NOT NULL,
+    tenant text NOT NULL,
+    thread_id text NOT NULL,
+    erase boolean NOT NULL,
+    erased jsonb,
+    after_fork bigint DEFAULT 0 NOT NULL,
+    after_run text DEFAULT '' NOT NULL,
+    runs_hidden boolean DEFAULT false NOT NULL,
+    below_branch bigint DEFAULT 9223372036854775807 NOT NULL,
+    after_seq bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT removals_pkey PRIMARY KEY (thread_key)
+);
+CREATE INDEX removals_id ON runyard.removals (tenant, thread_id)
+    WHERE (NOT runs_hidden);
 
 -- A level of a view: the part of one branch that is visible. The columns are those of runyard.levels.
 CREATE TYPE runyard.level AS (
@@ -721,11 +744,17 @@ CREATE TABLE runyard.schema_versions (
 
 -- Accept many runs in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. Requests
 -- for one thread keep their order. A refused request changes nothing and does not affect the other requests. The refusal of a
--- single request raises an error.
-FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.accepted;
+-- single request raises an error. patience: milliseconds to wait for a thread that another transaction has locked, after which the
+-- call fails; NULL for the session's limit. With 0, the requests for a locked thread are refused as locked. So is a request whose
+-- run id a host's open transaction has taken.
+FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[], patience integer DEFAULT NULL)
+RETURNS SETOF runyard.accepted;
 
 -- Accept and admit a client's run in one step, so that a refusal reaches the caller. limited: true if the deployment has limits.
-FUNCTION runyard.accept_and_admit(for_tenant text, q runyard.request, limited boolean, OUT run runyard.runs, OUT created boolean, OUT effects jsonb);
+-- skip: true to raise locked instead of waiting for the thread's lock.
+FUNCTION runyard.accept_and_admit(
+    for_tenant text, q runyard.request, limited boolean, skip boolean, OUT run runyard.runs, OUT created boolean, OUT effects jsonb
+);
 
 FUNCTION runyard.accepted_as(n integer, r runyard.runs, created boolean, effects jsonb) RETURNS runyard.accepted;
 
@@ -783,9 +812,15 @@ FUNCTION runyard.unprintable(given text) RETURNS boolean;
 -- requests and the expiry of runs, whose functions are in deadlines.sql.
 
 -- Admit the committed runs that are due, apply the deadlines of HITL requests, and fail the runs that were not started by their
--- expires_at, on up to `most` threads of each kind. next_due: seconds until the next of these times; NULL if there is none. Each
--- statement reads the clock in a subquery, because a query that reads it for each row uses no index.
+-- expires_at, on up to `most` threads of each kind. A thread that another transaction has locked is left to a later call. next_due:
+-- seconds until the next of these times; NULL if there is none. For a thread that was left, it is the time for which the thread is
+-- overdue, from 0.01 to 1, so that calls become rare while the thread stays locked. Each statement reads the clock in a subquery,
+-- because a query that reads it for each row uses no index.
 FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision);
+
+-- Lock a thread that has something due, and return it, or make it. key: its number when it was read, or NULL. locked: true if
+-- another transaction has locked the thread. The row is NULL then, and if the thread was deleted since it was read.
+FUNCTION runyard.due_thread(for_tenant text, thread_id text, key bigint, OUT t runyard.threads, OUT locked boolean);
 
 -- Admit the thread's committed runs that are due, in order, so that no later run overtakes them.
 FUNCTION runyard.admit_thread(INOUT t runyard.threads, OUT effects jsonb);
@@ -860,9 +895,10 @@ FUNCTION runyard.load_requests(for_tenant text, thread_id text, run_id text) RET
 -- Claiming runs for a worker.
 
 -- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot
--- deadlock. A thread that another transaction has locked is skipped. The claim of a single run waits for the lock instead, if no
--- limit on running runs is set.
-FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[]) RETURNS SETOF runyard.claimed;
+-- deadlock. A thread that another transaction has locked is skipped. patience: milliseconds to wait for such a thread instead,
+-- after which the call fails. It has no effect if there are limits on running runs, because permits are then locked first.
+FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[], patience integer DEFAULT 0)
+RETURNS SETOF runyard.claimed;
 
 -- Claim a run whose thread is locked. paused: the paused queues. A run of a paused queue is claimed only if a cancel was
 -- requested, so that the worker ends it. limited: true if the deployment has limits on running runs.
@@ -883,8 +919,10 @@ FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean;
 -- functions/complete.sql ------------------------------------------------------------------------------------------------------
 -- Ending an attempt: complete, fail and release.
 
--- Complete many runs in one transaction. Threads are locked in the order of their keys.
-FUNCTION runyard.complete(writes runyard.attempt_write[]) RETURNS SETOF runyard.ended;
+-- Complete many runs in one transaction. Threads are locked in the order of their keys. patience: milliseconds to wait for a
+-- thread that another transaction has locked, after which the call fails; NULL for the session's limit. With 0, the writes of a
+-- locked thread are refused as locked, and the others are stored.
+FUNCTION runyard.complete(writes runyard.attempt_write[], patience integer DEFAULT NULL) RETURNS SETOF runyard.ended;
 
 -- Fail a run. why: its error.
 FUNCTION runyard.fail(w runyard.attempt_write, why jsonb) RETURNS runyard.ended;
@@ -956,11 +994,12 @@ FUNCTION runyard.expire_runs(INOUT t runyard.threads, OUT effects jsonb, OUT lin
 -- Deletion. A thread is deleted at once. Its messages that forks see stay until the last of these forks is deleted.
 
 -- Delete a thread. cancel_first: true to cancel live runs; otherwise a live run raises thread_busy. seen: the updated_at that the
--- caller has read, or NULL.
-FUNCTION runyard.delete_thread(for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, OUT effects jsonb);
-
--- Delete the part of a deleted thread's branch that no live thread sees.
-FUNCTION runyard.sweep_branch(branch_id bigint) RETURNS void;
+-- caller has read, or NULL. erase: true to erase the content that forks show, too. unremoved: the deleted threads whose rows are not
+-- all removed. The caller removes them by runyard.remove_step. If it stops before, the leader does.
+FUNCTION runyard.delete_thread(
+    for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, erase boolean DEFAULT false,
+    OUT effects jsonb, OUT unremoved bigint[]
+);
 
 -- Lock the thread's ancestors and then the thread, and return the thread. The ancestors have smaller keys, and every function
 -- that locks several threads locks them in the order of their keys.
@@ -969,9 +1008,6 @@ FUNCTION runyard.find_family(for_tenant text, thread_id text) RETURNS runyard.th
 -- Delete the content of a run that has ended and is in no context. Its row stays, so that a repeated request finds it. Messages
 -- that a live thread shows through a fork or a branch stay. A later call deletes those of them that no live thread shows.
 FUNCTION runyard.delete_run(for_tenant text, thread_id text, run_id text) RETURNS void;
-
--- Replace the content of the thread's own messages by tombstones. Forks show the tombstones too.
-FUNCTION runyard.erase_content(for_tenant text, thread_id text) RETURNS void;
 
 -- functions/effects.sql -------------------------------------------------------------------------------------------------------
 -- Effects: the work that a verb asks of Redis. They are JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […]}, or
@@ -1039,7 +1075,7 @@ RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id 
 FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer;
 
 -- Delete data whose retention has passed: up to `most` each of entries of the feed, results of fork jobs, and deliveries that
--- arrived or failed, and all rows of dead workers. Deliveries have the retention of the feed. The leader calls this function.
+-- arrived or failed, of rows of deleted threads, and all rows of dead workers. Deliveries have the retention of the feed. The leader calls this function.
 -- Return the largest number of rows that were deleted of one kind.
 FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer;
 
@@ -1271,6 +1307,45 @@ FUNCTION runyard.queue_full(which text, of text, most bigint) RETURNS jsonb;
 -- Return the error of a message id that another message of the thread has.
 FUNCTION runyard.id_taken(t runyard.threads, message_id uuid) RETURNS jsonb;
 
+-- functions/removal.sql -------------------------------------------------------------------------------------------------------
+-- Removing the rows of deleted threads, in steps that are short transactions. A deleted thread is invisible at once. Only the
+-- deletion of a fork and other steps wait for its lock.
+
+-- Make one step for a deleted thread. Return true if there may be more to do. Raises locked if all that is left to do needs the
+-- lock of a fork that another transaction has locked. most: maximum number of runs and messages to examine.
+FUNCTION runyard.remove_step(thread_key bigint, most integer) RETURNS boolean;
+
+-- Make steps for deleted threads that their callers have left, until about `most` rows are examined. Return true if there may be more
+-- to do.
+FUNCTION runyard.remove_leftovers(most integer) RETURNS boolean;
+
+-- Remove up to `most` rows of a deleted thread whose row is locked. Return the number of examined rows. It is 0 if there is nothing to
+-- do, or if a fork is locked.
+FUNCTION runyard.remove_part(key bigint, most integer) RETURNS integer;
+
+-- Return the parts of a branch of a deleted thread that live threads show.
+FUNCTION runyard.shown_levels(branch_id bigint) RETURNS runyard.level[];
+
+-- Examine up to `most` runs of a deleted thread. Remove those that no live thread shows, and hide the others. Return the number of
+-- examined runs.
+FUNCTION runyard.remove_runs(s runyard.removals, most integer) RETURNS integer;
+
+-- Examine up to `most` messages of a branch of a deleted thread. Remove those that no live thread shows. Replace the others by
+-- tombstones if the thread is erased. Remove the branch after its last message if no live thread shows it. Return the number of
+-- examined messages.
+FUNCTION runyard.remove_messages(s runyard.removals, of_branch bigint, most integer) RETURNS integer;
+
+-- Remove the extra of an erased thread from the next thread that inherits from it, and at last from the erased thread. The
+-- inheriting thread is locked, unless another transaction has locked it. Return 1, or 0 if it is locked.
+FUNCTION runyard.erase_extra(s runyard.removals) RETURNS integer;
+
+-- Return the values that a thread ever had in its extra and has not inherited, as an array for each key.
+FUNCTION runyard.own_extra(key bigint) RETURNS jsonb;
+
+-- Return an extra without the entries whose value is in the array that `removed` has for their key. removed: NULL to remove
+-- nothing.
+FUNCTION runyard.without_extra(extra jsonb, removed jsonb) RETURNS jsonb;
+
 -- functions/respond.sql -------------------------------------------------------------------------------------------------------
 -- Answers to HITL requests.
 
@@ -1338,14 +1413,12 @@ FUNCTION runyard.check_extra(merged jsonb) RETURNS void;
 -- Decides which queued run may start next, and which runs to wake when a run ends. A prompt may start if it is the head of its
 -- lane. A fork job may start if it waits for no other run.
 
--- Return the head of a lane: its first run that has not ended. Postgres copies the body of this function into the plan of a
+-- Return the head of a lane: its first run that has not ended. floor: a number up to which the lane has ended runs only
+-- (threads.lane_floor); 0 for a lane other than ''. Postgres copies the body of this function into the plan of a
 -- statement that names the function after FROM, so that a statement that needs the whole row pays nothing for the function. A
 -- statement that needs one column, or whether there is a head, is about ten microseconds slower, because its plan keeps a place
 -- for every column. The statements of each accept and claim therefore repeat the condition (make_way, startable, not_startable).
-FUNCTION runyard.lane_head(thread_key bigint, in_lane text) RETURNS SETOF runyard.runs;
-
--- Return effects with the job of the lane's head, if the head is queued. Otherwise return NULL.
-FUNCTION runyard.next_head(thread_key bigint, in_lane text) RETURNS jsonb;
+FUNCTION runyard.lane_head(thread_key bigint, in_lane text, floor bigint) RETURNS SETOF runyard.runs;
 
 -- Return effects with the fork jobs that wait for a run.
 FUNCTION runyard.waiting_for(thread_key bigint, run_id text) RETURNS jsonb;
@@ -1356,7 +1429,7 @@ FUNCTION runyard.wake_starter(r runyard.runs) RETURNS jsonb;
 
 -- Return effects with the job of the run if the run may start at once. It must be the head of its lane, or a fork job that waits
 -- for no run.
-FUNCTION runyard.startable(r runyard.runs) RETURNS jsonb;
+FUNCTION runyard.startable(t runyard.threads, r runyard.runs) RETURNS jsonb;
 
 -- Return as the outcome of a claim why a queued run cannot start, or NULL if it can. Fail a run that was not started by its
 -- expires_at. retry_in: seconds until the run is due.
@@ -1422,11 +1495,11 @@ FUNCTION runyard.take_over(
 -- functions/threads.sql -------------------------------------------------------------------------------------------------------
 -- Threads: find, lock, make and change a thread.
 
--- Lock and return the thread, or return a NULL row.
-FUNCTION runyard.live_thread(for_tenant text, thread_id text) RETURNS runyard.threads;
+-- Lock and return the thread, or return a NULL row. skip: true to raise locked instead of waiting for the lock.
+FUNCTION runyard.live_thread(for_tenant text, thread_id text, skip boolean DEFAULT false) RETURNS runyard.threads;
 
--- Lock and return the thread. Raises thread_not_found.
-FUNCTION runyard.known_thread(for_tenant text, thread_id text) RETURNS runyard.threads;
+-- Lock and return the thread. Raises thread_not_found. skip: as in runyard.live_thread.
+FUNCTION runyard.known_thread(for_tenant text, thread_id text, skip boolean DEFAULT false) RETURNS runyard.threads;
 
 -- Return the thread without a lock, for reads. Raises thread_not_found.
 FUNCTION runyard.known_snapshot(for_tenant text, thread_id text) RETURNS runyard.threads;
@@ -1434,8 +1507,13 @@ FUNCTION runyard.known_snapshot(for_tenant text, thread_id text) RETURNS runyard
 -- Return a run of the thread. Raises run_not_found.
 FUNCTION runyard.known_run(t runyard.threads, run_id text) RETURNS runyard.runs;
 
--- Lock and return the thread. If it does not exist, make it with its first branch.
-FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL) RETURNS runyard.threads;
+-- Lock and return the thread. If it does not exist, make it with its first branch. skip: as in runyard.live_thread.
+FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL, skip boolean DEFAULT false)
+RETURNS runyard.threads;
+
+-- Raise locked if the runs of a deleted thread with this id are still being removed. A new run of the same id would be taken for
+-- the old one.
+FUNCTION runyard.check_removed(for_tenant text, thread_id text) RETURNS void;
 
 -- Lock and return the thread of a run. If the run was accepted in a host's transaction before its thread existed, make the
 -- thread.
@@ -1625,8 +1703,9 @@ FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged interval) RETURNS bo
 -- functions/write.sql ---------------------------------------------------------------------------------------------------------
 -- The writes of attempts: lock the run, compare the fence, and store the write.
 
--- Lock a thread, and return it with one of its runs. A row is NULL if there is none.
-FUNCTION runyard.lock_run(thread_key bigint, run_id text, OUT t runyard.threads, OUT r runyard.runs);
+-- Lock a thread, and return it with one of its runs. A row is NULL if there is none. skip: true to return at once if another
+-- transaction has locked the thread. Both rows are then NULL.
+FUNCTION runyard.lock_run(thread_key bigint, run_id text, skip boolean DEFAULT false, OUT t runyard.threads, OUT r runyard.runs);
 
 -- Return NULL if the attempt may write. Otherwise return 'stale_fence', 'cancel_requested', or 'repeated' if the attempt has
 -- already ended.
@@ -1637,9 +1716,10 @@ FUNCTION runyard.refuse_write(r runyard.runs, with_fence bigint) RETURNS void;
 
 -- Lock an attempt's run for its last write. over: true if the caller must return `e` and store nothing. A cancel was then
 -- requested, and this function has cancelled the run; or the write is stale or a repetition. first_event: NULL if the caller is
--- not the attempt; the event of the cancellation then gets a new fence.
+-- not the attempt; the event of the cancellation then gets a new fence. skip: true to refuse the write at once, as locked, if
+-- another transaction has locked the thread.
 FUNCTION runyard.lock_attempt(
-    thread_key bigint, run_id text, with_fence bigint, first_event integer,
+    thread_key bigint, run_id text, with_fence bigint, first_event integer, skip boolean DEFAULT false,
     OUT t runyard.threads, OUT r runyard.runs, OUT e runyard.ended, OUT over boolean
 );
 

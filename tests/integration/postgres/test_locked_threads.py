@@ -1,4 +1,4 @@
-"""A thread that another transaction has locked delays its own verbs only (Q2).
+"""A thread that another transaction has locked delays its own verbs only (Q4).
 
 The tests lock the row of the thread ``held`` on a plain connection, as user code may do, and keep the lock until they have seen
 that the same verb on other threads answers.
