@@ -13,7 +13,7 @@ DECLARE
     r runyard.runs;
     kin bigint[];
     doomed bigint;
-    left_over integer := 1000;
+    left_over integer := 500;
 BEGIN
     t := runyard.find_family(for_tenant, thread_id);
     PERFORM runyard.check_unchanged(t, seen);

@@ -85,9 +85,9 @@ BEGIN
 END $$;
 
 -- Examine up to `most` runs of a deleted thread. Remove those that no live thread shows, and hide the others. Return the number of
--- examined runs.
+-- examined runs. Without statistics of a large thread, a bitmap scan or a sort would read all its rows in each step.
 CREATE OR REPLACE FUNCTION runyard.remove_runs(s runyard.removals, most integer) RETURNS integer
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET enable_bitmapscan = off SET enable_sort = off AS $$
 DECLARE
     -- A cut has the latest extra of its thread, which may be of a run on another branch. Runs with an extra stay up to the last
     -- cut that a live thread shows.
@@ -134,7 +134,7 @@ END $$;
 -- tombstones if the thread is erased. Remove the branch after its last message if no live thread shows it. Return the number of
 -- examined messages.
 CREATE OR REPLACE FUNCTION runyard.remove_messages(s runyard.removals, of_branch bigint, most integer) RETURNS integer
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET enable_bitmapscan = off SET enable_sort = off AS $$
 DECLARE
     seen runyard.level[] := runyard.shown_levels(of_branch);
     last_seq bigint;
