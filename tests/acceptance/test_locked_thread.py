@@ -1,4 +1,4 @@
-"""User code locks the row of one thread for long (Q2). Only the runs of this thread wait."""
+"""User code locks the row of one thread for long (Q4). Only the runs of this thread wait."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutants.failovers import FAILOVERS
+from tests.mutants.locked_threads import LOCKED_THREADS
 from tests.mutants.mutant import Edit, Mutant, mutant
 from tests.mutants.outside import OUTSIDE
 
@@ -64,8 +65,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "accept takes no thread lock", THREADS,
-        "AND x.deleted_at IS NULL FOR UPDATE;\n        IF FOUND THEN RETURN t; END IF;",
-        "AND x.deleted_at IS NULL;\n        IF FOUND THEN RETURN t; END IF;",
+        "        t := runyard.live_thread(for_tenant, thread_id, skip);\n        IF t.thread_key",
+        "        SELECT x.* INTO t FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = ensure_thread.thread_id"
+        " AND x.deleted_at IS NULL;\n        IF t.thread_key",
         "tests/integration/postgres/test_verb_pairs.py",
     ),
     mutant(
@@ -407,6 +409,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "doubtful = self.doubt and self.cursor.turns(event)", "doubtful = False",
         STREAMS, "-k", "between_attempts",
     ),
+    *LOCKED_THREADS,
     *OUTSIDE,
     *FAILOVERS,
 )  # fmt: skip

@@ -1447,7 +1447,7 @@ FUNCTION runyard.remove_part(key bigint, most integer) RETURNS integer;
 FUNCTION runyard.shown_levels(branch_id bigint) RETURNS runyard.level[];
 
 -- Examine up to `most` runs of a deleted thread. Remove those that no live thread shows, and hide the others. Return the number of
--- examined runs.
+-- examined runs. Without statistics of a large thread, a bitmap scan or a sort would read all its rows in each step.
 FUNCTION runyard.remove_runs(s runyard.removals, most integer) RETURNS integer;
 
 -- Examine up to `most` messages of a branch of a deleted thread. Remove those that no live thread shows. Replace the others by
@@ -1456,8 +1456,8 @@ FUNCTION runyard.remove_runs(s runyard.removals, most integer) RETURNS integer;
 FUNCTION runyard.remove_messages(s runyard.removals, of_branch bigint, most integer) RETURNS integer;
 
 -- Remove the extra of an erased thread from the next thread that inherits from it, and at last from the erased thread. The
--- inheriting thread is locked, unless another transaction has locked it. Return 1, or 0 if it is locked.
-FUNCTION runyard.erase_extra(s runyard.removals) RETURNS integer;
+-- inheriting thread is locked, unless another transaction has locked it. Return false if it is locked.
+FUNCTION runyard.erase_extra(s runyard.removals) RETURNS boolean;
 
 -- Return the values that a thread ever had in its extra and has not inherited, as an array for each key.
 FUNCTION runyard.own_extra(key bigint) RETURNS jsonb;

@@ -7,7 +7,7 @@ RunyardError
 │                                       RequestTimeoutError, UnsupportedMediaTypeError: refusals of the HTTP API before it
 │                                       reads the content
 ├── CapabilityMissingError              ExtraMissingError; derived from CheckpointerError
-├── BackendUnavailableError             ServerBusyError
+├── BackendUnavailableError             LockedError, ServerBusyError
 ├── SchemaError                         SchemaUninitialized, SchemaMismatch
 ├── WorkerDeadError, WorkerNotFoundError
 └── CheckpointerError

@@ -1,4 +1,4 @@
-"""A thread that another transaction has locked delays its own verbs only (Q2).
+"""A thread that another transaction has locked delays its own verbs only (Q4).
 
 The tests lock the row of the thread ``held`` on a plain connection, as user code may do, and keep the lock until they have seen
 that the same verb on other threads answers.
@@ -233,8 +233,8 @@ class TestAdmit:
             asking = await begin(backend, prompt(thread_id, "asking", options=ALONE))
             soon = HitlRequest(request_id=new_id(), timeout=0.01)
             await backend.runs.suspend(Write(attempt=asking), [soon])
-            await backend.runs.accept(prompt(thread_id, "delayed", delay=0.01))
             await backend.runs.accept(prompt(thread_id, "expiring", options=RunOptions(parallel=True, expires_in=0.01)))
+            await backend.runs.accept(prompt(thread_id, "delayed", delay=0.01))  # last, because an accept admits what is due
         await host.fetchval("SELECT pg_sleep(0.02)")
         async with locked(host, "held"):
             async with asyncio.timeout(AT_ONCE):

@@ -25,7 +25,8 @@ ACCEPT = "SELECT * FROM runyard.accept_many('', $1::runyard.request[], 0)"
 CLAIM = "SELECT * FROM runyard.claim('w', ARRAY[$1::bigint], ARRAY[$2])"
 COMPLETE = """
 SELECT * FROM runyard.complete(ARRAY(
-    SELECT (r.thread_key, r.run_id, r.fence, NULL, NULL, NULL, NULL, 1)::runyard.attempt_write FROM runyard.runs r WHERE r.run_id = $1))
+    SELECT (r.thread_key, r.run_id, r.fence, NULL, NULL, NULL, NULL, 1)::runyard.attempt_write
+    FROM runyard.runs r WHERE r.run_id = $1))
 """
 CANCEL = "SELECT runyard.cancel('', 't', $1, false)"
 

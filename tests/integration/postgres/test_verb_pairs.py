@@ -75,11 +75,11 @@ async def interrupt(s: Stores, scene: Scene) -> Any:
 
 
 async def claim_next(s: Stores, scene: Scene) -> Any:
-    return [c.outcome for c in await s.runs.claim("w", [RunRef(scene.key, "queued")])]
+    return [c.outcome for c in await s.runs.claim("w", [RunRef(scene.key, "queued")], wait=DEADLINE)]
 
 
 async def take_over(s: Stores, scene: Scene) -> Any:
-    return [c.outcome for c in await s.runs.claim("w2", [RunRef(scene.key, "running")])]
+    return [c.outcome for c in await s.runs.claim("w2", [RunRef(scene.key, "running")], wait=DEADLINE)]
 
 
 async def append(s: Stores, scene: Scene) -> Any:
@@ -188,6 +188,14 @@ async def delete_with_cancel(s: Stores, scene: Scene) -> Any:
     await s.threads.delete_thread(scene.thread_id, cancel=True)
 
 
+async def erase(s: Stores, scene: Scene) -> Any:
+    await s.threads.erase_thread(scene.thread_id)
+
+
+async def erase_with_cancel(s: Stores, scene: Scene) -> Any:
+    await s.threads.erase_thread(scene.thread_id, cancel=True)
+
+
 Verb = Callable[[Stores, Scene], Awaitable[Any]]
 
 VERBS: list[Verb] = [
@@ -220,6 +228,8 @@ VERBS: list[Verb] = [
     save_extra,
     delete,
     delete_with_cancel,
+    erase,
+    erase_with_cancel,
 ]
 
 

@@ -1,4 +1,4 @@
-"""Group commit of items whose threads may be locked (Q2)."""
+"""Group commit of items whose threads may be locked (Q4)."""
 
 import asyncio
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ DECLARE
     r runyard.runs;
     kin bigint[];
     doomed bigint;
-    left_over integer := 1000;
+    left_over integer := 500;
 BEGIN
     t := runyard.find_family(for_tenant, thread_id);
     PERFORM runyard.check_unchanged(t, seen);
@@ -23,8 +23,11 @@ BEGIN
     t := got.t; effects := runyard.merge_effects(got.effects, jsonb_build_object('deleted', jsonb_build_array(t.thread_key)));
     FOR r IN
         SELECT y.* FROM runyard.runs y
-        WHERE y.tenant = t.tenant AND y.thread_id = t.thread_id AND NOT y.deleted AND y.kind <> 'external'
-          AND y.finished_at IS NULL ORDER BY y.lane_seq NULLS LAST
+        WHERE y.accept_no IN (
+            SELECT x.accept_no FROM runyard.runs x WHERE x.thread_key = t.thread_key AND x.finished_at IS NULL
+            UNION ALL
+            SELECT x.accept_no FROM runyard.runs x WHERE x.tenant = t.tenant AND x.thread_id = t.thread_id AND x.lane_seq IS NULL)
+          AND NOT y.deleted AND y.kind <> 'external' ORDER BY y.lane_seq NULLS LAST
     LOOP
         IF NOT cancel_first THEN
             PERFORM runyard.refuse('thread_busy', format('run %s of thread %s is %s; cancel it first, or delete with cancel', r.run_id, delete_thread.thread_id, r.status),

@@ -53,7 +53,7 @@ BEGIN
     SELECT x.* INTO s FROM runyard.removals x WHERE x.thread_key = key;
     IF NOT FOUND THEN RETURN 0; END IF;
     IF s.erase AND s.after_fork IS DISTINCT FROM 9223372036854775807 THEN
-        RETURN runyard.erase_extra(s);
+        RETURN runyard.erase_extra(s)::integer;
     END IF;
     examined := runyard.remove_runs(s, most);
     IF examined >= most THEN RETURN examined; END IF;
@@ -85,9 +85,9 @@ BEGIN
 END $$;
 
 -- Examine up to `most` runs of a deleted thread. Remove those that no live thread shows, and hide the others. Return the number of
--- examined runs.
+-- examined runs. Without statistics of a large thread, a bitmap scan or a sort would read all its rows in each step.
 CREATE OR REPLACE FUNCTION runyard.remove_runs(s runyard.removals, most integer) RETURNS integer
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET enable_bitmapscan = off SET enable_sort = off AS $$
 DECLARE
     -- A cut has the latest extra of its thread, which may be of a run on another branch. Runs with an extra stay up to the last
     -- cut that a live thread shows.
@@ -134,7 +134,7 @@ END $$;
 -- tombstones if the thread is erased. Remove the branch after its last message if no live thread shows it. Return the number of
 -- examined messages.
 CREATE OR REPLACE FUNCTION runyard.remove_messages(s runyard.removals, of_branch bigint, most integer) RETURNS integer
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET enable_bitmapscan = off SET enable_sort = off AS $$
 DECLARE
     seen runyard.level[] := runyard.shown_levels(of_branch);
     last_seq bigint;
@@ -164,8 +164,8 @@ BEGIN
 END $$;
 
 -- Remove the extra of an erased thread from the next thread that inherits from it, and at last from the erased thread. The
--- inheriting thread is locked, unless another transaction has locked it. Return 1, or 0 if it is locked.
-CREATE OR REPLACE FUNCTION runyard.erase_extra(s runyard.removals) RETURNS integer
+-- inheriting thread is locked, unless another transaction has locked it. Return false if it is locked.
+CREATE OR REPLACE FUNCTION runyard.erase_extra(s runyard.removals) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     heir bigint;
@@ -180,17 +180,17 @@ BEGIN
     IF heir IS NULL THEN
         UPDATE runyard.threads t SET base_extra = runyard.without_extra(t.base_extra, s.erased), extra = '{}' WHERE t.thread_key = s.thread_key;
         UPDATE runyard.removals x SET after_fork = 9223372036854775807 WHERE x.thread_key = s.thread_key;
-        RETURN 1;
+        RETURN true;
     END IF;
     PERFORM 1 FROM runyard.threads t WHERE t.thread_key = heir FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND AND EXISTS (SELECT 1 FROM runyard.threads t WHERE t.thread_key = heir) THEN RETURN 0; END IF;
+    IF NOT FOUND AND EXISTS (SELECT 1 FROM runyard.threads t WHERE t.thread_key = heir) THEN RETURN false; END IF;
     UPDATE runyard.threads t SET base_extra = runyard.without_extra(t.base_extra, s.erased - 'fork'),
            extra = runyard.without_extra(t.extra, s.erased - 'fork')
     WHERE t.thread_key = heir;
     UPDATE runyard.runs r SET extra = runyard.without_extra(r.extra, s.erased - 'fork')
     WHERE r.thread_key = heir AND r.completion_seq IS NOT NULL AND r.extra IS NOT NULL AND r.extra <> runyard.without_extra(r.extra, s.erased - 'fork');
     UPDATE runyard.removals x SET after_fork = heir WHERE x.thread_key = s.thread_key;
-    RETURN 1;
+    RETURN true;
 END $$;
 
 -- Return the values that a thread ever had in its extra and has not inherited, as an array for each key.

@@ -1,0 +1,84 @@
+"""Mutants of what keeps a locked thread to itself, and of the removal of deleted threads."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, mutant
+
+SQL: Final = "backends/runyard_backends/postgres/functions"
+ACCEPT: Final = f"{SQL}/accept.sql"
+ADMIT: Final = f"{SQL}/admit.sql"
+END_RUN: Final = f"{SQL}/end_run.sql"
+REMOVAL: Final = f"{SQL}/removal.sql"
+THREADS: Final = f"{SQL}/threads.sql"
+WRITE: Final = f"{SQL}/write.sql"
+LOCKED: Final = "tests/integration/postgres/test_locked_threads.py"
+DELETION: Final = "tests/integration/postgres/test_deletion_steps.py"
+
+LOCKED_THREADS: Final[tuple[Mutant, ...]] = (
+    mutant(
+        "a batch of accepts waits for its threads", ACCEPT,
+        "skip boolean := coalesce(patience = 0, false);", "skip boolean := false;",
+        LOCKED, "-k", "accepts_for_other",
+    ),
+    mutant(
+        "an insert waits with the thread's lock", ACCEPT,
+        "    PERFORM set_config('lock_timeout', '5ms', true);\n    run :=", "    run :=",
+        LOCKED, "-k", "accept_waits_without",
+    ),
+    mutant(
+        "an attempt whose thread is locked is lost", WRITE,
+        "IF skip AND t.thread_key IS NULL AND EXISTS", "IF false AND EXISTS",
+        LOCKED, "-k", "refused_as_locked",
+    ),
+    mutant(
+        "admit waits for a locked thread", ADMIT,
+        "WHERE x.thread_key = key FOR UPDATE SKIP LOCKED;", "WHERE x.thread_key = key FOR UPDATE;",
+        LOCKED, "-k", "takes_what_is_free",
+    ),
+    mutant(
+        "runs of a locked thread hide the others", ADMIT,
+        "AND y.tenant || E'\\x1f' || y.thread_id <> ALL (locked)", "",
+        LOCKED, "-k", "many_runs_of_a_locked_thread",
+    ),
+    mutant(
+        "admit makes a deleted thread again", ADMIT,
+        "IF NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.tenant = for_tenant AND x.thread_id = due_thread.thread_id",
+        "IF false AND NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.tenant = for_tenant"
+        " AND x.thread_id = due_thread.thread_id",
+        LOCKED, "-k", "makes_no_thread",
+    ),
+    mutant(
+        "the floor of a lane is above its head", END_RUN,
+        "coalesce(head.lane_seq - 1,", "coalesce(head.lane_seq,",
+        "tests/conformance/test_postgres.py", "-k", "TestLanes",
+    ),
+    mutant(
+        "a lane is read from its begin", END_RUN,
+        "IF r.lane = '' THEN t.lane_floor", "IF false THEN t.lane_floor",
+        "tests/integration/postgres/test_long_lanes.py",
+    ),
+    mutant(
+        "a new run is taken for one of a deleted thread", THREADS,
+        "IF EXISTS (SELECT 1 FROM runyard.removals s WHERE s.tenant",
+        "IF false AND EXISTS (SELECT 1 FROM runyard.removals s WHERE s.tenant",
+        DELETION, "-k", "taken_again",
+    ),
+    mutant(
+        "the rows that a dead client left stay", f"{SQL}/feed.sql",
+        "IF runyard.remove_leftovers(least(most, 1000)) THEN", "IF false THEN",
+        DELETION, "-k", "leader_removes",
+    ),
+    mutant(
+        "messages that a fork shows are removed", REMOVAL,
+        "WHERE l.ancestor_id = shown_levels.branch_id AND t.deleted_at IS NULL);",
+        "WHERE l.ancestor_id = shown_levels.branch_id AND t.deleted_at IS NOT NULL);",
+        DELETION, "-k", "forks_keep",
+    ),
+    mutant(
+        "forks keep the extra of an erased thread", REMOVAL,
+        "IF s.erase AND s.after_fork IS DISTINCT FROM", "IF false AND s.after_fork IS DISTINCT FROM",
+        "tests/conformance/test_postgres.py", "-k", "extra_that_forks_inherited",
+    ),
+)  # fmt: skip
