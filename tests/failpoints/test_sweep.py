@@ -71,6 +71,7 @@ ELSEWHERE: Final = {
     "runs.isolate": "after two crashes only: tests/integration/worker/test_isolation.py",
     "runs.bury": "as above",
     "runs.delete_run": "one statement of a run that ended; nothing follows it that a crash could leave undone",
+    "events.forget": "called after the deletion of a thread, whose streams expire without it",
     "runs.attempts": "a read for people",
     "runs.request": "a read for people",
     "runs.explain": "a read for people",

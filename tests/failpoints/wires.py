@@ -19,6 +19,7 @@ SCRIPTS: Final = {
     "scheduler.release": "release",
     "scheduler.unknown": "unknown",
     "events.append_many": "append",
+    "events.trim": "trim",
 }
 """The script that carries out a verb of Redis."""
 

@@ -34,7 +34,7 @@ local function state(stream, known)
     local fence, n = parts(last[1])
     return fence, n, known or 0
   end
-  local info = redis.call('EXISTS', stream) == 1 and redis.call('XINFO', 'STREAM', stream) or {}
+  local info = known and redis.call('EXISTS', stream) == 1 and redis.call('XINFO', 'STREAM', stream) or {}
   for at = 1, #info, 2 do
     if info[at] == 'last-generated-id' then -- an empty stream
       local fence, n = parts(info[at + 1])
@@ -47,6 +47,9 @@ end
 -- Remove the oldest events of a stream that has a tenth more than it may keep. size: the bytes of its events. Return the bytes
 -- of those that are left. The newest event stays.
 local function trimmed(stream, size)
+  if size <= most_bytes and size <= most_events * ENTRY then
+    return size -- the events cannot be too many
+  end
   local length = redis.call('XLEN', stream)
   if length <= most_events * 1.1 and size <= most_bytes * 1.1 then
     return size
@@ -94,7 +97,9 @@ while i <= #ARGV do
     redis.call('PEXPIRE', stream, lifetimes[stops])
     redis.call('HSET', sizes, run, size)
     redis.call('PEXPIRE', sizes, kept)
-    redis.call('ZREM', known == 0 and prefix .. 'emptied_streams' or indexes[stops == '1' and '0' or '1'], member)
+    if known then
+      redis.call('ZREM', known == 0 and prefix .. 'emptied_streams' or indexes[stops == '1' and '0' or '1'], member)
+    end
     redis.call('ZADD', indexes[stops], now + lifetimes[stops], member)
     grown = grown + cost(size) - (known and cost(known) or 0)
   end
