@@ -1009,7 +1009,8 @@ FUNCTION runyard.close_cancelled(INOUT t runyard.threads, INOUT r runyard.runs);
 -- functions/explain.sql -------------------------------------------------------------------------------------------------------
 -- Explaining why a run is not running.
 
--- Return the reason why a run is not running, and the facts that its sentence needs. explain.py makes the sentence.
+-- Return the reason why a run is not running, and the facts that its sentence needs. runyard.domain.explanations makes the
+-- sentence.
 FUNCTION runyard.explain(for_tenant text, thread_id text, run_id text, OUT run runyard.runs, OUT reason text, OUT facts jsonb);
 
 -- functions/external_runs.sql -------------------------------------------------------------------------------------------------
