@@ -40,7 +40,7 @@ class StreamLimits:
     events: int = 5000
     bytes: int = 16 * 2**20
     running: float = 86_400.0
-    stopped: float = 600.0
+    stopped: float = 86_400.0
     total_bytes: int | None = None
 
 
