@@ -44,7 +44,7 @@ def test_is_for_its_owner_only_and_found_from_below(project: Path) -> None:
     assert dev_file.find(project / "a" / "b") is None
 
 
-@pytest.mark.parametrize("pid", [1, os.getpid(), 2**22 + 1, 10**30])
+@pytest.mark.parametrize("pid", [1, os.getpid(), 2**22 + 1, 10**30], ids=["init", "own", "no process", "no pid"])
 def test_file_of_a_dev_that_ended_is_no_deployment(tmp_path: Path, pid: int) -> None:
     """Another process may have the process id by now. The next `dev` removes the file before it starts its servers."""
     with dev_file.locked(tmp_path):
