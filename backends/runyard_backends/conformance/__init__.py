@@ -58,7 +58,7 @@ from .versions import TestVersions  # noqa: E402
 from .webhooks import TestWebhooks  # noqa: E402
 from .workers import TestWorkers  # noqa: E402
 from .world import World, world  # noqa: E402
-from .writers import TestCheckpointedWriters, TestWriters  # noqa: E402
+from .writers import TestCheckpointedWriters, TestOriginals, TestWriters  # noqa: E402
 
 __all__ = [
     "TestAbort",
@@ -84,6 +84,7 @@ __all__ = [
     "TestLimits",
     "TestMessageCuts",
     "TestNesting",
+    "TestOriginals",
     "TestPages",
     "TestParallel",
     "TestPermits",
