@@ -27,7 +27,7 @@ from ..domain.messages import (
 )
 from ..domain.size_limits import JsonObject, JsonValue
 from .media import media_part
-from .wire import Read, Wire, Written, from_text, lose_unknown, parse, result_text, to_text
+from .wire import Many, Read, Wire, Written, from_text, lose_unknown, parse, result_text, to_text
 
 FORMAT: Final = "acontext"
 SET_BY_STORE: Final = frozenset(
@@ -99,7 +99,7 @@ class Data(Wire):
 
 class Entry(Wire):
     role: Literal["user", "assistant", "system"]
-    parts: list[Annotated[Text | Thinking | File | ToolCall | ToolResult | Data, Field(discriminator="type")]]
+    parts: Many[Annotated[Text | Thinking | File | ToolCall | ToolResult | Data, Field(discriminator="type")]]
     meta: JsonObject | None = None
 
 
@@ -140,7 +140,7 @@ def _part(made: Read, part: Wire, at: str) -> Part | None:
             return ThinkingPart(text=part.text, signature=meta.signature, provider=meta.provider, redacted=meta.redacted)
         case ToolCall(meta=meta):
             given = meta.arguments
-            arguments = from_text(given, FORMAT, f"{at}/meta/arguments") if isinstance(given, str) else given
+            arguments = from_text(made, given, f"{at}/meta/arguments") if isinstance(given, str) else given
             return ToolCallPart(id=meta.id, name=meta.name, arguments=arguments)
         case ToolResult(meta=meta):
             return ToolResultPart(call_id=meta.tool_call_id, content=part.text, is_error=meta.is_error, name=meta.name)

@@ -26,7 +26,7 @@ from ..domain.messages import (
 )
 from ..domain.size_limits import JsonObject, JsonValue
 from .media import data_of, media_part, text_of
-from .wire import Read, Wire, Written, fault, lose_unknown, parse, to_text
+from .wire import Many, Read, Wire, Written, fault, lose_unknown, parse, to_text
 
 FORMAT: Final = "anthropic"
 PROVIDER: Final = "anthropic"
@@ -119,26 +119,26 @@ class Other(Wire):
 class ToolResult(Wire):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[Annotated[Text | Image | Document | Other, Field(discriminator="type")]] | None = None
+    content: str | Many[Annotated[Text | Image | Document | Other, Field(discriminator="type")]] | None = None
     is_error: bool = False
 
 
 class OfUser(Wire):
     role: Literal["user"]
-    content: str | list[Annotated[Text | Image | Document | ToolResult | Other, Field(discriminator="type")]]
+    content: str | Many[Annotated[Text | Image | Document | ToolResult | Other, Field(discriminator="type")]]
 
 
 class OfAssistant(Wire):
     role: Literal["assistant"]
     content: (
         str
-        | list[Annotated[Text | Image | Document | Thinking | RedactedThinking | ToolUse | Other, Field(discriminator="type")]]
+        | Many[Annotated[Text | Image | Document | Thinking | RedactedThinking | ToolUse | Other, Field(discriminator="type")]]
     )
 
 
 class System(Wire):
     role: Literal["system"]
-    content: str | list[Text]
+    content: str | Many[Text]
 
 
 _ONE: Final[TypeAdapter[OfUser | OfAssistant | System]] = TypeAdapter(

@@ -29,7 +29,7 @@ from ..domain.messages import (
 )
 from ..domain.size_limits import JsonObject, JsonValue
 from .media import media_part
-from .wire import Read, Wire, Written, fault, lose_unknown, parse, to_text
+from .wire import Many, Read, Wire, Written, fault, lose_unknown, parse, to_text
 
 FORMAT: Final = "gemini"
 PROVIDER: Final = "google"
@@ -73,7 +73,7 @@ class FunctionResponse(Camel):
     id: str | None = None
     name: str
     response: JsonObject
-    parts: list[ResponsePart] | None = None
+    parts: Many[ResponsePart] | None = None
 
 
 class ContentPart(Camel):
@@ -88,7 +88,7 @@ class ContentPart(Camel):
 
 class Content(Camel):
     role: Literal["user", "model", "system", "function"] = "user"
-    parts: list[ContentPart] = Field(default_factory=list)
+    parts: Many[ContentPart] = Field(default_factory=list)
 
 
 _ONE: Final = TypeAdapter(Content)

@@ -24,7 +24,7 @@ from ..domain.messages import (
 )
 from ..domain.size_limits import JsonObject, JsonValue
 from .media import data_url, media_part, split_data_url
-from .wire import Read, Wire, Written, fault, from_text, lose_unknown, parse, result_text, to_text
+from .wire import Many, Read, Wire, Written, fault, from_text, lose_unknown, objects, parse, result_text, to_text
 
 FORMAT: Final = "openai"
 PROVIDER: Final = "openai"
@@ -95,25 +95,25 @@ Call = Annotated[FunctionCall | CustomCall, Field(discriminator="type")]
 
 class System(Wire):
     role: Literal["system", "developer"]
-    content: str | list[Text]
+    content: str | Many[Text]
 
 
 class User(Wire):
     role: Literal["user"]
-    content: str | list[UserContent]
+    content: str | Many[UserContent]
 
 
 class Assistant(Wire):
     role: Literal["assistant"]
-    content: str | list[AnswerContent] | None = None
+    content: str | Many[AnswerContent] | None = None
     refusal: str | None = None
-    tool_calls: list[Call] | None = None
+    tool_calls: Many[Call] | None = None
 
 
 class Tool(Wire):
     role: Literal["tool"]
     tool_call_id: str
-    content: str | list[Text]
+    content: str | Many[Text]
 
 
 _ONE: Final[TypeAdapter[System | User | Assistant | Tool]] = TypeAdapter(
@@ -124,9 +124,7 @@ _ONE: Final[TypeAdapter[System | User | Assistant | Tool]] = TypeAdapter(
 def read(blob: JsonValue) -> Read:
     """Return the message for an OpenAI message, or for a list of tool messages. Raise InvalidBlobError."""
     made = Read(FORMAT)
-    listed = blob if isinstance(blob, list) else [blob]
-    if not listed:
-        raise fault(FORMAT, "", "the list has no message")
+    listed = objects(blob, FORMAT)
     for n, each in enumerate(listed):
         at = f"/{n}" if isinstance(blob, list) else ""
         one = parse(_ONE, each, FORMAT, at)
@@ -201,7 +199,7 @@ def _read_answer(made: Read, one: Assistant, at: str) -> None:
         if isinstance(call, CustomCall):
             made.lose(place, "messages hold calls with JSON arguments only")
             continue
-        arguments = from_text(call.function.arguments, FORMAT, f"{place}/function/arguments")
+        arguments = from_text(made, call.function.arguments, f"{place}/function/arguments")
         made.parts.append(ToolCallPart(id=call.id, name=call.function.name, arguments=arguments))
 
 

@@ -27,7 +27,7 @@ from ..domain.messages import (
 )
 from ..domain.size_limits import JsonObject, JsonValue
 from .media import data_url, media_part, split_data_url
-from .wire import Read, Wire, Written, fault, from_text, lose_unknown, parse, to_text
+from .wire import Many, Read, Wire, Written, fault, from_text, lose_unknown, objects, parse, to_text
 
 FORMAT: Final = "openai_responses"
 PROVIDER: Final = "openai"
@@ -69,7 +69,7 @@ Input = Annotated[InputText | InputImage | InputFile, Field(discriminator="type"
 class MessageItem(Wire):
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[Content]
+    content: str | Many[Content]
 
 
 class FunctionCall(Wire):
@@ -82,7 +82,7 @@ class FunctionCall(Wire):
 class FunctionCallOutput(Wire):
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[Input]
+    output: str | Many[Input]
 
 
 class Text(Wire):
@@ -92,7 +92,7 @@ class Text(Wire):
 
 class Reasoning(Wire):
     type: Literal["reasoning"]
-    summary: list[Text]
+    summary: Many[Text]
     encrypted_content: str | None = None
 
 
@@ -153,9 +153,7 @@ _ONE: Final[TypeAdapter[MessageItem | FunctionCall | FunctionCallOutput | Reason
 def read(blob: JsonValue) -> Read:
     """Return the message for an item, or for a list of items of one role. Raise InvalidBlobError."""
     made = Read(FORMAT)
-    listed = blob if isinstance(blob, list) else [blob]
-    if not listed:
-        raise fault(FORMAT, "", "the list has no item")
+    listed = objects(blob, FORMAT)
     roles: list[Role] = []
     for n, each in enumerate(listed):
         at = f"/{n}" if isinstance(blob, list) else ""
@@ -196,7 +194,7 @@ def _read_one(made: Read, one: MessageItem | FunctionCall | FunctionCallOutput |
             for n, part in enumerate(one.content):
                 made.parts.append(_content(made, part, f"{at}/content/{n}"))
         case FunctionCall():
-            arguments = from_text(one.arguments, FORMAT, f"{at}/arguments")
+            arguments = from_text(made, one.arguments, f"{at}/arguments")
             made.parts.append(ToolCallPart(id=one.call_id, name=one.name, arguments=arguments))
         case FunctionCallOutput():
             content: JsonValue = one.output

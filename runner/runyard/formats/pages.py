@@ -52,7 +52,7 @@ async def formatted(messages: Sequence[Message], format: Format, next: str | Non
         page.items += converted.items
         page.message_ids += [message.id] * len(converted.items)
         page.losses += [MessageLoss(message_id=message.id, **loss.__dict__) for loss in converted.losses]
-        parts += len(message.content) + 1
+        parts += len(message.content) + (SLICE_PARTS if message.source is not None else 1)
         if parts >= SLICE_PARTS:
             parts = 0
             await asyncio.sleep(0)

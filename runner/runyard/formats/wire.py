@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..domain.messages import Message, Part, Role, StopReason, ToolResultPart
-from ..domain.size_limits import JsonObject, JsonValue, check_blob
+from ..domain.size_limits import MAX_PARTS, MAX_VALUES, JsonObject, JsonValue, check_blob
 from ..errors import InvalidBlobError, InvalidInputError
 
 W = TypeVar("W")
+
+Many: TypeAlias = Annotated[list[W], Field(max_length=MAX_PARTS, fail_fast=True)]
+"""A list of parts or of other objects that become objects here."""
+MAX_LOSSES: Final = 100
+"""Maximum number of losses of one conversion that are listed one by one."""
+_TEXTS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""The texts in JSON. The pattern matches in linear time, also if the last text has no end."""
 
 MAX_QUOTED: Final = 200
 """Maximum number of characters of a caller's input in an error."""
@@ -38,24 +46,42 @@ class Loss(BaseModel):
     dropped: bool = True
 
 
+class Losses(list[Loss]):
+    """A list of losses. After MAX_LOSSES, the last entry counts the others."""
+
+    more = 0
+
+    def note(self, loss: Loss) -> None:
+        """Add a loss."""
+        if len(self) < MAX_LOSSES:
+            self.append(loss)
+            return
+        self.more += 1
+        self[-1] = Loss(format=loss.format, path="", what=f"{self.more + 1} further values are dropped or changed")
+
+
 @dataclass
 class Read:
-    """A message under construction from a blob: its parts, and what they cannot hold."""
+    """A message under construction from a blob: its parts, and what they cannot hold.
+
+    ``values``: the number of values in the JSON texts that were read.
+    """
 
     format: str
     role: Role = "user"
     parts: list[Part] = field(default_factory=list)
     stop_reason: StopReason | None = None
     metadata: JsonObject = field(default_factory=dict)
-    losses: list[Loss] = field(default_factory=list)
+    values: int = 0
+    losses: Losses = field(default_factory=Losses)
 
     def lose(self, path: str, what: str) -> None:
         """Note that the message cannot hold the value at ``path``."""
-        self.losses.append(Loss(format=self.format, path=path, what=what))
+        self.losses.note(Loss(format=self.format, path=path, what=what))
 
     def alter(self, path: str, what: str) -> None:
         """Note that the message holds the value at ``path`` in another form."""
-        self.losses.append(Loss(format=self.format, path=path, what=what, dropped=False))
+        self.losses.note(Loss(format=self.format, path=path, what=what, dropped=False))
 
     def message(self) -> Message:
         """Return the message."""
@@ -71,15 +97,15 @@ class Written:
 
     names: Mapping[str, str]
     items: list[JsonObject] = field(default_factory=list)
-    losses: list[Loss] = field(default_factory=list)
+    losses: Losses = field(default_factory=Losses)
 
     def lose(self, path: str, what: str) -> None:
         """Note that the format cannot hold the message's value at ``path``."""
-        self.losses.append(Loss(format="native", path=path, what=what))
+        self.losses.note(Loss(format="native", path=path, what=what))
 
     def alter(self, path: str, what: str) -> None:
         """Note that the format holds the message's value at ``path`` in another form."""
-        self.losses.append(Loss(format="native", path=path, what=what, dropped=False))
+        self.losses.note(Loss(format="native", path=path, what=what, dropped=False))
 
     def lose_kind(self, n: int, part: Part, role: str) -> None:
         """Note that a message of ``role`` cannot hold the part with the index ``n``."""
@@ -95,9 +121,10 @@ def parse(adapter: TypeAdapter[W], blob: JsonValue, format: str, at: str = "") -
     try:
         return adapter.validate_python(blob)
     except ValidationError as error:
-        found = [(pointer(blob, each["loc"]), each["msg"]) for each in error.errors(include_url=False, include_context=False)]
-        where, words = max(found, key=lambda each: each[0].count("/"))
-        raise fault(format, at + where, words.removeprefix("Value error, ")) from None
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        # Of a union's alternatives, the one that fits best has its fault at the deepest place, and text is the simplest.
+        best = max(found, key=lambda each: (pointer(blob, each["loc"]).count("/"), each["type"] != "string_type"))
+        raise fault(format, at + pointer(blob, best["loc"]), best["msg"].removeprefix("Value error, ")) from None
 
 
 def fault(format: str, path: str, words: str) -> InvalidBlobError:
@@ -146,16 +173,39 @@ def lose_unknown(read: Read, model: Any, blob: JsonValue, path: str = "") -> Non
         read.lose(place, "messages have no field for this")
 
 
-def from_text(text: str, format: str, path: str) -> JsonObject:
-    """Return the JSON object that a provider wrote as text. No text is an empty object. Raise InvalidBlobError."""
+def from_text(made: Read, text: str, path: str) -> JsonObject:
+    """Return the JSON object that a provider wrote as text. No text is an empty object. Raise InvalidBlobError.
+
+    The values of all texts of a message count together, before they are read.
+    """
+    if made.values + _separators(text) > MAX_VALUES:
+        text_free = _TEXTS.sub('""', text)
+        if made.values + _separators(text_free) > MAX_VALUES:
+            raise fault(made.format, path, f"holds more than {MAX_VALUES} values")
+        made.values += _separators(text_free)
+    else:
+        made.values += _separators(text)
     try:
         value = json.loads(text) if text.strip() else {}
         check_blob(value)
     except (ValueError, RecursionError, InvalidInputError) as error:
-        raise fault(format, path, f"is no JSON object that can be stored: {error}") from None
+        raise fault(made.format, path, f"is no JSON object that can be stored: {error}") from None
     if not isinstance(value, dict):
-        raise fault(format, path, "is JSON, but no object")
+        raise fault(made.format, path, "is JSON, but no object")
     return value
+
+
+def _separators(text: str) -> int:
+    return text.count(",") + text.count("[") + text.count("{")
+
+
+def objects(blob: JsonValue, format: str) -> list[JsonValue]:
+    """Return the JSON objects of a blob that is an object or a list of them. Raise InvalidBlobError for an unsuitable list."""
+    if not isinstance(blob, list):
+        return [blob]
+    if not 0 < len(blob) <= MAX_PARTS:
+        raise fault(format, "", f"is a list of {len(blob)} objects, and 1 to {MAX_PARTS} are allowed")
+    return blob
 
 
 def to_text(value: JsonValue) -> str:

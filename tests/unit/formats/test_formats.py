@@ -8,10 +8,11 @@ from typing import Any, get_args
 import pytest
 
 from runyard import Client
-from runyard.domain.size_limits import MAX_NESTING, MAX_VALUES
+from runyard.domain.size_limits import MAX_NESTING, MAX_PARTS, MAX_VALUES
 from runyard.errors import InvalidBlobError, InvalidInputError
 from runyard.formats.conversion import CODECS, Format, from_blob, to_format
 from runyard.formats.pages import formatted
+from runyard.formats.wire import MAX_LOSSES
 from runyard.models import (
     AudioPart,
     DocumentPart,
@@ -327,9 +328,53 @@ def test_m6_a_hostile_shape_is_refused(format: Format) -> None:
         blob = {"role": "user", "content": content}
         with pytest.raises(InvalidInputError):
             from_blob(format, blob)
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":' + "[" * 5000}}
-    with pytest.raises(InvalidBlobError):
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a":' + "[" * 5000, '{"a":[' + "1," * MAX_VALUES + "1]}", '{"a":' + '"\\"' * 99, '{"a":1e999}', "1"]
+)
+def test_m6_hostile_json_in_a_text_is_refused(text: str) -> None:
+    """M6, A2: before it is read, as far as its values are too many."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": text}}
+    with pytest.raises(InvalidBlobError) as error:
         from_blob("openai", {"role": "assistant", "tool_calls": [call]})
+    assert error.value.details["path"] == "/tool_calls/0/function/arguments"
+
+
+def test_m6_the_values_of_all_texts_count_together() -> None:
+    """M6, A2: a comma in a text is none of them."""
+
+    def calls(text: str) -> dict[str, Any]:
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": text}}
+        return {"role": "assistant", "content": None, "tool_calls": [call, call]}
+
+    assert len(from_blob("openai", calls(json.dumps({"a": ",[{" * MAX_VALUES}))).tool_calls) == 2
+    assert len(from_blob("openai", calls(json.dumps({"a": [1] * (MAX_VALUES // 2 - 9)}))).tool_calls) == 2
+    with pytest.raises(InvalidBlobError):
+        from_blob("openai", calls(json.dumps({"a": [1] * (MAX_VALUES // 2 + 9)})))
+
+
+@pytest.mark.parametrize(
+    ("format", "blob"),
+    [
+        ("openai", {"role": "user", "content": [{"type": "text", "text": ""}] * (MAX_PARTS + 1)}),
+        ("openai", [{"role": "tool", "tool_call_id": "c", "content": ""}] * (MAX_PARTS + 1)),
+        ("openai_responses", [{"role": "user", "content": ""}] * (MAX_PARTS + 1)),
+        ("anthropic", {"role": "assistant", "content": [{"type": "text", "text": ""}] * (MAX_PARTS + 1)}),
+        ("gemini", {"parts": [{"text": ""}] * (MAX_PARTS + 1)}),
+        ("acontext", {"role": "user", "parts": [{"type": "text", "text": ""}] * (MAX_PARTS + 1)}),
+    ],
+)
+def test_m6_a_message_of_too_many_parts_is_refused(format: Format, blob: Any) -> None:
+    """M6, A2."""
+    with pytest.raises(InvalidBlobError, match=str(MAX_PARTS)):
+        from_blob(format, blob)
+
+
+def test_m3_many_losses_are_counted() -> None:
+    blob = {"role": "user", "content": "a", **{f"x{n}": n for n in range(MAX_LOSSES + 9)}}
+    losses = to_format("openai", from_blob("anthropic", blob)).losses
+    assert (len(losses), losses[-1].what) == (MAX_LOSSES, "10 further values are dropped or changed")
 
 
 def test_m1_an_unknown_format_is_refused() -> None:
