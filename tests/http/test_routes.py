@@ -323,6 +323,8 @@ class TestFormats:
             {"message": {"role": "user", "content": [{"type": "text", "text": "a", "odd": 1}]}},
         ):
             assert (await post(http, "/v1/threads/t/messages", 422, **body))["code"] == "invalid_request"
+        for odd in ("hi", [], 3, None):
+            assert (await http.post("/v1/threads/t/messages", json=odd)).status_code == 422
         assert (await http.get("/v1/threads/t")).status_code == 404
         assert (await http.get("/v1/threads/t/messages", params={"format": "odd"})).status_code == 422
 

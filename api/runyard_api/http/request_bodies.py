@@ -298,7 +298,7 @@ class StoreBlob(_Stored):
 
 
 def _kind_of_store(body: Any) -> str:
-    given = body if isinstance(body, dict) else body.__dict__
+    given = body if isinstance(body, dict) else getattr(body, "__dict__", {})
     return "blob" if "blob" in given or "format" in given else "message"
 
 

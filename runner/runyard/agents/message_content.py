@@ -96,8 +96,6 @@ def _prompt(content: Sequence[Part]) -> str | list[Any]:
 
 
 def _file(part: MediaPart) -> dict[str, Any] | None:
-    if isinstance(part, FilePart) and part.file_id is not None:
-        return None  # the id would name a file in the operator's account with the provider
     if part.url is not None:
         kind = (part.media_type or "").partition("/")[0] if isinstance(part, FilePart) else part.type
         fields: dict[str, Any] = {"kind": URL_KINDS.get(kind, "document-url"), "url": part.url}

@@ -33,7 +33,7 @@ FORMAT: Final = "acontext"
 SET_BY_STORE: Final = frozenset(
     {"id", "parent_id", "session_id", "thread_id", "created_at", "updated_at", "session_task_process_status", "task_id"}
 )
-"""Fields that a blob may have because a read returned them, and that storing it sets anew."""
+"""Fields that a blob may have because a read returned them. Storing the blob ignores them: a caller cannot set them."""
 
 
 class Text(Wire):

@@ -11,8 +11,8 @@ from ..domain.size_limits import JsonObject, JsonValue
 from .wire import fault, parse
 
 FORMAT: Final = "native"
-SET_BY_STORE: Final = frozenset({"run_id", "parent_id", "seq", "created_at", "provider_details"})
-"""Fields that a blob may have because a read returned them, and that storing it sets anew."""
+SET_BY_STORE: Final = frozenset({"run_id", "parent_id", "seq", "created_at", "usage", "provider_details"})
+"""Fields that a blob may have because a read returned them. Storing the blob ignores them: a caller cannot set them."""
 
 _MESSAGE: Final = TypeAdapter(Message)
 
