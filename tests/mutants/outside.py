@@ -127,7 +127,7 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "the JSON in texts of a message has no bounds", "runner/runyard/formats/wire.py",
-        "        if made.values + _separators(text_free) > MAX_VALUES:", "        if False:",
+        "        if made.values + _separators(bare) > MAX_VALUES:", "        if False:",
         "tests/unit/formats/test_formats.py",
     ),
     mutant(

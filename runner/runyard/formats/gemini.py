@@ -127,7 +127,7 @@ def _part(made: Read, part: ContentPart, blob: JsonObject, at: str, numbers: Cou
         return ToolCallPart(id=call.id or _id(made, call.name, where, numbers), name=call.name, arguments=call.args or {})
     if part.function_response is not None:
         return _result(made, part.function_response, f"{at}/{_key(blob, 'function_response')}", numbers)
-    return _file(made, part, at, blob)
+    return _file(made, part, at)
 
 
 def _thinking(text: str, signature: str | None) -> ThinkingPart:
@@ -160,12 +160,12 @@ def _result(made: Read, held: FunctionResponse, at: str, numbers: Counter[tuple[
             made.alter(f"{at}/response", "the value beside files is held as JSON text")
         parts.append({"type": "text", "text": content if isinstance(content, str) else to_text(content)})
     for k, part in enumerate(held.parts):
-        if (file := _file(made, part, f"{at}/parts/{k}", {})) is not None:
+        if (file := _file(made, part, f"{at}/parts/{k}")) is not None:
             parts.append(file.model_dump(exclude_none=True))
     return ToolResultPart(call_id=call_id, name=held.name, content=parts, is_error=is_error, has_parts=True)
 
 
-def _file(made: Read, part: ContentPart | ResponsePart, at: str, blob: JsonObject) -> MediaPart | None:
+def _file(made: Read, part: ContentPart | ResponsePart, at: str) -> MediaPart | None:
     if part.inline_data is not None:
         about: Blob | FileData = part.inline_data
         held = media_part(about.mime_type, data=part.inline_data.data, name=about.display_name)
@@ -173,7 +173,7 @@ def _file(made: Read, part: ContentPart | ResponsePart, at: str, blob: JsonObjec
         about = part.file_data
         held = media_part(about.mime_type, url=part.file_data.file_uri, name=about.display_name)
     else:
-        if not blob:
+        if not part.model_extra:
             made.lose(at, "the part is empty")
         return None
     if about.display_name is not None and not isinstance(held, DocumentPart | FilePart):

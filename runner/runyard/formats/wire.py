@@ -179,10 +179,10 @@ def from_text(made: Read, text: str, path: str) -> JsonObject:
     The values of all texts of a message count together, before they are read.
     """
     if made.values + _separators(text) > MAX_VALUES:
-        text_free = _TEXTS.sub('""', text)
-        if made.values + _separators(text_free) > MAX_VALUES:
+        bare = _TEXTS.sub('""', text)
+        if made.values + _separators(bare) > MAX_VALUES:
             raise fault(made.format, path, f"holds more than {MAX_VALUES} values")
-        made.values += _separators(text_free)
+        made.values += _separators(bare)
     else:
         made.values += _separators(text)
     try:
