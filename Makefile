@@ -62,6 +62,10 @@ test: $(STAMP) ## Run the whole test suite against private servers
 unit: $(STAMP) ## Run the tests that need no server
 	$(BIN)/python -m pytest tests/unit $(ARGS)
 
+.PHONY: properties
+properties: $(STAMP) ## Convert 5,000 generated messages between each pair of message formats
+	RUNYARD_TEST_FORMATS=5000 $(BIN)/python -m pytest --timeout 900 tests/unit/formats $(ARGS)
+
 .PHONY: chaos
 chaos: $(STAMP) ## Kill, pause and disconnect processes and servers for DURATION seconds, then check every promise
 	$(BIN)/python -m tests.chaos --duration $(DURATION) --seed $(SEED)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from .client.sync import SyncClient as SyncClient
     from .domain.events import Event as Event
     from .domain.events import FeedEntry as FeedEntry
+    from .domain.messages import AudioPart as AudioPart
+    from .domain.messages import DocumentPart as DocumentPart
+    from .domain.messages import FilePart as FilePart
     from .domain.messages import ImagePart as ImagePart
     from .domain.messages import Message as Message
     from .domain.messages import TextPart as TextPart
@@ -65,8 +68,9 @@ _HOMES = {
     "execution.context": ("RunContext",),
     "execution.steps": ("CurrentStep", "current_run", "current_step", "step"),
     "models": (
-        "Branch", "ErrorInfo", "Event", "FeedEntry", "ForkManyResult", "ForkOnceResult", "HitlRequest", "ImagePart", "Message",
-        "RetryPolicy", "Run", "TextPart", "ThinkingPart", "Thread", "ToolCallPart", "ToolResultPart", "Usage", "new_id",
+        "AudioPart", "Branch", "DocumentPart", "ErrorInfo", "Event", "FeedEntry", "FilePart", "ForkManyResult",
+        "ForkOnceResult", "HitlRequest", "ImagePart", "Message", "RetryPolicy", "Run", "TextPart", "ThinkingPart", "Thread",
+        "ToolCallPart", "ToolResultPart", "Usage", "new_id",
     ),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -75,13 +79,16 @@ __all__ = [  # __getattr__ imports these names
     "Agent",
     "AgentState",
     "App",
+    "AudioPart",
     "Branch",
     "Budget",
     "Client",
     "CurrentStep",
+    "DocumentPart",
     "ErrorInfo",
     "Event",
     "FeedEntry",
+    "FilePart",
     "ForkManyResult",
     "ForkOnceResult",
     "HitlRequest",

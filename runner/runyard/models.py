@@ -5,11 +5,15 @@ from __future__ import annotations
 from .domain.events import EVENT_TYPES, FEED_TYPES, STREAM_ENDS, Event, FeedEntry, FeedType
 from .domain.limits import LIMITS, Limit, LimitName
 from .domain.messages import (
-    MESSAGES,
+    AudioPart,
+    DocumentPart,
+    FilePart,
     ImagePart,
+    MediaPart,
     Message,
     Part,
     Role,
+    Source,
     StopReason,
     TextPart,
     ThinkingPart,
@@ -21,6 +25,7 @@ from .domain.messages import (
     check_message,
     check_named_once,
     check_usage,
+    stored_messages,
 )
 from .domain.requests import HitlRequest, check_requests
 from .domain.runs import (
@@ -64,17 +69,19 @@ __all__ = [
     "MAX_EXPIRY_SECONDS",
     "MAX_ID_LENGTH",
     "MAX_TAG_LENGTH",
-    "MESSAGES",
     "PRIORITIES",
     "STREAM_ENDS",
     "AttemptInfo",
+    "AudioPart",
     "Branch",
     "Candidate",
     "CheckpointData",
+    "DocumentPart",
     "ErrorInfo",
     "Event",
     "FeedEntry",
     "FeedType",
+    "FilePart",
     "ForkManyResult",
     "ForkOnceResult",
     "HitlRequest",
@@ -83,6 +90,7 @@ __all__ = [
     "JsonValue",
     "Limit",
     "LimitName",
+    "MediaPart",
     "Message",
     "MultitaskStrategy",
     "Part",
@@ -92,6 +100,7 @@ __all__ = [
     "Run",
     "RunKind",
     "RunOptions",
+    "Source",
     "StopAt",
     "StopReason",
     "TextPart",
@@ -114,4 +123,5 @@ __all__ = [
     "cycles_closed",
     "new_id",
     "open_tool_calls",
+    "stored_messages",
 ]

@@ -23,6 +23,7 @@ from runyard_backends.conformance import (  # noqa: F401
     TestLimits,
     TestMessageCuts,
     TestNesting,
+    TestOriginals,
     TestPages,
     TestParallel,
     TestPermits,

@@ -284,6 +284,51 @@ class TestMessages:
         assert (await get(http, "/v1/threads/t/messages"))["items"][0]["content"][0]["text"] == "a\ud800b"
 
 
+class TestFormats:
+    async def test_m2_a_blob_comes_back_in_its_format(self, http: httpx.AsyncClient) -> None:
+        """M1, M2, M3: and in another format with what that format lacks."""
+        blob = {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]}
+        stored = await post(http, "/v1/threads/t/messages", 201, blob=blob, format="anthropic")
+        results = [{"role": "tool", "tool_call_id": call, "content": call} for call in "ab"]
+        await post(http, "/v1/threads/t/messages", 201, blob=results, format="openai")
+        page = await get(http, "/v1/threads/t/messages", format="anthropic")
+        assert page["items"][0] == blob and page["message_ids"][0] == stored["id"]
+        page = await get(http, "/v1/threads/t/messages", format="openai")
+        assert page["items"] == [{"role": "user", "content": "a"}, *results]
+        assert [(loss["message_id"], loss["path"]) for loss in page["losses"]] == [(stored["id"], "/content/0/cache_control")]
+        page = await get(http, "/v1/threads/t/messages", format="acontext")
+        assert page["items"][1]["parent_id"] == stored["id"]
+
+    async def test_b1_a_blob_has_the_arguments_of_a_message(self, http: httpx.AsyncClient) -> None:
+        """B1: a parent, an expected leaf, and a key that makes a repetition safe."""
+        body = {"blob": {"role": "user", "content": "a"}, "format": "openai"}
+        first, again = [
+            (await http.post("/v1/threads/t/messages", json=body, headers={"Idempotency-Key": "k"})).json() for _ in range(2)
+        ]
+        assert first == again
+        child = await post(http, "/v1/threads/t/messages", 201, **body, parent_id=first["id"])
+        assert child["parent_id"] == first["id"]
+        await post(http, "/v1/threads/t/messages", 409, **body, expected_leaf=first["id"])
+
+    async def test_m6_a_fault_of_a_blob_is_named_and_nothing_is_stored(self, http: httpx.AsyncClient) -> None:
+        """M6."""
+        fault = await post(http, "/v1/threads/t/messages", 422, blob={"role": "user", "content": [{}]}, format="openai")
+        assert (fault["code"], fault["details"]["path"]) == ("invalid_blob", "/content/0")
+        for body in (
+            {"blob": {}, "format": "odd"},
+            {"blob": {}},
+            {"format": "openai"},
+            {"blob": "hi", "format": "openai"},
+            {"blob": {}, "format": "openai", "message": "hi"},
+            {"message": {"role": "user", "content": [{"type": "text", "text": "a", "odd": 1}]}},
+        ):
+            assert (await post(http, "/v1/threads/t/messages", 422, **body))["code"] == "invalid_request"
+        for odd in ("hi", [], 3, None):
+            assert (await http.post("/v1/threads/t/messages", json=odd)).status_code == 422
+        assert (await http.get("/v1/threads/t")).status_code == 404
+        assert (await http.get("/v1/threads/t/messages", params={"format": "odd"})).status_code == 422
+
+
 class TestForks:
     async def test_fork_is_idempotent(self, http: httpx.AsyncClient, worker: Worker) -> None:
         """F1, F4, F7: 201, then 200, then 409; with a first prompt in the same call."""

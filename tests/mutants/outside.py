@@ -154,6 +154,36 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "m5",
     ),
     mutant(
+        "a reader in a format gets an original that says something else", "runner/runyard/formats/conversion.py",
+        "    return read if same and said.stop_reason in (None, message.stop_reason) else None", "    return read",
+        "tests/unit/formats/test_formats.py",
+    ),
+    mutant(
+        "a store drops the original of a message", "backends/runyard_backends/postgres/codec/message_rows.py",
+        "if message.source is not None:", "if False:",
+        POSTGRES, "-k", "original",
+    ),
+    mutant(
+        "a run id is found again with another original", "runner/runyard/ports/commands.py",
+        "return words if message.source is None else {**words, \"source\": message.source.__dict__}", "return words",
+        "tests/conformance/test_memory.py", "-k", "another_original",
+    ),
+    mutant(
+        "the original of a message has no bounds", BOUNDS,
+        "message.provider_details, original) if value]", "message.provider_details) if value]",
+        "tests/conformance/test_memory.py", "-k", "for_its_original",
+    ),
+    mutant(
+        "the JSON in texts of a message has no bounds", "runner/runyard/formats/wire.py",
+        "        if made.values + _separators(bare) > MAX_VALUES:", "        if False:",
+        "tests/unit/formats/test_formats.py",
+    ),
+    mutant(
+        "an unknown field of a message is dropped", "runner/runyard/domain/base_models.py",
+        "extra=\"forbid\", populate_by_name=True", "extra=\"ignore\", populate_by_name=True",
+        "tests/unit/domain/test_models.py",
+    ),
+    mutant(
         "a model is told what a caller says in metadata", "runner/runyard/agents/message_codec.py",
         "kept = (message.provider_details or {}).get(KEPT)", "kept = (message.provider_details or message.metadata).get(KEPT)",
         "tests/unit/agents/test_message_content.py",

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from runyard.client.run_handle import RunResult
 from runyard.domain.api_keys import Scope
-from runyard.models import AttemptInfo, Branch, ErrorInfo, FeedEntry, HitlRequest, Message, Run, StopReason, Thread
+from runyard.formats.pages import MessageLoss
+from runyard.models import AttemptInfo, Branch, ErrorInfo, FeedEntry, HitlRequest, JsonObject, Message, Run, StopReason, Thread
 from runyard.ports.workers import WorkerInfo
 
 
@@ -110,6 +111,16 @@ class RunPage(BaseModel):
 
 class MessagePage(BaseModel):
     items: list[Message]
+    next: str | None = None
+
+
+class FormattedMessagePage(BaseModel):
+    """Messages in the format that the request named. ``message_ids``: for each of ``items`` the id of its message. A message
+    can be several items, or none. ``losses``: what the items lack of the messages."""
+
+    items: list[JsonObject]
+    message_ids: list[str]
+    losses: list[MessageLoss] = Field(default_factory=list)
     next: str | None = None
 
 

@@ -8,18 +8,24 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     JsonValue,
     StrictBool,
     StrictFloat,
     StrictInt,
+    Tag,
     model_validator,
 )
 
 from runyard.client.fan_out import MAX_CANDIDATES, MAX_PARALLEL
 from runyard.client.webhooks import DEFAULT_OVERLAP_SECONDS, MAX_OVERLAP_SECONDS
 from runyard.domain.size_limits import MAX_PARTS
+from runyard.formats.conversion import Format
 from runyard.models import (
+    AudioPart,
+    DocumentPart,
+    FilePart,
     ImagePart,
     JsonObject,
     Message,
@@ -27,6 +33,7 @@ from runyard.models import (
     Part,
     Priority,
     RetryPolicy,
+    Source,
     StopAt,
     StopReason,
     TextPart,
@@ -57,6 +64,18 @@ class ImageInput(ImagePart, _Request):
     type: Literal["image"]
 
 
+class AudioInput(AudioPart, _Request):
+    type: Literal["audio"]
+
+
+class DocumentInput(DocumentPart, _Request):
+    type: Literal["document"]
+
+
+class FileInput(FilePart, _Request):
+    type: Literal["file"]
+
+
 class ToolCallInput(ToolCallPart, _Request):
     type: Literal["tool_call"]
 
@@ -65,13 +84,19 @@ class ToolResultInput(ToolResultPart, _Request):
     type: Literal["tool_result"]
 
 
-PartInput = Annotated[TextInput | ThinkingInput | ImageInput | ToolCallInput | ToolResultInput, Field(discriminator="type")]
+PartInput = Annotated[
+    TextInput | ThinkingInput | ImageInput | AudioInput | DocumentInput | FileInput | ToolCallInput | ToolResultInput,
+    Field(discriminator="type"),
+]
 
 
 _PARTS: Final[dict[str, type[Part]]] = {
     "text": TextPart,
     "thinking": ThinkingPart,
     "image": ImagePart,
+    "audio": AudioPart,
+    "document": DocumentPart,
+    "file": FilePart,
     "tool_call": ToolCallPart,
     "tool_result": ToolResultPart,
 }
@@ -85,13 +110,19 @@ class MessageInput(_Request):
     content: str | Annotated[list[PartInput], Field(fail_fast=True, max_length=MAX_PARTS)]
     stop_reason: StopReason | None = None
     metadata: JsonObject = Field(default_factory=dict)
+    source: Source | None = Field(None, description="Original of a message that was converted from another format.")
 
     def message(self) -> Message:
         """Return the message for a call of the client. A second validation would take several times as long as the first."""
         content = self.content
         parts: list[Part] = [TextPart(text=content)] if isinstance(content, str) else [_part(part) for part in content]
         return Message.model_construct(
-            id=self.id or new_id(), role=self.role, content=parts, stop_reason=self.stop_reason, metadata=self.metadata
+            id=self.id or new_id(),
+            role=self.role,
+            content=parts,
+            stop_reason=self.stop_reason,
+            metadata=self.metadata,
+            source=self.source,
         )
 
 
@@ -242,16 +273,43 @@ class RotateSecret(_Request):
     rotation_id: Id | None = Field(None, description="Id of your choice that makes a repetition safe.")
 
 
-class StoreMessage(_Request):
+class _Stored(_Request):
+    parent_id: Uuid | None = Field(None, description="Id of the message to branch at. Null: store after the newest message.")
+    expected_leaf: Uuid | None = Field(
+        None, description="Id of the last message. The request is refused if another one is the last."
+    )
+
+
+class StoreMessage(_Stored):
     """A message without a run. The next run sees it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"message": {"role": "user", "content": "by the way"}}]})
 
     message: str | MessageInput
-    parent_id: Uuid | None = Field(None, description="Id of the message to branch at. Null: store after the newest message.")
-    expected_leaf: Uuid | None = Field(
-        None, description="Id of the last message. The request is refused if another one is the last."
+
+
+class StoreBlob(_Stored):
+    """A message without a run, as a provider's JSON. The next run sees it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"format": "openai", "blob": {"role": "user", "content": "by the way"}}]}
     )
+
+    format: Format
+    blob: JsonObject | list[JsonObject] = Field(
+        description="One message in the format. A list where the format has several objects for one message, such as a tool "
+        "message for each result."
+    )
+
+
+def _kind_of_store(body: Any) -> str:
+    given = body if isinstance(body, dict) else getattr(body, "__dict__", {})
+    return "blob" if "blob" in given or "format" in given else "message"
+
+
+StoreBody = Annotated[
+    Annotated[StoreMessage, Tag("message")] | Annotated[StoreBlob, Tag("blob")], Discriminator(_kind_of_store)
+]
 
 
 class _Cut(_Request):

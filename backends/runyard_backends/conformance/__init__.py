@@ -59,7 +59,7 @@ from .versions import TestVersions  # noqa: E402
 from .webhooks import TestWebhooks  # noqa: E402
 from .workers import TestWorkers  # noqa: E402
 from .world import World, world  # noqa: E402
-from .writers import TestCheckpointedWriters, TestWriters  # noqa: E402
+from .writers import TestCheckpointedWriters, TestOriginals, TestWriters  # noqa: E402
 
 __all__ = [
     "TestAbort",
@@ -86,6 +86,7 @@ __all__ = [
     "TestLimits",
     "TestMessageCuts",
     "TestNesting",
+    "TestOriginals",
     "TestPages",
     "TestParallel",
     "TestPermits",

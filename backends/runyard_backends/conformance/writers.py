@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
-from runyard.models import CheckpointData, JsonObject, Message
+from runyard.domain.size_limits import MAX_NESTING, MAX_VALUES, MESSAGE_BYTES
+from runyard.errors import InvalidInputError, MessageTooLargeError, RunConflictError
+from runyard.models import (
+    AudioPart,
+    CheckpointData,
+    DocumentPart,
+    FilePart,
+    JsonObject,
+    Message,
+    Part,
+    Source,
+    TextPart,
+    ThinkingPart,
+    ToolResultPart,
+)
 from runyard.ports.commands import AcceptRequest, Cut, FanOut, ForkRequest, Write
 
 from .world import T, World, call, result, said, user
@@ -76,6 +92,64 @@ class TestWriters:
         await world.fork("child", after_run_id="r")
         await world.threads.erase_thread(T)
         assert [m.provider_details for m in await world.messages("child")] == [None, None]
+
+
+ORIGINAL: Final = Source(format="anthropic", blob={"role": "user", "content": [{"type": "text", "text": "hi", "x": [1, None]}]})
+PARTS: Final[list[Part]] = [
+    TextPart(text="hi"),
+    AudioPart(data="aGk=", media_type="audio/wav"),
+    DocumentPart(url="https://example.org/a.pdf", name="a"),
+    FilePart(file_id="file-1", provider="openai"),
+    ThinkingPart(text="", signature="s", provider="anthropic", redacted=True),
+    ToolResultPart(call_id="c", name="t", content=[{"type": "text", "text": "a"}], has_parts=True),
+]
+
+
+class TestOriginals:
+    async def test_m2_the_original_of_a_message_is_kept_by_every_write(self, world: World) -> None:
+        """M2: The original of a prompt, of a stored message and of an attempt's message is read and inherited unchanged."""
+        stored = await world.threads.store_message(T, Message.user(PARTS, source=ORIGINAL))
+        assert (stored.source, stored.content) == (ORIGINAL, PARTS)
+        prompt = user("hi", source=ORIGINAL)
+        await world.runs.accept(AcceptRequest(thread_id=T, run_id="r", input=prompt))
+        attempt = await world.take("r")
+        assert [message.source for message in await world.runs.context(attempt)] == [ORIGINAL, ORIGINAL]
+        assert (run := await world.run("r")).input is not None and run.input.source == ORIGINAL
+        await world.finish(attempt, said("done", source=ORIGINAL))
+        await world.fork("child", after_run_id="r")
+        for thread in (T, "child"):
+            assert [message.source for message in await world.messages(thread)] == [ORIGINAL] * 3
+
+    async def test_b1_another_original_is_another_message(self, world: World) -> None:
+        """B1, R2: A message with the same id, or a prompt with the same run id, and another original is refused."""
+        message = user("hi", source=ORIGINAL)
+        stored = await world.threads.store_message(T, message)
+        assert await world.threads.store_message(T, message) == stored
+        with pytest.raises(InvalidInputError):
+            await world.threads.store_message(T, message.model_copy(update={"source": None}))
+        await world.runs.accept(AcceptRequest(thread_id=T, run_id="r", input=user("a", source=ORIGINAL)))
+        with pytest.raises(RunConflictError):
+            await world.runs.accept(AcceptRequest(thread_id=T, run_id="r", input=user("a")))
+
+    async def test_m2_erasing_takes_the_original_along(self, world: World) -> None:
+        """M2: The original is content."""
+        await world.threads.store_message(T, user("hi", source=ORIGINAL))
+        await world.turn("r")
+        await world.fork("child", after_run_id="r")
+        await world.threads.erase_thread(T)
+        assert {message.source for message in await world.messages("child")} == {None}
+
+    async def test_a2_the_bounds_of_a_message_hold_for_its_original(self, world: World) -> None:
+        """A2: The values, the nesting and the bytes of the original count."""
+        deep: JsonObject = {}
+        for _ in range(MAX_NESTING):
+            deep = {"a": deep}
+        for blob in (deep, {"a": [0] * (MAX_VALUES + 1)}):
+            with pytest.raises(InvalidInputError):
+                await world.threads.store_message(T, user("hi", source=Source(format="openai", blob=blob)))
+        large = Source(format="openai", blob={"a": "x" * MESSAGE_BYTES})
+        with pytest.raises(MessageTooLargeError):
+            await world.threads.store_message(T, user("hi", source=large))
 
 
 class TestCheckpointedWriters:

@@ -43,7 +43,8 @@ def message(stored: Message | None) -> JsonObject | None:
         return None
     if stored.usage is not None:
         raise only_direct("a message with usage")
-    return stored.model_dump(mode="json", include={"id", "role", "content", "stop_reason", "metadata"})
+    fields = {"id", "role", "content", "stop_reason", "metadata"} | ({"source"} if stored.source is not None else set())
+    return stored.model_dump(mode="json", include=fields)
 
 
 def prompt(request: AcceptRequest) -> JsonObject:

@@ -33,14 +33,26 @@ from pydantic_ai.messages import ToolCallPart as ModelToolCall
 from pydantic_ai.usage import RunUsage
 from pydantic_core import to_json
 
-from ..domain.messages import ImagePart, Message, Part, StopReason, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, Usage
+from ..domain.messages import (
+    AudioPart,
+    DocumentPart,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    StopReason,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    Usage,
+)
 from ..domain.size_limits import JsonObject
-from .message_content import shown
+from ..formats.media import media_part
+from .message_content import FILES, shown
 
 KEPT: Final = "pydantic_ai"
 """The key of pydantic-ai's data in a message's provider_details."""
-FILES: Final = "has_files"
-"""Marks a tool result that holds files of pydantic-ai. The content of any other result is plain JSON, whatever its shape."""
 RECORD: Final = "content_file_digests"
 """The key under which pydantic-ai lists the files of a result."""
 STOP_REASONS: Final[Mapping[str, StopReason]] = {
@@ -283,9 +295,9 @@ def _content(part: dict[str, Any]) -> tuple[str, list[Part]]:
         case {"part_kind": "text", "content": str(text)}:
             return "assistant", [TextPart(text=text)]
         case {"part_kind": "thinking", "content": str(text)}:
-            return "assistant", [ThinkingPart(text=text, signature=part.get("signature"))]
-        case {"part_kind": "file", "content": {"media_type": str(kind), "data": str(data)}} if kind.startswith("image/"):
-            return "assistant", [ImagePart(data=data, media_type=kind)]
+            return "assistant", [_thinking(text, part)]
+        case {"part_kind": "file", "content": {"media_type": str(kind), "data": str(data)}}:
+            return "assistant", [media_part(kind, data=data)]
         case {"part_kind": "tool-call", "tool_name": str(name), "tool_call_id": str(call)}:
             return "assistant", [ToolCallPart(id=call, name=name, arguments=_arguments(part.get("args")))]
         case {"part_kind": "tool-return", "tool_call_id": str(call)}:
@@ -306,9 +318,21 @@ def _item(item: Any) -> Part | None:
             return TextPart(text=item)
         case {"kind": "image-url", "url": str(url)}:
             return ImagePart(url=url, media_type=item.get("media_type"))
-        case {"kind": "binary", "data": str(data), "media_type": str(kind)} if kind.startswith("image/"):
-            return ImagePart(data=data, media_type=kind)
+        case {"kind": "audio-url", "url": str(url)}:
+            return AudioPart(url=url, media_type=item.get("media_type"))
+        case {"kind": "document-url", "url": str(url)}:
+            return DocumentPart(url=url, media_type=item.get("media_type"))
+        case {"kind": "video-url", "url": str(url)}:
+            return FilePart(url=url, media_type=item.get("media_type"))
+        case {"kind": "binary", "data": str(data), "media_type": str(kind)}:
+            return media_part(kind, data=data)
     return None
+
+
+def _thinking(text: str, part: Mapping[str, Any]) -> ThinkingPart:
+    signature, provider = part.get("signature"), part.get("provider_name")
+    redacted = part.get("id") == "redacted_thinking"
+    return ThinkingPart(text=text, signature=signature, provider=provider if signature else None, redacted=redacted)
 
 
 def _arguments(args: str | Mapping[str, Any] | None) -> JsonObject:

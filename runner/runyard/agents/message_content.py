@@ -1,8 +1,8 @@
 """Conversion of a message's content for pydantic-ai. No other code passes a caller's data to pydantic-ai's constructors.
 
 The conversion is a closed table (M5). A part yields only the fields written here, with values that runyard's own types checked.
-Two kinds of parts are skipped: invalid images, and parts that a message of its role cannot have for a model, such as a tool
-call of the user.
+Three kinds of parts are skipped: files without URL and valid data, files in a provider's store of files, and parts that a
+message of its role cannot have for a model, such as a tool call of the user.
 """
 
 from __future__ import annotations
@@ -12,7 +12,35 @@ import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ..domain.messages import ImagePart, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
+from ..domain.messages import (
+    AudioPart,
+    DocumentPart,
+    FilePart,
+    ImagePart,
+    MediaPart,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+
+FILES: Final = "has_files"
+"""Marks a tool result that holds files of pydantic-ai. The content of any other result is plain JSON, whatever its shape."""
+URL_KINDS: Final[Mapping[str, str]] = {
+    "image": "image-url",
+    "audio": "audio-url",
+    "video": "video-url",
+}
+"""The kind of a file by URL in pydantic-ai, by the type of the part, or for a file by the first half of its media type. All
+others are documents."""
+USUAL_TYPES: Final[Mapping[str, str]] = {
+    "image": "image/png",
+    "audio": "audio/wav",
+    "document": "application/pdf",
+    "file": "application/octet-stream",
+}
+"""The media type of data that a part gives without one, by the type of the part."""
 
 
 def shown(role: str, content: Sequence[Part], names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -26,24 +54,34 @@ def shown(role: str, content: Sequence[Part], names: Mapping[str, str]) -> Itera
                 yield {"part_kind": "system-prompt", "content": part.text}
             case TextPart() if role == "assistant":
                 yield {"part_kind": "text", "content": part.text}
-            case TextPart() | ImagePart() if role == "tool" and (prompt := _prompt([part])):
-                yield {"part_kind": "user-prompt", "content": prompt}
             case ThinkingPart() if role == "assistant":
                 fields = {"part_kind": "thinking", "content": part.text}
                 yield fields | ({"signature": part.signature} if part.signature is not None else {})
-            case ImagePart(url=None) if role == "assistant" and (image := _image(part)):
-                yield {"part_kind": "file", "content": image}
+            case ImagePart(url=None) | AudioPart(url=None) | DocumentPart(url=None) | FilePart(url=None) if role == "assistant":
+                if (file := _file(part)) is not None:
+                    yield {"part_kind": "file", "content": file}
             case ToolCallPart() if role == "assistant":
                 fields = {"part_kind": "tool-call", "tool_name": part.name, "tool_call_id": part.id}
                 yield fields | {"args": part.arguments}
             case ToolResultPart() if role in ("tool", "system"):
                 yield {
                     "part_kind": "tool-return",
-                    "tool_name": names.get(part.call_id, "tool"),
+                    "tool_name": names.get(part.call_id) or part.name or "tool",
                     "tool_call_id": part.call_id,
-                    "content": part.content,
                     "outcome": "failed" if part.is_error else "success",
+                    **_returned(part),
                 }
+            case TextPart() | ImagePart() | AudioPart() | DocumentPart() | FilePart() if role == "tool":
+                if prompt := _prompt([part]):
+                    yield {"part_kind": "user-prompt", "content": prompt}
+
+
+def _returned(part: ToolResultPart) -> dict[str, Any]:
+    """Return the content of a tool result. Only files that are converted here count as files of pydantic-ai."""
+    if not part.has_parts:
+        return {"content": part.content}
+    content = _prompt(part.parts)
+    return {"content": content} | ({FILES: True} if any(isinstance(item, dict) for item in content) else {})
 
 
 def _prompt(content: Sequence[Part]) -> str | list[Any]:
@@ -52,14 +90,15 @@ def _prompt(content: Sequence[Part]) -> str | list[Any]:
         match part:
             case TextPart():
                 items.append(part.text)
-            case ImagePart() if image := _image(part):
-                items.append(image)
+            case ImagePart() | AudioPart() | DocumentPart() | FilePart() if file := _file(part):
+                items.append(file)
     return items[0] if len(items) == 1 and isinstance(items[0], str) else items
 
 
-def _image(part: ImagePart) -> dict[str, Any] | None:
+def _file(part: MediaPart) -> dict[str, Any] | None:
     if part.url is not None:
-        fields: dict[str, Any] = {"kind": "image-url", "url": part.url}
+        kind = (part.media_type or "").partition("/")[0] if isinstance(part, FilePart) else part.type
+        fields: dict[str, Any] = {"kind": URL_KINDS.get(kind, "document-url"), "url": part.url}
     elif (data := _base64(part.data)) is not None:
         fields = {"kind": "binary", "data": data}
     else:
@@ -67,7 +106,7 @@ def _image(part: ImagePart) -> dict[str, Any] | None:
     if part.media_type is not None:
         fields["media_type"] = part.media_type
     elif part.url is None:
-        fields["media_type"] = "image/png"
+        fields["media_type"] = USUAL_TYPES[part.type]
     return fields
 
 

@@ -104,7 +104,7 @@ async def model(ctx: RunContext, request: ModelRequest[Output], key: str | None)
         return made
 
     recorded = await ctx.step(model, key=key)
-    message = Message.model_validate(recorded["message"])
+    message = Message.model_validate(recorded["message"], extra="ignore")
     if made is not None:
         ctx.usage_meter.add(message.usage, message.id)
     else:

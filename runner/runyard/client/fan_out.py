@@ -67,7 +67,7 @@ class FanOutCalls(RunCalls):
             timeout=timeout,
         )
         result = (await job.result(wait)).raise_for_status()
-        return _result().validate_python(result.value)
+        return _result().validate_python(result.value, extra="ignore")
 
     async def enqueue_fork_many(
         self,

@@ -130,7 +130,7 @@ class ForkCalls(RunCalls):
             ),
         )
         result = (await handle.result(wait)).raise_for_status()
-        return _probe().validate_python(result.value)
+        return _probe().validate_python(result.value, extra="ignore")
 
     async def _accept_fork(self, request: ForkRequest, run_id: str | None, webhook: str | None = None) -> RunHandle:
         job = new_id() if run_id is None else run_id

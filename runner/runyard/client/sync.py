@@ -10,9 +10,14 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import suppress
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from ..domain.events import Event, FeedEntry, ThreadEvent
+from ..domain.messages import Message
+from ..formats.conversion import Format
+from ..formats.pages import FormattedPage
+from ..ports.results import Page
 from .client import Client
 from .run_handle import RunHandle
 
@@ -175,7 +180,6 @@ class SyncClient:
     diff = _client_call(Client.diff)
     update_thread = _client_call(Client.update_thread)
     message = _client_call(Client.message)
-    messages = _client_call(Client.messages)
     branches = _client_call(Client.branches)
     store_message = _client_call(Client.store_message)
     delete_thread = _client_call(Client.delete_thread)
@@ -201,6 +205,44 @@ class SyncClient:
     redeliver_webhook = _client_call(Client.redeliver_webhook)
     webhook_secret = _client_call(Client.webhook_secret)
     rotate_webhook_secret = _client_call(Client.rotate_webhook_secret)
+
+    @overload
+    def messages(
+        self,
+        thread_id: str,
+        leaf_id: str | None = None,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        newest_first: bool = False,
+        format: None = None,
+    ) -> Page[Message]: ...
+
+    @overload
+    def messages(
+        self,
+        thread_id: str,
+        leaf_id: str | None = None,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        newest_first: bool = False,
+        format: Format,
+    ) -> FormattedPage: ...
+
+    def messages(
+        self,
+        thread_id: str,
+        leaf_id: str | None = None,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        newest_first: bool = False,
+        format: Format | None = None,
+    ) -> Page[Message] | FormattedPage:
+        """Return a path of the message tree, or a page of it. See :meth:`Client.messages`."""
+        read = partial(self.client.messages, thread_id, leaf_id, limit=limit, cursor=cursor, newest_first=newest_first)
+        return self.portal.wait(read() if format is None else read(format=format))
 
     def handle(self, thread_id: str, run_id: str) -> SyncRunHandle:
         """Return a handle of a run that was enqueued elsewhere, without a call to the deployment."""

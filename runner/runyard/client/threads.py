@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
+from typing import overload
 
 from ..domain.messages import Message
-from ..domain.size_limits import JsonObject
+from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.threads import Branch, Thread
 from ..domain.unset import UNSET, Unset
 from ..domain.validation import check_aware, check_id, check_tags, new_id
 from ..errors import InvalidInputError, ThreadNotFoundError
+from ..formats.conversion import Format, check_format, from_blob
+from ..formats.pages import FormattedPage, formatted
 from ..ports.commands import ThreadRequest
 from ..ports.queries import PageRequest, PathRequest, ThreadFilter
 from ..ports.results import Created, Page
@@ -92,6 +95,7 @@ class ThreadCalls(Calls):
             thread_id, title=title, tags=tags, extra=extra, expected=check_aware(expected, "expected")
         )
 
+    @overload
     async def messages(
         self,
         thread_id: str,
@@ -100,16 +104,45 @@ class ThreadCalls(Calls):
         limit: int | None = None,
         cursor: str | None = None,
         newest_first: bool = False,
-    ) -> Page[Message]:
+        format: None = None,
+    ) -> Page[Message]: ...
+
+    @overload
+    async def messages(
+        self,
+        thread_id: str,
+        leaf_id: str | None = None,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        newest_first: bool = False,
+        format: Format,
+    ) -> FormattedPage: ...
+
+    async def messages(
+        self,
+        thread_id: str,
+        leaf_id: str | None = None,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        newest_first: bool = False,
+        format: Format | None = None,
+    ) -> Page[Message] | FormattedPage:
         """Return the path from the root to the message ``leaf_id`` (None: to the newest leaf), or a page of this path (B2).
 
         ``limit``: the most messages per page. A page also ends at about 8 MiB. None returns the whole path. ``newest_first``:
-        begin at the leaf.
+        begin at the leaf. ``format``: return JSON objects of this format (``"openai"``, ``"anthropic"``, …) with a list of what
+        they lack, instead of messages (M1).
 
-        Raises ThreadNotFoundError, MessageNotFoundError, InvalidInputError for a leaf that is no UUID, InvalidCursorError.
+        Raises ThreadNotFoundError, MessageNotFoundError, InvalidCursorError, InvalidInputError for a leaf that is no UUID and
+        for an unknown format.
         """
+        if format is not None:
+            check_format(format)
         path = PathRequest(leaf_id=leaf_id, limit=limit, cursor=cursor, newest_first=newest_first)
-        return await self.backend.threads.messages(thread_id, path)
+        page = await self.backend.threads.messages(thread_id, path)
+        return page if format is None else await formatted(page.items, format, page.next)
 
     async def message(self, thread_id: str, message_id: str) -> Message:
         """Return one message that the thread shows, on any branch.
@@ -127,18 +160,27 @@ class ThreadCalls(Calls):
         return await self.backend.threads.branches(thread_id, PageRequest(limit=limit, cursor=cursor))
 
     async def store_message(
-        self, thread_id: str, message: str | Message, parent_id: str | None = None, *, expected_leaf: str | None = None
+        self,
+        thread_id: str,
+        message: str | Message | JsonValue,
+        parent_id: str | None = None,
+        *,
+        expected_leaf: str | None = None,
+        format: Format | None = None,
     ) -> Message:
         """Store a message without a run. The next run sees the message (B1). Return the stored message.
 
         A string is a message of the user. A message that is sent again under its id is stored once.
 
-        ``parent_id``: the id of the message after which a branch begins. None appends to the newest branch. ``expected_leaf``:
-        the id of the last message as the caller read it. The call is refused if the last message is another.
+        ``format``: ``message`` is a JSON object of this format (``"openai"``, ``"anthropic"``, …), or a list where the format
+        has several objects for one message. :meth:`messages` returns it unchanged in the same format (M2). ``parent_id``: the
+        id of the message after which a branch begins. None appends to the newest branch. ``expected_leaf``: the id of the last
+        message as the caller read it. The call is refused if the last message is another.
 
-        Raises MessageNotFoundError, InvalidInputError, ThreadBusyError, LeafMovedError, MessageTooLargeError.
+        Raises MessageNotFoundError, InvalidInputError, InvalidBlobError for a fault in a JSON object of a format,
+        ThreadBusyError, LeafMovedError, MessageTooLargeError.
         """
-        stored = as_message(message)
+        stored = as_message(message) if format is None else from_blob(format, message)
         assert stored is not None
         return await self.backend.threads.store_message(
             check_id(thread_id, "thread_id"), stored, parent_id, expected_leaf=expected_leaf

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
 from ..errors import InvalidInputError
-from .base_models import StoredModel
+from .base_models import StoredModel, StrictModel
 from .size_limits import JsonObject, JsonValue
 from .validation import new_id
 
@@ -50,20 +50,26 @@ def check_usage(usage: Usage) -> Usage:
     return usage
 
 
-class TextPart(StoredModel):
+class TextPart(StrictModel):
     type: Literal["text"] = "text"
     text: str
 
 
-class ThinkingPart(StoredModel):
-    """A model's reasoning. ``signature``: the provider's proof of the reasoning, which later requests must send unchanged."""
+class ThinkingPart(StrictModel):
+    """A model's reasoning.
+
+    ``signature``: the provider's proof of the reasoning, which later requests must send unchanged. ``provider``: the name of
+    the provider that signed. ``redacted``: the provider encrypted the reasoning, and ``signature`` is the encrypted text.
+    """
 
     type: Literal["thinking"] = "thinking"
     text: str
     signature: str | None = None
+    provider: str | None = None
+    redacted: bool = False
 
 
-class ImagePart(StoredModel):
+class ImagePart(StrictModel):
     """An image: either ``url`` or base64 ``data`` with its ``media_type``."""
 
     type: Literal["image"] = "image"
@@ -72,7 +78,42 @@ class ImagePart(StoredModel):
     media_type: str | None = None
 
 
-class ToolCallPart(StoredModel):
+class AudioPart(StrictModel):
+    """A sound: either ``url`` or base64 ``data`` with its ``media_type``."""
+
+    type: Literal["audio"] = "audio"
+    url: str | None = None
+    data: str | None = None
+    media_type: str | None = None
+
+
+class DocumentPart(StrictModel):
+    """A text to read, such as a PDF: either ``url`` or base64 ``data`` with its ``media_type``. ``name``: its title."""
+
+    type: Literal["document"] = "document"
+    url: str | None = None
+    data: str | None = None
+    media_type: str | None = None
+    name: str | None = None
+
+
+class FilePart(StrictModel):
+    """Any other file, such as a video: ``url``, base64 ``data`` with its ``media_type``, or ``file_id``.
+
+    ``file_id``: the id of a file that was uploaded to ``provider``. It is never sent to a model, since it would name a file in
+    the account of whoever operates the worker.
+    """
+
+    type: Literal["file"] = "file"
+    url: str | None = None
+    data: str | None = None
+    media_type: str | None = None
+    name: str | None = None
+    file_id: str | None = None
+    provider: str | None = None
+
+
+class ToolCallPart(StrictModel):
     """A tool call of the model. Its result has the same id as ``call_id``."""
 
     type: Literal["tool_call"] = "tool_call"
@@ -81,24 +122,61 @@ class ToolCallPart(StoredModel):
     arguments: JsonObject = Field(default_factory=dict)
 
 
-class ToolResultPart(StoredModel):
-    """The result of the tool call ``call_id``."""
+MediaPart: TypeAlias = ImagePart | AudioPart | DocumentPart | FilePart
+
+ResultPart = Annotated[TextPart | MediaPart, Field(discriminator="type")]
+
+_RESULT_PARTS: Final[TypeAdapter[list[TextPart | MediaPart]]] = TypeAdapter(list[ResultPart])
+
+
+class ToolResultPart(StrictModel):
+    """The result of the tool call ``call_id``. ``name``: the name of the tool, if the writer gave it.
+
+    ``content``: a JSON value. ``has_parts``: True if ``content`` is a list of text, image, audio, document and file parts
+    instead of data.
+    """
 
     type: Literal["tool_result"] = "tool_result"
     call_id: str
     content: JsonValue = None
     is_error: bool = False
+    name: str | None = None
+    has_parts: bool = False
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        if self.has_parts:
+            _RESULT_PARTS.validate_python(self.content, extra="ignore")
+        return self
+
+    @property
+    def parts(self) -> list[TextPart | MediaPart]:
+        """The parts in ``content``. Empty without ``has_parts``."""
+        return _RESULT_PARTS.validate_python(self.content, extra="ignore") if self.has_parts else []
 
 
-Part = Annotated[TextPart | ThinkingPart | ImagePart | ToolCallPart | ToolResultPart, Field(discriminator="type")]
+Part = Annotated[
+    TextPart | ThinkingPart | ImagePart | AudioPart | DocumentPart | FilePart | ToolCallPart | ToolResultPart,
+    Field(discriminator="type"),
+]
+
+
+class Source(StrictModel):
+    """The original of a message that a client sent in another format. ``format``: a name of :mod:`runyard.formats`.
+
+    ``blob``: the JSON object that was sent, or the list of objects.
+    """
+
+    format: str = Field(max_length=64)
+    blob: JsonValue
 
 
 def _parts(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
-class Message(StoredModel):
-    """One immutable entry of a thread.
+class Message(StrictModel):
+    """One immutable entry of a thread. The constructor refuses unknown fields. Stores ignore those that a newer version wrote.
 
     ``content``: a list of parts. A plain string becomes one text part. ``id``: a UUID, by default a new uuid7. The store
     sets ``run_id``, ``parent_id``, ``seq`` (the message's number in its thread) and ``created_at``.
@@ -106,7 +184,8 @@ class Message(StoredModel):
     ``metadata``: a JSON object of the writer, which no model sees. ``provider_details``: data that an agent's model layer
     needs beside the content, such as a provider's ids and proofs, calls of its built-in tools, and other media. Stores keep
     ``provider_details`` of messages that an attempt or a checkpointer appends, and drop those of messages that a client sends
-    (M5).
+    (M5). ``source``: the original of a message that was stored in the format of a provider. It is content of the writer, and
+    no model sees it.
     """
 
     id: str = Field(default_factory=new_id)
@@ -120,6 +199,7 @@ class Message(StoredModel):
     usage: Usage | None = None
     metadata: JsonObject = Field(default_factory=dict)
     provider_details: JsonObject | None = None
+    source: Source | None = None
 
     @classmethod
     def user(cls, content: str | list[Part], **fields: Any) -> Self:
@@ -142,7 +222,7 @@ class Message(StoredModel):
 
     def says(self, other: Message) -> bool:
         """Return whether ``other`` has the same values in all fields that a client can set."""
-        compared = {"role", "content", "stop_reason", "usage", "metadata"}
+        compared = {"role", "content", "stop_reason", "usage", "metadata", "source"}
         return self.model_dump(include=compared) == other.model_dump(include=compared)
 
     @property
@@ -196,8 +276,15 @@ def check_fields(message: Message) -> None:
 
 _FIELDS: Final = TypeAdapter(Message)
 
-MESSAGES: Final = TypeAdapter(list[Message])
-"""Validator of a list of messages. One call is several times faster than one call per message."""
+_MESSAGES: Final = TypeAdapter(list[Message])
+
+
+def stored_messages(fields: Iterable[Mapping[str, Any]]) -> list[Message]:
+    """Return messages for the fields that a store read. Ignore fields of a newer version. Raise pydantic's ValidationError.
+
+    One call for many messages is several times faster than one call per message.
+    """
+    return _MESSAGES.validate_python(fields, extra="ignore")
 
 
 def by_run(ordered: Iterable[Message]) -> list[Message]:

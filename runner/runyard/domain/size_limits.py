@@ -69,6 +69,11 @@ def check_value(value: Any, name: str) -> None:
     _walk([value], name, MAX_RESULT_VALUES if name == "result" else MAX_VALUES, MAX_BYTES[name])
 
 
+def check_blob(blob: Any) -> None:
+    """Raise InvalidInputError if ``blob`` is no JSON, is nested too deep, or has too many values. The store checks its size."""
+    _walk([blob], "blob", MAX_VALUES, None)
+
+
 def check_content(message: Message) -> None:
     """Raise InvalidInputError if ``message`` has too many parts or values, is nested too deep, or has an integer out of range.
 
@@ -77,7 +82,8 @@ def check_content(message: Message) -> None:
     if len(message.content) > MAX_PARTS:
         words = f"a message has at most {MAX_PARTS} parts, got {len(message.content)}; split it into several messages"
         raise InvalidInputError(words, field="message", most=MAX_PARTS, got=len(message.content))
-    values: list[Any] = [value for value in (message.metadata, message.provider_details) if value]
+    original = message.source.blob if message.source is not None else None
+    values: list[Any] = [value for value in (message.metadata, message.provider_details, original) if value]
     for part in message.content:
         if part.type == "tool_call":
             values.append(part.arguments)
@@ -142,6 +148,8 @@ def _bytes(text: str) -> int:
 def message_size(message: Message) -> int:
     """Return the number of bytes of text in ``message``, which is about its size in the store."""
     layer: list[Any] = [[part.__dict__ for part in message.content], message.metadata, message.provider_details]
+    if message.source is not None:
+        layer.append(message.source.blob)
     size = 0
     while layer:
         below: list[Any] = []

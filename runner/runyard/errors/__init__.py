@@ -1,7 +1,7 @@
 """Every error that runyard raises, as one tree.
 
 RunyardError
-├── InvalidInputError (ValueError)      InvalidCursorError, InvalidRequestError, TooManyCandidatesError
+├── InvalidInputError (ValueError)      InvalidBlobError, InvalidCursorError, InvalidRequestError, TooManyCandidatesError
 ├── AccessError                         UnauthenticatedError, ForbiddenError, RateLimitedError
 ├── RequestError                        RouteNotFoundError, MethodNotAllowedError, RequestTooLargeError, HeadersTooLargeError,
 │                                       RequestTimeoutError, UnsupportedMediaTypeError: refusals of the HTTP API before it
@@ -73,7 +73,7 @@ from .http_api import (
     UnauthenticatedError,
     UnsupportedMediaTypeError,
 )
-from .inputs import InvalidCursorError, InvalidInputError, TooManyCandidatesError
+from .inputs import InvalidBlobError, InvalidCursorError, InvalidInputError, TooManyCandidatesError
 from .runs import (
     AgentCancelledError,
     AgentNotFoundError,
@@ -146,6 +146,7 @@ __all__ = [
     "HitlStaleAnswerError",
     "HitlTimeoutError",
     "IncompleteToolCycleError",
+    "InvalidBlobError",
     "InvalidCursorError",
     "InvalidInputError",
     "InvalidRequestError",

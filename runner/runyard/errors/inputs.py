@@ -18,6 +18,13 @@ class InvalidCursorError(InvalidInputError):
     code = "invalid_cursor"
 
 
+class InvalidBlobError(InvalidInputError):
+    """A message is invalid in the format that the caller named. ``details["path"]`` is the JSON pointer of the fault."""
+
+    code = "invalid_blob"
+    http_status = 422
+
+
 class TooManyCandidatesError(InvalidInputError):
     """A fan-out has more candidates than the limit of one job, ``details["most"]``."""
 

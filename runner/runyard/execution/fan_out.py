@@ -107,7 +107,7 @@ class FanOutJob:
     async def _probe(self) -> tuple[list[Candidate], int | None]:
         """Execute one probe per message, ``max_parallel`` at once. Return all candidates, and the winner's number or None."""
         recorded = {n: self._recorded(key_of(n)) for n in range(len(self._fan.messages))}
-        found = {n: _candidates().validate_python(value) for n, value in recorded.items() if value is not None}
+        found = {n: _candidates().validate_python(value, extra="ignore") for n, value in recorded.items() if value is not None}
         first = self._fan.stop == "first"
         won = [n for n, candidate in found.items() if candidate.ok] if first else []
         missing = [n for n in recorded if n not in found]
@@ -167,7 +167,7 @@ class FanOutJob:
         """
         recorded = self._recorded(JUDGE)
         if isinstance(recorded, dict):
-            return _verdicts().validate_python(recorded["verdict"]), _winner(recorded["winner"], good)
+            return _verdicts().validate_python(recorded["verdict"], extra="ignore"), _winner(recorded["winner"], good)
         snapshot, extra = await self._snapshot()
         own = {
             "run_id": candidate_id(self._run.thread_id, self._run.run_id, len(candidates)),

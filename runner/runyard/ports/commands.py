@@ -107,7 +107,8 @@ def _words(message: Message) -> JsonObject:
                 fields[name] = None
                 texts.append([n, name, _text_digest(value)])
         content.append(fields)
-    return {"role": message.role, "content": content, "metadata": message.metadata, "texts": texts}
+    words = {"role": message.role, "content": content, "metadata": message.metadata, "texts": texts}
+    return words if message.source is None else {**words, "source": message.source.__dict__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

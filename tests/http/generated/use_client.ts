@@ -49,7 +49,7 @@ const stopped = found(await client.GET("/v1/threads/{thread_id}/runs/{run_id}/wa
 assert("text" in stopped && stopped.text === "hello" && stopped.run.status === "completed");
 const runs: Schemas["RunPage"] = found(await client.GET("/v1/threads/{thread_id}/runs", thread));
 assert.deepEqual(runs.items.map((each) => each.run_id), ["r1"]);
-const said: Schemas["MessagePage"] = found(await client.GET("/v1/threads/{thread_id}/messages", thread));
+const said = found(await client.GET("/v1/threads/{thread_id}/messages", thread)) as Schemas["MessagePage"];
 const part = said.items.at(-1)?.content[0];
 assert(part?.type === "text" && part.text === "hello");
 const branches: Schemas["BranchPage"] = found(await client.GET("/v1/threads/{thread_id}/branches", thread));

@@ -231,6 +231,28 @@ class TestPrompt:
 
 
 class TestReads:
+    def test_m3_messages_are_printed_in_a_format_with_what_it_lacks(self, runyard: Command, world: Backend) -> None:
+        """M1, M3: and an unknown format is refused."""
+        message = Message.user("hi", metadata={"a": 1})
+        asyncio.run(world.threads.store_message("t", message))
+        code, printed, _ = runyard("threads", "messages", "t", "--format", "openai")
+        assert code == 0
+        assert json.loads(printed) == {
+            "items": [{"role": "user", "content": "hi"}],
+            "message_ids": [message.id],
+            "losses": [
+                {
+                    "format": "native",
+                    "path": "/metadata",
+                    "what": "the format has no metadata of a message",
+                    "dropped": True,
+                    "message_id": message.id,
+                }
+            ],
+            "next": None,
+        }
+        assert runyard("threads", "messages", "t", "--format", "odd")[0] != 0
+
     def test_every_read_speaks_json(self, runyard: Command, world: Backend) -> None:
         runyard("prompt", "t", "hello", "--run-id", "r")
         serve(world, "t")

@@ -52,6 +52,7 @@ SHOW: dict[str, list[str]] = {
     "fork-many": [ID, HOSTILE, "--wait-timeout", "0.01"],
     "threads list": [],
     "threads show": [ID],
+    "threads messages": [ID],
     "threads tree": [ID],
     "runs list": [],
     "runs show": [ID, "failed"],

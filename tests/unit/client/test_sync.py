@@ -28,6 +28,14 @@ else:
 """
 
 
+def test_m2_formats_without_an_event_loop() -> None:
+    with Client.sync("memory://") as client:
+        blob = {"role": "user", "content": "hi", "name": "ann"}
+        client.store_message("t", blob, format="openai")
+        assert client.messages("t", format="openai").items == [blob]
+        assert [message.text for message in client.messages("t").items] == ["hi"]
+
+
 def test_the_same_calls_without_an_event_loop() -> None:
     with Client.sync("memory://") as client:
         handle = client.enqueue("t", "hello", "r")

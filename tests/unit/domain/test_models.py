@@ -13,7 +13,6 @@ from runyard import models
 from runyard.domain.states import RunStatus
 from runyard.errors import InvalidInputError
 from runyard.models import (
-    MESSAGES,
     HitlRequest,
     ImagePart,
     Message,
@@ -28,6 +27,7 @@ from runyard.models import (
     check_id,
     new_id,
     open_tool_calls,
+    stored_messages,
 )
 
 FLOATS = [
@@ -148,7 +148,30 @@ parts = st.one_of(
 def test_messages_survive_json(content: list[TextPart], metadata: dict[str, object]) -> None:
     message = Message(role="assistant", content=content, metadata=metadata)  # type: ignore[arg-type]
     assert Message.model_validate_json(message.model_dump_json()) == message
-    assert MESSAGES.validate_json(MESSAGES.dump_json([message, message])) == [message, message]
+    assert stored_messages([message.model_dump(), message.model_dump()]) == [message, message]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"role": "user", "content": "a", "odd": 1},
+        {"role": "user", "content": [{"type": "text", "text": "a", "odd": 1}]},
+        {"role": "user", "content": [{"type": "video", "url": "https://example.org"}]},
+        {"role": "user", "content": "a", "source": {"format": "openai", "blob": {}, "odd": 1}},
+        {"role": "tool", "content": [{"type": "tool_result", "call_id": "c", "has_parts": True, "content": "a"}]},
+        {"role": "tool", "content": [{"type": "tool_result", "call_id": "c", "has_parts": True, "content": [{"type": "x"}]}]},
+    ],
+)
+def test_m2_an_unknown_field_of_a_message_is_refused(given: dict[str, object]) -> None:
+    """M2, M6: refused and not dropped."""
+    with pytest.raises(ValidationError):
+        Message.model_validate(given)
+
+
+def test_a_store_ignores_the_fields_of_a_newer_version() -> None:
+    newer = {"role": "user", "content": [{"type": "text", "text": "a", "odd": 1}], "odd": 1}
+    [message] = stored_messages([newer])
+    assert (message.role, message.content) == ("user", [TextPart(text="a")])
 
 
 def test_usage_adds_up() -> None:

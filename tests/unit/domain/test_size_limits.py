@@ -45,7 +45,7 @@ def test_bytes_are_those_of_utf8() -> None:
     with pytest.raises(InvalidInputError) as error:
         check_value({"é": "x" * (2**18 - 1)}, "metadata")
     assert error.value.details == {"field": "metadata", "most": 2**18, "got": 2**18 + 1}
-    assert message_size(Message.tool(ToolResultPart(call_id="", content={"é": ["\ud800"]}))) == len("tool_result") + 26 + 5
+    assert message_size(Message.tool(ToolResultPart(call_id="", content={"é": ["\ud800"]}))) == len("tool_result") + 39 + 5
 
 
 def test_integers_have_64_bits_and_floats_are_finite() -> None:

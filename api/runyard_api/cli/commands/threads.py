@@ -1,14 +1,16 @@
-"""The commands ``threads list``, ``show`` and ``tree``."""
+"""The commands ``threads list``, ``show``, ``messages`` and ``tree``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
-from runyard.models import Message
+from runyard.formats.conversion import Format
+from runyard.formats.pages import FormattedPage, formatted
+from runyard.models import Message, TextPart, ToolResultPart
 
 from .. import deployment, options
 from ..view import graph, output, thread_tree
@@ -86,6 +88,26 @@ def show(
 
 
 @app.command()
+def messages(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    format: Annotated[str, typer.Option(help=f"One of {', '.join(get_args(Format))}.")] = "native",
+    leaf: Annotated[str | None, typer.Option(help="Print the path to this message. Default: the newest.")] = None,
+    limit: options.Limit = 50,
+    cursor: options.Cursor = None,
+) -> None:
+    """Print a thread's messages as JSON of a message format, the oldest first, with a list of what the format lacks."""
+    chosen: Format = options.choice(format, Format, "--format")
+
+    async def go() -> FormattedPage:
+        async with deployment.connect(context) as client:
+            page = await deployment.gather(lambda most, at: client.messages(thread, leaf, limit=most, cursor=at), limit, cursor)
+        return await formatted(page.items, chosen, page.next)
+
+    output.print_json(deployment.wait(go()).__dict__)
+
+
+@app.command()
 def tree(
     context: typer.Context,
     thread: options.ThreadArg,
@@ -138,9 +160,15 @@ def _ref(thread_id: str, colour: dict[str, str]) -> str:
     return f"[bold {colour.get(thread_id, 'white')}]‹{escape(thread_id)}›[/]"
 
 
+def _result(result: ToolResultPart) -> str:
+    if not result.has_parts:
+        return str(result.content)
+    return " ".join(part.text if isinstance(part, TextPart) else f"({part.type})" for part in result.parts)
+
+
 def _line(message: Message) -> str:
     head = f"[{output.ROLE_STYLE[message.role]}]{message.role:>9}[/]"
     words = [escape_lines(message.text)] if message.text else []
     words += [f"[yellow]⚙ {escape(call.name)}[/][bright_black]{escape(str(call.arguments))}[/]" for call in message.tool_calls]
-    words += [f"[yellow]→ {escape_lines(str(result.content))}[/]" for result in message.tool_results]
+    words += [f"[yellow]→ {escape_lines(_result(result))}[/]" for result in message.tool_results]
     return f"{head}  " + ("\n" + " " * 11).join("\n".join(words).split("\n"))

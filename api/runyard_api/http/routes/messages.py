@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 
 from runyard.errors import (
+    InvalidBlobError,
     InvalidCursorError,
     LeafMovedError,
     MessageNotFoundError,
@@ -15,11 +16,12 @@ from runyard.errors import (
     ThreadBusyError,
     ThreadNotFoundError,
 )
+from runyard.formats.conversion import Format, from_blob
 from runyard.models import Message
 
-from ..answers import BranchPage, MessagePage
+from ..answers import BranchPage, FormattedMessagePage, MessagePage
 from ..idempotency import Idempotency
-from ..request_bodies import MessageInput, StoreMessage
+from ..request_bodies import MessageInput, StoreBlob, StoreBody
 from .arguments import MessageId, Paging, ThreadId
 from .documentation import operation
 from .replies import IfNoneMatch, reply, reply_if_changed, to_bytes
@@ -34,7 +36,11 @@ router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["messages"], route_cl
         ThreadNotFoundError,
         MessageNotFoundError,
         InvalidCursorError,
-        s200=(MessagePage, "A page of the path, in order. `ETag` changes with its content.", "ETag"),
+        s200=(
+            MessagePage | FormattedMessagePage,
+            "A page of the path, in order. With `format`, its items are of that format. `ETag` changes with its content.",
+            "ETag",
+        ),
         s304=(None, "The page still has the `ETag` of If-None-Match.", "ETag"),
     ),
 )
@@ -49,11 +55,17 @@ async def list_messages(
     order: Annotated[
         Literal["oldest_first", "newest_first"], Query(description="Start at the root or at the leaf.")
     ] = "oldest_first",
+    format: Annotated[Format | None, Query(description="Return the messages as JSON of this format.")] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """List the messages from the root to a leaf of the message tree, page by page."""
-    page = await caller.client.messages(thread_id, leaf_id, **paging, newest_first=order == "newest_first")
-    content = to_bytes(MessagePage.model_construct(items=page.items, next=page.next))
+    newest_first = order == "newest_first"
+    if format is None:
+        page = await caller.client.messages(thread_id, leaf_id, **paging, newest_first=newest_first)
+        content = to_bytes(MessagePage.model_construct(items=page.items, next=page.next))
+    else:
+        found = await caller.client.messages(thread_id, leaf_id, **paging, newest_first=newest_first, format=format)
+        content = to_bytes(FormattedMessagePage.model_construct(**found.__dict__))
     tag = f'"{hashlib.blake2s(content, digest_size=16).hexdigest()}"'
     return reply_if_changed(content, tag, if_none_match)
 
@@ -66,16 +78,22 @@ async def list_messages(
         MessageNotFoundError,
         LeafMovedError,
         MessageTooLargeError,
+        InvalidBlobError,
         s201=(Message, "The stored message."),
     ),
 )
-async def store_message(caller: Writes, thread_id: ThreadId, body: StoreMessage, key: Idempotency) -> Response:
+async def store_message(caller: Writes, thread_id: ThreadId, body: StoreBody, key: Idempotency) -> Response:
     """Add a message without a run. The next run sees it. The thread is created if it does not exist.
 
-    The same message with the same `id` again is stored once.
+    The same message with the same `id` again is stored once. With `format`, `blob` is a message as JSON of that format.
     """
-    given = MessageInput(content=body.message) if isinstance(body.message, str) else body.message
-    message = given.model_copy(update={"id": given.id or key.id("messages", thread_id)}).message()
+    if isinstance(body, StoreBlob):
+        message = from_blob(body.format, body.blob)
+        if (id_ := key.id("messages", thread_id)) is not None:
+            message.id = id_
+    else:
+        given = MessageInput(content=body.message) if isinstance(body.message, str) else body.message
+        message = given.model_copy(update={"id": given.id or key.id("messages", thread_id)}).message()
     stored = await caller.client.store_message(thread_id, message, body.parent_id, expected_leaf=body.expected_leaf)
     return reply(stored, 201)
 

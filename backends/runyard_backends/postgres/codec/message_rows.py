@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from runyard.domain.size_limits import check_content
 from runyard.errors import DataCorruptedError
-from runyard.models import MESSAGES, Message, check_fields, check_message, check_usage, check_uuid
+from runyard.models import Message, check_fields, check_message, check_usage, check_uuid, stored_messages
 
 from .damaged_rows import UNDECODABLE
 from .values import Row, pack, unpack, without_none
@@ -40,6 +40,8 @@ def new_message(message: Message, *, by_agent: bool = False) -> NewMessage:
         body["usage"] = check_usage(message.usage).__dict__
     if message.metadata:
         body["metadata"] = message.metadata
+    if message.source is not None:
+        body["source"] = message.source.__dict__
     if by_agent and message.provider_details is not None:
         body["provider_details"] = message.provider_details
     calls = [part.id for part in message.tool_calls] or None
@@ -69,7 +71,7 @@ def messages(rows: Sequence[Row], **thread: str | int) -> list[Message]:
     ``thread_key``, for the error. Raises DataCorruptedError, which names the thread and the message.
     """
     try:
-        return MESSAGES.validate_python(_fields(rows))
+        return stored_messages(_fields(rows))
     except UNDECODABLE as error:
         raise _corrupted(rows, thread) from error
 
@@ -78,7 +80,7 @@ def _corrupted(rows: Sequence[Row], thread: Mapping[str, str | int]) -> DataCorr
     """Return the error for the first of ``rows`` that cannot be decoded."""
     for row in rows:
         try:
-            MESSAGES.validate_python(_fields([row]))
+            stored_messages(_fields([row]))
         except UNDECODABLE as error:
             where = " ".join(f"{name} {value}" for name, value in thread.items())
             return DataCorruptedError(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from runyard.domain.size_limits import check_content
 from runyard.domain.states import RunStatus
-from runyard.models import MESSAGES, Message, Run, RunOptions, check_uuid
+from runyard.models import Message, Run, RunOptions, check_uuid, stored_messages
 from runyard.ports.commands import AcceptRequest, Cut, FanOut, ForkRequest
 
 from .damaged_rows import named
@@ -154,5 +154,5 @@ def fork_request(row: Row) -> ForkRequest | None:
     del fields["hash"]
     fan = None
     if fields["fan"] is not None:
-        fan = FanOut(messages=MESSAGES.validate_python([unpack(body) for body in row["candidates"]]), **fields["fan"])
+        fan = FanOut(messages=stored_messages([unpack(body) for body in row["candidates"]]), **fields["fan"])
     return ForkRequest(**fields | {"cut": Cut(**fields["cut"]), "fan": fan})

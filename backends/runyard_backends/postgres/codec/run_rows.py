@@ -6,7 +6,7 @@ from typing import Any
 
 from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
-from runyard.models import AttemptInfo, ErrorInfo, Message, Run, RunOptions, Usage
+from runyard.models import AttemptInfo, ErrorInfo, Message, Run, RunOptions, Usage, stored_messages
 from runyard.ports.results import Step
 
 from .damaged_rows import entry, named
@@ -82,7 +82,7 @@ def _options(text: str) -> RunOptions:
 def _input(row: Row) -> Message | None:
     if row["input_id"] is None or row["input"] is None:
         return None
-    return Message.model_validate({**unpack(row["input"]), "id": str(row["input_id"]), "role": row["input_role"]})
+    return stored_messages([{**unpack(row["input"]), "id": str(row["input_id"]), "role": row["input_role"]}])[0]
 
 
 def error_json(error: ErrorInfo) -> str:

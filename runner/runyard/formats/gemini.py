@@ -1,0 +1,259 @@
+"""The format ``gemini``: contents of the Gemini API.
+
+Gemini matches a function's response to its call by the name of the function, and ids are optional. A call without id gets an id
+made from its name and its number among the calls of that name in its content; a response likewise. Gemini takes the system
+prompt beside the contents. In this format it is a content of the role ``system``, the value of ``systemInstruction``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic.alias_generators import to_camel
+
+from ..domain.messages import (
+    AudioPart,
+    DocumentPart,
+    FilePart,
+    ImagePart,
+    MediaPart,
+    Message,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from ..domain.size_limits import JsonObject, JsonValue
+from .media import media_part
+from .wire import Many, Read, Wire, Written, fault, lose_unknown, parse, to_text
+
+FORMAT: Final = "gemini"
+PROVIDER: Final = "google"
+PROVIDERS: Final = frozenset({"google", "google-gla", "google-vertex", "google-cloud"})
+OUTPUT: Final = "output"
+ERROR: Final = "error"
+KINDS: Final = ("text", "inline_data", "file_data", "function_call", "function_response")
+"""The fields of a part, of which each part has one."""
+
+
+class Camel(Wire):
+    """An object whose names are in camel case, or in snake case as Google's Python library has them."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+
+class Blob(Camel):
+    mime_type: str
+    data: str
+    display_name: str | None = None
+
+
+class FileData(Camel):
+    file_uri: str
+    mime_type: str | None = None
+    display_name: str | None = None
+
+
+class FunctionCall(Camel):
+    id: str | None = None
+    name: str
+    args: JsonObject | None = None
+
+
+class ResponsePart(Camel):
+    inline_data: Blob | None = None
+    file_data: FileData | None = None
+
+
+class FunctionResponse(Camel):
+    id: str | None = None
+    name: str
+    response: JsonObject
+    parts: Many[ResponsePart] | None = None
+
+
+class ContentPart(Camel):
+    text: str | None = None
+    thought: bool | None = None
+    thought_signature: str | None = None
+    inline_data: Blob | None = None
+    file_data: FileData | None = None
+    function_call: FunctionCall | None = None
+    function_response: FunctionResponse | None = None
+
+
+class Content(Camel):
+    role: Literal["user", "model", "system", "function"] = "user"
+    parts: Many[ContentPart] = Field(default_factory=list)
+
+
+_ONE: Final = TypeAdapter(Content)
+
+
+def read(blob: JsonValue) -> Read:
+    """Return the message for a Gemini content. A content with a function's response is a message of the tool."""
+    made = Read(FORMAT)
+    one = parse(_ONE, blob, FORMAT)
+    lose_unknown(made, one, blob)
+    made.role = {"user": "user", "model": "assistant", "system": "system", "function": "tool"}[one.role]  # type: ignore[assignment]
+    numbers: Counter[tuple[str, str]] = Counter()
+    for n, part in enumerate(one.parts):
+        if (held := _part(made, part, blob["parts"][n], f"/parts/{n}", numbers)) is not None:
+            made.parts.append(held)
+            if isinstance(held, ToolResultPart) and made.role == "user":
+                made.role = "tool"
+    return made
+
+
+def _part(made: Read, part: ContentPart, blob: JsonObject, at: str, numbers: Counter[tuple[str, str]]) -> Part | None:
+    found = [kind for kind in KINDS if getattr(part, kind) is not None]
+    if len(found) > 1:
+        raise fault(FORMAT, at, f"has {' and '.join(found)}; a part has one of them")
+    if part.thought_signature is not None and not (part.thought and part.text is not None):
+        made.lose(f"{at}/{_key(blob, 'thought_signature')}", "only reasoning has a signature")
+    if part.thought and part.text is None:
+        made.lose(f"{at}/thought", "only text can be reasoning")
+    if part.text is not None:
+        if part.thought:
+            return _thinking(part.text, part.thought_signature)
+        return TextPart(text=part.text)
+    if part.function_call is not None:
+        call = part.function_call
+        where = f"{at}/{_key(blob, 'function_call')}"
+        return ToolCallPart(id=call.id or _id(made, call.name, where, numbers), name=call.name, arguments=call.args or {})
+    if part.function_response is not None:
+        return _result(made, part.function_response, f"{at}/{_key(blob, 'function_response')}", numbers)
+    return _file(made, part, at)
+
+
+def _thinking(text: str, signature: str | None) -> ThinkingPart:
+    return ThinkingPart(text=text, signature=signature, provider=PROVIDER if signature is not None else None)
+
+
+def _key(blob: JsonObject, name: str) -> str:
+    """Return the spelling of ``name`` in ``blob``."""
+    return name if name in blob else to_camel(name)
+
+
+def _id(made: Read, name: str, at: str, numbers: Counter[tuple[str, str]]) -> str:
+    kind = at.rsplit("/", 1)[-1].replace("_", "").lower()
+    numbers[kind, name] += 1
+    made.alter(f"{at}/id", "there is no id, so that one is made from the name")
+    return f"{name}-{numbers[kind, name]}"
+
+
+def _result(made: Read, held: FunctionResponse, at: str, numbers: Counter[tuple[str, str]]) -> ToolResultPart:
+    call_id = held.id or _id(made, held.name, at, numbers)
+    content: JsonValue = held.response
+    is_error = False
+    if len(held.response) == 1 and (key := next(iter(held.response))) in (OUTPUT, ERROR):
+        content, is_error = held.response[key], key == ERROR
+    if not held.parts:
+        return ToolResultPart(call_id=call_id, name=held.name, content=content, is_error=is_error)
+    parts: list[JsonObject] = []
+    if content is not None and not (isinstance(content, dict) and not content):
+        if not isinstance(content, str):
+            made.alter(f"{at}/response", "the value beside files is held as JSON text")
+        parts.append({"type": "text", "text": content if isinstance(content, str) else to_text(content)})
+    for k, part in enumerate(held.parts):
+        if (file := _file(made, part, f"{at}/parts/{k}")) is not None:
+            parts.append(file.model_dump(exclude_none=True))
+    return ToolResultPart(call_id=call_id, name=held.name, content=parts, is_error=is_error, has_parts=True)
+
+
+def _file(made: Read, part: ContentPart | ResponsePart, at: str) -> MediaPart | None:
+    if part.inline_data is not None:
+        about: Blob | FileData = part.inline_data
+        held = media_part(about.mime_type, data=part.inline_data.data, name=about.display_name)
+    elif part.file_data is not None:
+        about = part.file_data
+        held = media_part(about.mime_type, url=part.file_data.file_uri, name=about.display_name)
+    else:
+        if not part.model_extra:
+            made.lose(at, "the part is empty")
+        return None
+    if about.display_name is not None and not isinstance(held, DocumentPart | FilePart):
+        made.lose(f"{at}/displayName", f"a part of the type {held.type} has no name")
+    return held
+
+
+def write(message: Message, names: Mapping[str, str]) -> Written:
+    """Return one Gemini content for a message, or none if it can hold nothing of the content."""
+    made = Written(names)
+    role = {"user": "user", "tool": "user", "assistant": "model", "system": "system"}[message.role]
+    parts: list[JsonObject] = []
+    for n, part in enumerate(message.content):
+        if (written := _write_part(made, part, n, message.role)) is not None:
+            parts.append(written)
+    with_results = any(isinstance(part, ToolResultPart) for part in message.content)
+    if message.role in ("user", "tool") and with_results != (message.role == "tool"):
+        made.alter("/role", "a content of the user is one of the tool if it has a function's response, and only then")
+    if parts or not message.content:
+        made.items.append({"role": role, "parts": parts})
+    return made
+
+
+def _write_part(made: Written, part: Part, n: int, role: str) -> JsonObject | None:
+    at = f"/content/{n}"
+    match part:
+        case TextPart():
+            return {"text": part.text}
+        case ThinkingPart(redacted=False) if role == "assistant":
+            own = part.signature is not None and part.provider in PROVIDERS
+            if part.signature is not None and not own:
+                made.lose(f"{at}/signature", "Gemini accepts only signatures of its own")
+            if part.provider not in (None, PROVIDER) or (part.provider is not None and part.signature is None):
+                made.alter(f"{at}/provider", "the provider of a signature is google, and reasoning without one has none")
+            return {"text": part.text, "thought": True} | ({"thoughtSignature": part.signature} if own else {})
+        case ToolCallPart() if role == "assistant":
+            return {"functionCall": {"id": part.id, "name": part.name, "args": part.arguments}}
+        case ToolResultPart() if role in ("user", "tool"):
+            return {"functionResponse": _response(made, part, at)}
+        case ImagePart() | AudioPart() | DocumentPart() | FilePart() if role != "system":
+            return _write_file(made, part, at)
+    made.lose_kind(n, part, role)
+    return None
+
+
+def _response(made: Written, part: ToolResultPart, at: str) -> JsonObject:
+    name = part.name or made.names.get(part.call_id)
+    if name is None:
+        made.alter(f"{at}/name", "the name of the tool is not known, so that the id of the call stands for it")
+    content, files = part.content, []
+    if part.has_parts:
+        texts = [each.text for each in part.parts if isinstance(each, TextPart)]
+        written = [
+            _write_file(made, each, f"{at}/content/{k}") for k, each in enumerate(part.parts) if not isinstance(each, TextPart)
+        ]
+        files = [file for file in written if file is not None]
+        content = "\n".join(texts) if texts else None
+        kinds = [isinstance(each, TextPart) for each in part.parts]
+        if len(texts) > 1 or True in kinds[1:] or not files:
+            made.alter(f"{at}/content", "a response has one text, and then its files")
+    elif isinstance(content, dict) and not part.is_error and [*content] not in ([OUTPUT], [ERROR]):
+        return {"id": part.call_id, "name": name or part.call_id, "response": content}
+    response = {ERROR if part.is_error else OUTPUT: content}
+    return {"id": part.call_id, "name": name or part.call_id, "response": response} | ({"parts": files} if files else {})
+
+
+def _write_file(made: Written, part: MediaPart, at: str) -> JsonObject | None:
+    """Return the part for a file that reads as the same part. Note the loss, and return None if there is none."""
+    name = getattr(part, "name", None)
+    shown = {"displayName": name} if name is not None else {}
+    if isinstance(part, FilePart) and part.file_id is None and part.provider is not None:
+        made.lose(f"{at}/provider", "a file without file id has no provider")
+    if media_part(part.media_type).type == part.type and not (isinstance(part, FilePart) and part.file_id is not None):
+        if part.data is not None and part.url is None and part.media_type is not None:
+            return {"inlineData": {"mimeType": part.media_type, "data": part.data} | shown}
+        if part.url is not None and part.data is None:
+            kind = {"mimeType": part.media_type} if part.media_type is not None else {}
+            return {"fileData": {"fileUri": part.url} | kind | shown}
+    if part.url is not None and part.data is None and part.media_type is None:
+        made.alter(f"{at}/type", f"a file without media type is held as a file, and not as {part.type}")
+        return {"fileData": {"fileUri": part.url} | shown}
+    made.lose(at, f"a Gemini content cannot hold this {part.type} part")
+    return None
