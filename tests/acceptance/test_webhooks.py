@@ -363,7 +363,7 @@ async def test_a_hosts_own_transaction(world: World, receiver: Receiver, postgre
     """R11 through SQL alone, and the same check of what is no URL."""
     connection = await asyncpg.connect(postgres_url)
     try:
-        for wrong in ("7", '"ftp://x/"', '"http://a@b/"', "null", '"http:///x"'):
+        for wrong in ("7", '"ftp://x/"', '"http://a@b/"', '"http:///x"'):
             with pytest.raises(asyncpg.PostgresError, match="option webhook"):
                 await connection.execute("SELECT runyard.accept('t', 'hi', options => $1::jsonb)", f'{{"webhook": {wrong}}}')
         options = json.dumps({"webhook": receiver.url()})

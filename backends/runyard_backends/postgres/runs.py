@@ -243,7 +243,7 @@ class PostgresRunStore:
     async def run(self, thread_id: str, run_id: str) -> Run | None:
         """Return the run, or None if it does not exist."""
         row = await self.db.row("run", self.tenant, thread_id, run_id)
-        return codec.run(row) if row else None
+        return codec.run_with_any_input(row) if row else None
 
     async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = EVENTS_PER_READ) -> list[Event]:
         """Return at most ``limit`` events after the id ``after`` that the run's rows prove. The list is empty at the end."""

@@ -143,7 +143,15 @@ class HarnessWorker:
         await self._claim_loop.run()
         await self._claim_loop.finished()
         await self._effects_sender.drained()
-        await self._backend.workers.leave(self.worker_id)
+        if self.dead:
+            await self._declare_dead()
+        else:
+            await self._backend.workers.leave(self.worker_id)
+
+    async def _declare_dead(self) -> None:
+        for worker in await self._backend.workers.workers():
+            if worker.worker_id == self.worker_id and worker.heartbeat_at is not None:
+                await self._backend.workers.mark_dead(self.worker_id, worker.heartbeat_at)
 
     async def progress(self) -> None:
         """Wait until a write was made or all executions ended, at most POLL_SECONDS."""

@@ -416,7 +416,7 @@ async def test_damaged_rows_of_one_tenant_stop_no_pass_for_others(backend: Backe
             backend.webhooks.oldest,
             backend.usage.count,
             lambda: backend.workers.waiting(unchanged=timedelta(0)),
-            lambda: backend.workers.orphans(unchanged=timedelta(0)),
+            lambda: backend.workers.orphans(),
             lambda: backend.workers.prune(Retention()),
             backend.limits.review_limits,
             backend.queues.queues,

@@ -103,6 +103,8 @@ SERVES: dict[str, str] = {
     "hitl_list": REQUESTS_OF.format("NULL", "false"),
     "hitl_list_of_thread": REQUESTS_OF.format(f"'{LONG}'", "false"),
     "hitl_list_pending_of_thread": REQUESTS_OF.format(f"'{LONG}'", "true"),
+    "removals_pkey": f"SELECT runyard.remove_step({KEY}, 10)",
+    "removals_id": f"SELECT runyard.check_removed('{TENANT}', 'thread-77')",
     "workers_pkey": "SELECT runyard.beat('w')",
     "paused_queues_pkey": f"SELECT runyard.explain('{TENANT}', '{LONG}', 'run-4')",
     "agents_pkey": ACCEPT,
@@ -129,7 +131,7 @@ SERVES: dict[str, str] = {
     "api_keys_pkey": "SELECT k.* FROM runyard.api_keys k WHERE k.key_id = 'key-1'",
     "api_keys_tenant": "SELECT k.* FROM runyard.api_keys k WHERE k.tenant = 'other-1' ORDER BY k.created_at, k.key_id",
     "schema_versions_pkey": "SELECT max(version) FROM runyard.schema_versions",
-    "schema_functions_pkey": "INSERT INTO runyard.schema_functions (file, digest, release) VALUES ('claim', '', '{1}') "
+    "schema_functions_pkey": "INSERT INTO runyard.schema_functions (file, digest, release, made) VALUES ('claim', '', '{1}', '{}') "
     "ON CONFLICT (file) DO NOTHING",
 }
 """An index, and a call that reads it: mostly of a stored function, else a statement of ``queries.sql``."""

@@ -29,6 +29,7 @@ from .run_rows import error_info as error_info
 from .run_rows import error_json as error_json
 from .run_rows import run as run
 from .run_rows import run_entry as run_entry
+from .run_rows import run_with_any_input as run_with_any_input
 from .run_rows import step as step
 from .thread_rows import thread as thread
 from .thread_rows import thread_entry as thread_entry

@@ -55,6 +55,9 @@ def run(row: Row) -> Run:
     )
 
 
+run_with_any_input = entry(run, input=None)
+"""Decode a run, also if only its input cannot be decoded. The damaged row is then a message's, and not the run's."""
+
 run_entry = entry(run, input=None, options="{}", error=None, result=None, usage=None, metadata="{}")
 
 
