@@ -77,7 +77,7 @@ SERVES: dict[str, str] = {
     "live_runs_pkey": CANCEL,
     "live_runs_lane": CLAIM,
     "live_runs_expiring": ADMIT,
-    "live_runs_worker": "SELECT * FROM runyard.orphans('0 s', '', 100)",
+    "live_runs_worker": "SELECT * FROM runyard.orphans('', 100)",
     "live_runs_of_agent": "SELECT runyard.free_permits('agent default')",
     "live_runs_of_tenant": LIVE.format("suspended"),
     "live_runs_suspended": "SELECT * FROM runyard.queues()",
@@ -131,8 +131,8 @@ SERVES: dict[str, str] = {
     "api_keys_pkey": "SELECT k.* FROM runyard.api_keys k WHERE k.key_id = 'key-1'",
     "api_keys_tenant": "SELECT k.* FROM runyard.api_keys k WHERE k.tenant = 'other-1' ORDER BY k.created_at, k.key_id",
     "schema_versions_pkey": "SELECT max(version) FROM runyard.schema_versions",
-    "schema_functions_pkey": "INSERT INTO runyard.schema_functions (file, digest, release, made) VALUES ('claim', '', '{1}', '{}') "
-    "ON CONFLICT (file) DO NOTHING",
+    "schema_functions_pkey": "INSERT INTO runyard.schema_functions (file, digest, release, made) "
+    "VALUES ('claim', '', '{1}', '{}') ON CONFLICT (file) DO NOTHING",
 }
 """An index, and a call that reads it: mostly of a stored function, else a statement of ``queries.sql``."""
 GUARDS = {
