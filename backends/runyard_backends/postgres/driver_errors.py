@@ -59,6 +59,8 @@ def translate(error: BaseException) -> RunyardError | None:
             return BackendUnavailableError(f"Postgres takes no writes: {error}")
         case asyncpg.QueryCanceledError():
             return BackendUnavailableError(f"Postgres ended a statement before its reply: {error}")
+        case asyncpg.CheckViolationError() if error.constraint_name == "moment_check":
+            return InvalidInputError("a time is from the year 1970 to 9099")
         case asyncpg.DataError():
             return InvalidInputError(f"a value cannot be stored: {error}")
         case (

@@ -74,6 +74,9 @@ class Batcher(Generic[Item, Answer]):
 
     async def _run(self) -> None:
         batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
+        if not batch:  # a call that was started in the same turn of the loop took the items
+            self._running -= 1
+            return
         try:
             answers = await answered(self._call, [item for item, _ in batch])
         except BaseException as error:

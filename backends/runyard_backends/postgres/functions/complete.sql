@@ -14,12 +14,19 @@ DECLARE
     why jsonb;
     message_bytes bigint := runyard.limit_of('message_bytes');
     limited boolean := EXISTS (SELECT 1 FROM runyard.limits l WHERE l.limit_name IN ('running_per_agent', 'running_per_tenant'));
+    ended runyard.ended; -- the last write that was not refused
     permits text[] := '{}';
+    lock_timeout text := current_setting('lock_timeout');
     locked bigint; -- the last thread that was locked; its further writes are not stored before its first one
 BEGIN
     IF patience > 0 THEN PERFORM set_config('lock_timeout', patience::text, true); END IF;
     FOR w IN SELECT y.* FROM unnest(writes) y ORDER BY y.thread_key, y.run_id LOOP
-        IF e.run_id IS NOT NULL THEN RETURN NEXT e; END IF;
+        IF e.refused IS NOT NULL THEN
+            RETURN NEXT e;
+        ELSIF e.run_id IS NOT NULL THEN
+            IF ended.run_id IS NOT NULL THEN RETURN NEXT ended; END IF;
+            ended := e;
+        END IF;
         IF w.thread_key = locked THEN
             e := (w.thread_key, w.run_id, NULL, NULL, NULL, NULL, 'locked')::runyard.ended;
             CONTINUE;
@@ -42,9 +49,16 @@ BEGIN
         got := runyard.end_run(t, r, e.status, why, e.event_id);
         e.effects := got.effects;
     END LOOP;
-    IF e.run_id IS NOT NULL THEN
-        e.effects := runyard.merge_effects(e.effects, runyard.free(permits)); -- after the last lock of a thread
+    IF e.refused IS NOT NULL THEN
         RETURN NEXT e;
+    ELSIF e.run_id IS NOT NULL THEN
+        IF ended.run_id IS NOT NULL THEN RETURN NEXT ended; END IF;
+        ended := e;
+    END IF;
+    IF ended.run_id IS NOT NULL THEN
+        PERFORM set_config('lock_timeout', lock_timeout, true); -- what has ended does not fail because permits are locked for a moment
+        ended.effects := runyard.merge_effects(ended.effects, runyard.free(permits)); -- after the last lock of a thread
+        RETURN NEXT ended;
     END IF;
 END $$;
 

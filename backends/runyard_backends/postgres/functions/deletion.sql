@@ -24,7 +24,7 @@ BEGIN
     FOR r IN
         SELECT y.* FROM runyard.runs y
         WHERE y.accept_no IN (
-            SELECT x.accept_no FROM runyard.runs x WHERE x.thread_key = t.thread_key AND x.finished_at IS NULL
+            SELECT x.accept_no FROM runyard.live_runs x WHERE x.thread_key = t.thread_key
             UNION ALL
             SELECT x.accept_no FROM runyard.runs x WHERE x.tenant = t.tenant AND x.thread_id = t.thread_id AND x.lane_seq IS NULL)
           AND NOT y.deleted AND y.kind <> 'external' ORDER BY y.lane_seq NULLS LAST

@@ -74,6 +74,7 @@ CREATE TRIGGER run_accepted AFTER INSERT ON runyard.runs FOR EACH ROW EXECUTE FU
 CREATE TRIGGER run_changed AFTER UPDATE ON runyard.runs FOR EACH ROW
     WHEN (OLD.changed_at IS DISTINCT FROM NEW.changed_at OR OLD.status IS DISTINCT FROM NEW.status OR OLD.worker_id IS DISTINCT FROM NEW.worker_id
           OR OLD.lane_seq IS DISTINCT FROM NEW.lane_seq OR OLD.thread_key IS DISTINCT FROM NEW.thread_key
+          OR OLD.waits_for_permit IS DISTINCT FROM NEW.waits_for_permit
           OR NEW.status IN ('failed', 'dead', 'cancelled') AND (OLD.deleted <> NEW.deleted OR OLD.emptied_at IS DISTINCT FROM NEW.emptied_at))
     EXECUTE FUNCTION runyard.follow_run();
 CREATE TRIGGER runs_deleted AFTER DELETE ON runyard.runs REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION runyard.forget_runs();
