@@ -56,7 +56,7 @@ venv: $(STAMP) ## Make .venv with everything for development
 
 .PHONY: test
 test: $(STAMP) ## Run the whole test suite against private servers
-	$(BOUNDED) $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	$(BOUNDED) $(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
 .PHONY: unit
 unit: $(STAMP) ## Run the tests that need no server

@@ -92,7 +92,7 @@ class Run(StrictModel):
     run's content was deleted. ``omitted``: the names of the fields (``input``, ``result``, ``metadata``) that a list leaves
     empty because they have more than :data:`LARGE_VALUE_BYTES` bytes. Reading the run by its id returns these fields.
     ``damaged``: the names of the fields that a list leaves empty because their stored value cannot be decoded. Reading the run
-    by its id raises DataCorruptedError.
+    by its id raises DataCorruptedError, unless only its ``input`` is damaged.
     """
 
     thread_id: str
