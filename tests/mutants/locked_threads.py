@@ -81,4 +81,25 @@ LOCKED_THREADS: Final[tuple[Mutant, ...]] = (
         "IF s.erase AND s.after_fork IS DISTINCT FROM", "IF false AND s.after_fork IS DISTINCT FROM",
         "tests/conformance/test_postgres.py", "-k", "extra_that_forks_inherited",
     ),
+    mutant(
+        "a thread that cannot be removed stops the pruning", REMOVAL,
+        "EXCEPTION WHEN OTHERS THEN", "EXCEPTION WHEN division_by_zero THEN",
+        DELETION, "-k", "stops_no_other",
+    ),
+    mutant(
+        "the runs of an erased thread keep their extra while forks are made", REMOVAL,
+        "CASE WHEN s.after_fork < key THEN runyard.erase_own_extra(s, most) ELSE", "CASE WHEN s.after_fork < key AND"
+        " s.erased IS NULL THEN runyard.erase_own_extra(s, most) ELSE",
+        DELETION, "-k", "made_during",
+    ),
+    mutant(
+        "the leader locks many forks at once", REMOVAL,
+        "    RETURN most;\nEND $$;", "    RETURN 1;\nEND $$;",
+        DELETION, "-k", "locks_one_fork",
+    ),
+    mutant(
+        "the effects of a deletion are lost", "backends/runyard_backends/postgres/threads.py",
+        "except (LockedError, BackendUnavailableError) as error:", "except ZeroDivisionError as error:",
+        DELETION, "-k", "returns_its_effects",
+    ),
 )  # fmt: skip

@@ -126,8 +126,9 @@ CREATE INDEX messages_tools ON runyard.messages (branch_id, seq)
 
 -- The deleted threads whose rows are not all removed (runyard.remove_step). Runs up to the id after_run are removed, except those that forks
 -- show. runs_hidden: true after all runs were. Then the messages of the branches from below_branch on are removed, and those of the
--- branch before it up to the number after_seq. erased: for an erased thread, the extra to remove from forks: an array of values
--- for each key. after_fork: the forks up to this key are done.
+-- branch before it up to the number after_seq. erased: for an erased thread, the hashes (runyard.extra_hash) of the entries to
+-- remove from the extra of forks, as keys of an object. after_fork: the forks up to this key are done, and the thread itself if it is
+-- not 0. after_completion: in the next of them, the runs up to this completion number are done.
 CREATE TABLE runyard.removals (
     thread_key bigint NOT NULL,
     tenant text NOT NULL,
@@ -135,6 +136,7 @@ CREATE TABLE runyard.removals (
     erase boolean NOT NULL,
     erased jsonb,
     after_fork bigint DEFAULT 0 NOT NULL,
+    after_completion bigint DEFAULT 0 NOT NULL,
     after_run text DEFAULT '' NOT NULL,
     runs_hidden boolean DEFAULT false NOT NULL,
     below_branch bigint DEFAULT 9223372036854775807 NOT NULL,
@@ -1435,8 +1437,8 @@ FUNCTION runyard.id_taken(t runyard.threads, message_id uuid) RETURNS jsonb;
 -- lock of a fork that another transaction has locked. most: maximum number of runs and messages to examine.
 FUNCTION runyard.remove_step(thread_key bigint, most integer) RETURNS boolean;
 
--- Make steps for deleted threads that their callers have left, until about `most` rows are examined. Return true if there may be more
--- to do.
+-- Make steps for deleted threads that their callers have left, until about `most` rows are examined or a fork is locked. Return true
+-- if there may be more to do. A thread whose step fails stops neither the other threads nor the caller.
 FUNCTION runyard.remove_leftovers(most integer) RETURNS boolean;
 
 -- Remove up to `most` rows of a deleted thread whose row is locked. Return the number of examined rows. It is 0 if there is nothing to
@@ -1455,16 +1457,24 @@ FUNCTION runyard.remove_runs(s runyard.removals, most integer) RETURNS integer;
 -- examined messages.
 FUNCTION runyard.remove_messages(s runyard.removals, of_branch bigint, most integer) RETURNS integer;
 
--- Remove the extra of an erased thread from the next thread that inherits from it, and at last from the erased thread. The
--- inheriting thread is locked, unless another transaction has locked it. Return false if it is locked.
-FUNCTION runyard.erase_extra(s runyard.removals) RETURNS boolean;
+-- Remove the extra that an erased thread has not inherited from the thread and from up to `most` of its runs, and note the hashes of
+-- the removed entries. Return the number of examined runs, at least 1. Forks that are made later read no removed entry from them.
+FUNCTION runyard.erase_own_extra(s runyard.removals, most integer) RETURNS integer;
 
--- Return the values that a thread ever had in its extra and has not inherited, as an array for each key.
-FUNCTION runyard.own_extra(key bigint) RETURNS jsonb;
+-- Remove the extra of an erased thread from the next thread that inherits from it, and from up to `most` runs of that thread. The
+-- inheriting thread is locked, unless another transaction has locked it. Return 0 if it is locked. Return `most` after a step that
+-- has locked a thread, because its transaction must not lock a second one.
+FUNCTION runyard.erase_extra(s runyard.removals, most integer) RETURNS integer;
 
--- Return an extra without the entries whose value is in the array that `removed` has for their key. removed: NULL to remove
--- nothing.
-FUNCTION runyard.without_extra(extra jsonb, removed jsonb) RETURNS jsonb;
+-- Return up to `most` completed runs with an extra of a thread, after a completion number. last: the completion number of the last
+-- one, or NULL if there are no further runs.
+FUNCTION runyard.runs_with_extra(key bigint, after_completion bigint, most integer, OUT numbers bigint[], OUT last bigint);
+
+-- Return the hash of an entry of an extra.
+FUNCTION runyard.extra_hash(key text, value jsonb) RETURNS text;
+
+-- Return an extra without the entries whose hashes are keys of `hashes`.
+FUNCTION runyard.without_extra(extra jsonb, hashes jsonb) RETURNS jsonb;
 
 -- functions/respond.sql -------------------------------------------------------------------------------------------------------
 -- Answers to HITL requests.

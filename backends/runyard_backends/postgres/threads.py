@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
@@ -11,7 +12,7 @@ from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import FORKED, closing
 from runyard.domain.unset import UNSET, Unset
-from runyard.errors import InvalidInputError
+from runyard.errors import BackendUnavailableError, InvalidInputError, LockedError
 from runyard.models import Branch, JsonObject, Message, Thread, check_id, check_tags, check_uuid, open_tool_calls
 from runyard.ports.commands import Cut, ForkRequest, ThreadRequest
 from runyard.ports.queries import ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, ThreadFilter
@@ -22,6 +23,8 @@ from runyard.support.store_retries import until_unlocked
 from .. import cursors
 from . import codec, history
 from .database import Database
+
+log = logging.getLogger("runyard.postgres")
 
 _LAST: Final = 2**63 - 1
 REMOVAL_ROWS: Final = 1000
@@ -180,9 +183,13 @@ class PostgresThreadStore:
 
     async def _remove(self, thread_id: str, cancel: bool, expected: datetime | None, *, erase: bool) -> Effects:
         """Delete the thread in one transaction, and remove the rows of a large one in further ones. If this process stops
-        before the end, the leader goes on."""
+        before the end, the leader goes on. So it does if a fork stays locked or the database does not answer after the first
+        transaction: the thread is deleted then, and the effects are returned as usual."""
         row = await self.db.one("delete_thread", self.tenant, thread_id, cancel, expected, erase)
-        for key in row["unremoved"]:
-            while await until_unlocked(partial(self.db.value, "remove_step", key, REMOVAL_ROWS)):
-                pass
+        try:
+            for key in row["unremoved"]:
+                while await until_unlocked(partial(self.db.value, "remove_step", key, REMOVAL_ROWS)):
+                    pass
+        except (LockedError, BackendUnavailableError) as error:
+            log.warning("The leader removes the remaining rows of deleted thread %s: %s", thread_id, error)
         return codec.effects(row["effects"])

@@ -222,6 +222,9 @@ class ThreadCalls(Calls):
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> None:
         """Delete a thread and blank its own messages in every fork that shows them. See :meth:`delete_thread` for arguments.
 
+        If a fork stays locked for ten seconds, or the database stops answering after the thread was deleted, the call
+        returns and a worker erases the rest.
+
         Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError.
         """
         erased = await self.backend.threads.erase_thread(thread_id, cancel=cancel, expected=check_aware(expected, "expected"))

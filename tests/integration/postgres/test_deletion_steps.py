@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from runyard.errors import LockedError, RunNotFoundError, ThreadNotFoundError
+from runyard.errors import BackendUnavailableError, LockedError, RunNotFoundError, ThreadNotFoundError
 from runyard.models import Message
 from runyard.ports.commands import AcceptRequest, Cut, ForkRequest, ThreadRequest
 from runyard.ports.queries import PageRequest, RunFilter
@@ -151,3 +151,107 @@ async def test_an_erasure_is_one_call_that_holds_no_lock_after_a_step(
     await erasing
     fork = await backend.threads.thread("fork")
     assert fork is not None and fork.extra == {}
+
+
+async def save_extra_of_all_runs(server: asyncpg.Connection, words: int = 1) -> None:
+    """Give each completed run of ``t`` an extra of its own, of ``words`` times 32 bytes."""
+    await server.execute(
+        "UPDATE runyard.runs SET extra = jsonb_build_object('secret', repeat(md5(run_id), $1)) "
+        "WHERE completion_seq IS NOT NULL",
+        words,
+    )
+    await server.execute("UPDATE runyard.completions SET with_extra = true")
+
+
+async def extras(server: asyncpg.Connection) -> dict[str, bool]:
+    """For each fork, whether it has a secret."""
+    rows = await server.fetch(
+        "SELECT thread_id, base_extra ? 'secret' OR extra ? 'secret' AS told FROM runyard.threads WHERE deleted_at IS NULL"
+    )
+    return {row["thread_id"]: row["told"] for row in rows}
+
+
+async def test_a_thread_that_cannot_be_removed_stops_no_other(backend: PostgresBackend, server: asyncpg.Connection) -> None:
+    """The leader removes the rows of other threads, and prunes everything else."""
+    await server.execute(
+        """CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+           $$ BEGIN RAISE 'too large' USING ERRCODE = 'program_limit_exceeded'; END $$;
+           CREATE TRIGGER fail BEFORE UPDATE ON runyard.removals FOR EACH ROW
+           WHEN (OLD.thread_id = 't') EXECUTE FUNCTION fail()"""
+    )
+    await backend.threads.create_thread(ThreadRequest(thread_id="other"))
+    await mark(server, erase=True)
+    await server.execute("SELECT runyard.delete_thread('', 'other', true, NULL, true)")
+    await leader_removes(backend, server)
+    assert [row[0] for row in await server.fetch("SELECT thread_id FROM runyard.threads")] == ["t"]
+    await server.execute("DROP TRIGGER fail ON runyard.removals")
+    await leader_removes(backend, server)
+    assert await left(server) == {}
+
+
+async def test_an_extra_that_changes_often_is_erased_in_a_short_time(
+    backend: PostgresBackend, server: asyncpg.Connection
+) -> None:
+    await save_extra_of_all_runs(server, words=320)
+    await backend.threads.fork(ForkRequest(src="t", new="fork", cut=Cut(after_run_id=LONG.overtaken().id)))
+    began = time.monotonic()
+    await backend.threads.erase_thread("t")
+    assert time.monotonic() - began < 3
+    assert await extras(server) == {"fork": False}
+    assert await server.fetchval("SELECT count(*) FROM runyard.runs WHERE extra ? 'secret'") == 0
+
+
+async def test_a_fork_that_is_made_during_an_erasure_keeps_no_erased_extra(
+    backend: PostgresBackend, server: asyncpg.Connection
+) -> None:
+    """D3: a fork of a fork reads the extra of a run of the erased thread."""
+    await save_extra_of_all_runs(server)
+    run = LONG.overtaken()
+    await backend.threads.fork(ForkRequest(src="t", new="fork", cut=Cut(after_run_id=run.id)))
+    [key] = await mark(server, erase=True)
+    for number in range(100):
+        await server.fetchval("SELECT runyard.remove_step($1, 500)", key)
+        erased = await server.fetchval("SELECT after_fork = $1 FROM runyard.removals", 2**63 - 1)
+        if number == 0 or erased:
+            await backend.threads.fork(ForkRequest(src="fork", new=f"fork-{number}", cut=Cut(after_run_id=run.id)))
+        if erased:
+            break
+    await leader_removes(backend, server)
+    told = await extras(server)
+    assert len(told) == 3 and not any(told.values())
+
+
+async def test_the_leader_locks_one_fork_in_a_transaction(backend: PostgresBackend, server: asyncpg.Connection) -> None:
+    await save_extra_of_all_runs(server)
+    for number in range(3):
+        await backend.threads.fork(ForkRequest(src="t", new=f"fork-{number}", cut=Cut(after_run_id=LONG.overtaken().id)))
+    await mark(server, erase=True)
+    cleaned = 0
+    while cleaned < 3:
+        assert await backend.workers.prune(Retention())
+        now = list((await extras(server)).values()).count(False)
+        assert now - cleaned <= 1
+        cleaned = now
+
+
+@pytest.mark.parametrize("failure", ["locked", "unavailable"])
+async def test_a_deletion_that_the_leader_must_end_returns_its_effects(
+    backend: PostgresBackend, server: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    """The thread is deleted after the first transaction. Its live runs must be cancelled and its streams deleted."""
+    await backend.threads.fork(ForkRequest(src="t", new="fork", cut=Cut(after_run_id=LONG.overtaken().id)))
+    key = await backend.threads.thread_key("t")
+    with monkeypatch.context() as patched:
+        patched.setattr(store_retries, "LOCKED_SECONDS", 0.1)
+        if failure == "unavailable":
+
+            async def no_answer(*_: object) -> None:
+                raise BackendUnavailableError("no answer")
+
+            patched.setattr(backend.threads.db, "value", no_answer)
+        async with server.transaction():
+            await server.execute("SELECT 1 FROM runyard.threads WHERE thread_id = 'fork' FOR UPDATE")
+            effects = await backend.threads.erase_thread("t")
+    assert effects.deleted == [key] and (await left(server))["removals"] == 1
+    await leader_removes(backend, server)
+    assert "removals" not in await left(server)

@@ -18,8 +18,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- Make steps for deleted threads that their callers have left, until about `most` rows are examined. Return true if there may be more
--- to do.
+-- Make steps for deleted threads that their callers have left, until about `most` rows are examined or a fork is locked. Return true
+-- if there may be more to do. A thread whose step fails stops neither the other threads nor the caller.
 CREATE OR REPLACE FUNCTION runyard.remove_leftovers(most integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -33,10 +33,16 @@ BEGIN
     LOOP
         LOOP
             EXIT WHEN examined >= most;
-            part := runyard.remove_part(key, most - examined);
+            BEGIN
+                part := runyard.remove_part(key, most - examined);
+            EXCEPTION WHEN OTHERS THEN
+                RAISE WARNING 'cannot remove the rows of deleted thread %: % (%)', key, SQLERRM, SQLSTATE;
+                part := 0;
+            END;
             EXIT WHEN part = 0;
             examined := examined + part;
         END LOOP;
+        EXIT WHEN examined >= most;
     END LOOP;
     RETURN examined >= most;
 END $$;
@@ -53,7 +59,7 @@ BEGIN
     SELECT x.* INTO s FROM runyard.removals x WHERE x.thread_key = key;
     IF NOT FOUND THEN RETURN 0; END IF;
     IF s.erase AND s.after_fork IS DISTINCT FROM 9223372036854775807 THEN
-        RETURN runyard.erase_extra(s)::integer;
+        RETURN CASE WHEN s.after_fork < key THEN runyard.erase_own_extra(s, most) ELSE runyard.erase_extra(s, most) END;
     END IF;
     examined := runyard.remove_runs(s, most);
     IF examined >= most THEN RETURN examined; END IF;
@@ -114,7 +120,7 @@ BEGIN
                 WHERE r.run_id = l.open_run_id OR (r.completion_seq <= l.cutoff AND coalesce(r.first_seq, 0) <= l.high_water_seq));
         END LOOP;
         UPDATE runyard.runs y SET deleted = true, input = NULL, candidates = NULL, result = NULL, error = NULL, metadata = '{}',
-               extra = runyard.without_extra(y.extra, s.erased)
+               extra = CASE WHEN y.completion_seq IS NOT NULL THEN y.extra END
         WHERE y.accept_no = ANY (part) AND (NOT y.deleted OR s.erase);
         DELETE FROM runyard.steps x WHERE x.accept_no = ANY (part);
         DELETE FROM runyard.attempts x WHERE x.accept_no = ANY (part);
@@ -163,62 +169,78 @@ BEGIN
     RETURN examined;
 END $$;
 
--- Remove the extra of an erased thread from the next thread that inherits from it, and at last from the erased thread. The
--- inheriting thread is locked, unless another transaction has locked it. Return false if it is locked.
-CREATE OR REPLACE FUNCTION runyard.erase_extra(s runyard.removals) RETURNS boolean
+-- Remove the extra that an erased thread has not inherited from the thread and from up to `most` of its runs, and note the hashes of
+-- the removed entries. Return the number of examined runs, at least 1. Forks that are made later read no removed entry from them.
+CREATE OR REPLACE FUNCTION runyard.erase_own_extra(s runyard.removals, most integer) RETURNS integer
 LANGUAGE plpgsql AS $$
-DECLARE
-    heir bigint;
-BEGIN
-    IF s.erased IS NULL THEN
-        s.erased := runyard.own_extra(s.thread_key);
-        UPDATE runyard.removals x SET erased = s.erased WHERE x.thread_key = s.thread_key;
-    END IF;
-    SELECT min(b.thread_key) INTO heir
-    FROM runyard.branches own JOIN runyard.levels l ON l.ancestor_id = own.branch_id JOIN runyard.branches b ON b.branch_id = l.branch_id
-    WHERE own.thread_key = s.thread_key AND b.thread_key > greatest(s.after_fork, s.thread_key);
-    IF heir IS NULL THEN
-        UPDATE runyard.threads t SET base_extra = runyard.without_extra(t.base_extra, s.erased), extra = '{}' WHERE t.thread_key = s.thread_key;
-        UPDATE runyard.removals x SET after_fork = 9223372036854775807 WHERE x.thread_key = s.thread_key;
-        RETURN true;
-    END IF;
-    PERFORM 1 FROM runyard.threads t WHERE t.thread_key = heir FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND AND EXISTS (SELECT 1 FROM runyard.threads t WHERE t.thread_key = heir) THEN RETURN false; END IF;
-    UPDATE runyard.threads t SET base_extra = runyard.without_extra(t.base_extra, s.erased - 'fork'),
-           extra = runyard.without_extra(t.extra, s.erased - 'fork')
-    WHERE t.thread_key = heir;
-    UPDATE runyard.runs r SET extra = runyard.without_extra(r.extra, s.erased - 'fork')
-    WHERE r.thread_key = heir AND r.completion_seq IS NOT NULL AND r.extra IS NOT NULL AND r.extra <> runyard.without_extra(r.extra, s.erased - 'fork');
-    UPDATE runyard.removals x SET after_fork = heir WHERE x.thread_key = s.thread_key;
-    RETURN true;
-END $$;
-
--- Return the values that a thread ever had in its extra and has not inherited, as an array for each key.
-CREATE OR REPLACE FUNCTION runyard.own_extra(key bigint) RETURNS jsonb
-LANGUAGE plpgsql STABLE AS $$
 DECLARE
     t runyard.threads;
     inherited jsonb;
+    part record := runyard.runs_with_extra(s.thread_key, s.after_completion, most);
 BEGIN
-    SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = key;
+    SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = s.thread_key;
     inherited := CASE WHEN t.parent_thread_id IS NULL THEN '{}' ELSE t.base_extra - 'fork' END;
-    RETURN (
-        SELECT coalesce(jsonb_object_agg(o.key, o.had), '{}') FROM (
-            SELECT e.key, jsonb_agg(DISTINCT e.value) AS had
+    s.erased := coalesce(s.erased, '{}') || (
+        SELECT coalesce(jsonb_object_agg(h.hash, true), '{}') FROM (
+            SELECT DISTINCT runyard.extra_hash(e.key, e.value) AS hash
             FROM (SELECT t.base_extra AS extra UNION ALL SELECT t.extra
-                  UNION ALL SELECT r.extra FROM runyard.runs r WHERE r.thread_key = t.thread_key AND r.completion_seq IS NOT NULL AND r.extra IS NOT NULL) x,
-                jsonb_each(x.extra) e
-            WHERE inherited->e.key IS DISTINCT FROM e.value
-            GROUP BY e.key) o);
+                  UNION ALL SELECT r.extra FROM runyard.runs r WHERE r.accept_no = ANY (part.numbers)) x, jsonb_each(x.extra) e
+            WHERE e.key <> 'fork' AND inherited->e.key IS DISTINCT FROM e.value) h);
+    UPDATE runyard.threads x SET base_extra = inherited, extra = '{}' WHERE x.thread_key = s.thread_key;
+    UPDATE runyard.runs r SET extra = runyard.without_extra(r.extra - 'fork', s.erased) WHERE r.accept_no = ANY (part.numbers);
+    UPDATE runyard.removals x SET erased = s.erased, after_completion = coalesce(part.last, 0),
+           after_fork = CASE WHEN part.last IS NULL THEN s.thread_key ELSE 0 END
+    WHERE x.thread_key = s.thread_key;
+    RETURN greatest(cardinality(part.numbers), 1);
 END $$;
 
--- Return an extra without the entries whose value is in the array that `removed` has for their key. removed: NULL to remove
--- nothing.
-CREATE OR REPLACE FUNCTION runyard.without_extra(extra jsonb, removed jsonb) RETURNS jsonb
+-- Remove the extra of an erased thread from the next thread that inherits from it, and from up to `most` runs of that thread. The
+-- inheriting thread is locked, unless another transaction has locked it. Return 0 if it is locked. Return `most` after a step that
+-- has locked a thread, because its transaction must not lock a second one.
+CREATE OR REPLACE FUNCTION runyard.erase_extra(s runyard.removals, most integer) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    hashes jsonb := s.erased || '{}'; -- read from its row once, not for each run
+    heir bigint;
+    part record;
+BEGIN
+    SELECT min(b.thread_key) INTO heir
+    FROM runyard.branches own JOIN runyard.levels l ON l.ancestor_id = own.branch_id JOIN runyard.branches b ON b.branch_id = l.branch_id
+    WHERE own.thread_key = s.thread_key AND b.thread_key > s.after_fork;
+    IF heir IS NULL THEN
+        UPDATE runyard.removals x SET after_fork = 9223372036854775807 WHERE x.thread_key = s.thread_key;
+        RETURN 1;
+    END IF;
+    PERFORM 1 FROM runyard.threads t WHERE t.thread_key = heir FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND AND EXISTS (SELECT 1 FROM runyard.threads t WHERE t.thread_key = heir) THEN RETURN 0; END IF;
+    part := runyard.runs_with_extra(heir, s.after_completion, most);
+    UPDATE runyard.threads t SET base_extra = runyard.without_extra(t.base_extra, hashes), extra = runyard.without_extra(t.extra, hashes)
+    WHERE t.thread_key = heir;
+    UPDATE runyard.runs r SET extra = runyard.without_extra(r.extra, hashes)
+    WHERE r.accept_no = ANY (part.numbers) AND r.extra <> runyard.without_extra(r.extra, hashes);
+    UPDATE runyard.removals x SET after_completion = coalesce(part.last, 0), after_fork = CASE WHEN part.last IS NULL THEN heir ELSE s.after_fork END
+    WHERE x.thread_key = s.thread_key;
+    RETURN most;
+END $$;
+
+-- Return up to `most` completed runs with an extra of a thread, after a completion number. last: the completion number of the last
+-- one, or NULL if there are no further runs.
+CREATE OR REPLACE FUNCTION runyard.runs_with_extra(key bigint, after_completion bigint, most integer, OUT numbers bigint[], OUT last bigint)
+LANGUAGE plpgsql STABLE SET enable_bitmapscan = off SET enable_sort = off AS $$
+BEGIN
+    SELECT coalesce(array_agg(x.accept_no), '{}'), CASE WHEN count(*) >= most THEN max(x.completion_seq) END INTO numbers, last FROM (
+        SELECT c.accept_no, c.completion_seq FROM runyard.completions c
+        WHERE c.thread_key = key AND c.completion_seq > runs_with_extra.after_completion AND c.with_extra
+        ORDER BY c.completion_seq LIMIT most) x;
+END $$;
+
+-- Return the hash of an entry of an extra.
+CREATE OR REPLACE FUNCTION runyard.extra_hash(key text, value jsonb) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$ SELECT encode(sha256(convert_to(key || ':' || value::text, 'UTF8')), 'base64') $$;
+
+-- Return an extra without the entries whose hashes are keys of `hashes`.
+CREATE OR REPLACE FUNCTION runyard.without_extra(extra jsonb, hashes jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    IF extra IS NULL OR removed IS NULL THEN RETURN extra; END IF;
-    RETURN extra - ARRAY(
-        SELECT e.key FROM jsonb_each(extra) e
-        WHERE EXISTS (SELECT 1 FROM jsonb_array_elements(removed->e.key) v WHERE v.value = e.value));
+    RETURN extra - ARRAY(SELECT e.key FROM jsonb_each(extra) e WHERE hashes ? runyard.extra_hash(e.key, e.value));
 END $$;

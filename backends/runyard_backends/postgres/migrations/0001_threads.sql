@@ -115,8 +115,9 @@ CREATE INDEX messages_tools ON runyard.messages (branch_id, seq) WHERE calls IS 
 
 -- The deleted threads whose rows are not all removed (runyard.remove_step). Runs up to the id after_run are removed, except those that forks
 -- show. runs_hidden: true after all runs were. Then the messages of the branches from below_branch on are removed, and those of the
--- branch before it up to the number after_seq. erased: for an erased thread, the extra to remove from forks: an array of values
--- for each key. after_fork: the forks up to this key are done.
+-- branch before it up to the number after_seq. erased: for an erased thread, the hashes (runyard.extra_hash) of the entries to
+-- remove from the extra of forks, as keys of an object. after_fork: the forks up to this key are done, and the thread itself if it is
+-- not 0. after_completion: in the next of them, the runs up to this completion number are done.
 CREATE TABLE runyard.removals (
     thread_key   bigint PRIMARY KEY,
     tenant       text NOT NULL,
@@ -124,6 +125,7 @@ CREATE TABLE runyard.removals (
     erase        boolean NOT NULL,
     erased       jsonb,
     after_fork   bigint NOT NULL DEFAULT 0,
+    after_completion bigint NOT NULL DEFAULT 0,
     after_run    text NOT NULL DEFAULT '',
     runs_hidden  boolean NOT NULL DEFAULT false,
     below_branch bigint NOT NULL DEFAULT 9223372036854775807,
