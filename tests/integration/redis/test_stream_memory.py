@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 
 import pytest
+from redis.exceptions import OutOfMemoryError
 
 from runyard.errors import BackendUnavailableError, RunyardError
 from runyard.ports.refs import RunRef
@@ -155,3 +157,20 @@ async def test_many_streams_are_dropped_in_bounded_calls(redis_url: str, monkeyp
         dropped = [(await few.trim()).dropped for _ in range(3)]
         assert dropped == [10_000, 20_000, 30_000], "each is emptied first, and then deleted"
         assert await total(server) == 0 and await server.command("DBSIZE") == 3
+
+
+async def test_making_room_keeps_to_the_timeout_of_the_call(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round trip takes less than the timeout, all of them together more."""
+    server = RedisServer(redis_url, timeout=0.1)
+    log = RedisEventLog(server)
+
+    async def full(calls: Sequence[object]) -> list[object]:
+        await asyncio.sleep(0.06)
+        return [OutOfMemoryError("full") for _ in calls]
+
+    monkeypatch.setattr(server, "_executed", full)
+    try:
+        with pytest.raises(BackendUnavailableError, match="no answer in time"):
+            await log.append(1, [event("r", 1)])
+    finally:
+        await server.close()
