@@ -20,14 +20,19 @@ FAILOVERS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a replica of Redis is flooded with connections", f"{REDIS}/connection.py",
-        "            self._pause.failed(str(error))\n            self._pubsub.lose()\n",
-        "            self._pubsub.lose()\n",
+        "            self._pause.failed(str(error))\n            self._pubsub.lose(",
+        "            self._pubsub.lose(",
         REDIS_TESTS, "-k", "few_connections",
     ),
     mutant(
         "a subscriber stays on a replica of Redis", f"{REDIS}/connection.py",
-        "            self._pubsub.lose()\n", "",
+        "            self._pubsub.lose(seldom=refuses_writes(error))\n", "",
         REDIS_TESTS, "-k", "only_reads",
+    ),
+    mutant(
+        "each write that a primary refuses ends all subscriptions", f"{REDIS}/connection.py",
+        "lose(seldom=refuses_writes(error))", "lose()",
+        REDIS_TESTS, "-k", "seldom",
     ),
     mutant(
         "a worker whose Redis takes no writes is ready", f"{REDIS}/connection.py",

@@ -395,6 +395,16 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         STREAMS, "-k", "finds_room",
     ),
     mutant(
+        "a full server that does not tell its memory stays full", f"{LUA}/trim.lua",
+        "elseif not decides then", "elseif false then",
+        STREAMS, "-k", "tell_its_memory",
+    ),
+    mutant(
+        "the sizes of streams that are left expire", f"{LUA}/forget.lua",
+        "if redis.call('HLEN', sizes) > 1 then", "redis.call('PEXPIRE', sizes, kept)\n  if redis.call('HLEN', sizes) > 1 then",
+        STREAMS, "-k", "in_parts",
+    ),
+    mutant(
         "a claim needs free memory", f"{LUA}/claim.lua",
         "-- allow-oom\n", "",
         STREAMS, "-k", "other_data",

@@ -32,7 +32,7 @@ from runyard.errors import InvalidInputError
 from runyard.support.connect_pause import ConnectPause
 from runyard.support.optional_imports import load
 
-from .driver_errors import cannot_serve, translated
+from .driver_errors import cannot_serve, refuses_writes, translated
 from .key_names import Keys
 from .pubsub import PubSub, Subscribing
 
@@ -120,7 +120,8 @@ class RedisServer:
     async def command(self, *args: Any) -> Any:
         """Send one command and return its reply."""
         with translated():
-            return _checked(await self._exchange([args]))[0]
+            async with asyncio.timeout(self._timeout):
+                return _checked(await self._exchange([args]))[0]
 
     async def ping(self) -> None:
         """Check that the server takes writes. The command is a write and writes nothing, because its key never exists."""
@@ -155,16 +156,17 @@ class RedisServer:
 
     async def _replies(self, calls: Sequence[Call]) -> list[Any]:
         """Send ``calls`` in one round trip. The reply to a refused call is a ResponseError."""
-        replies = await self._executed(calls)
-        for _ in range(ROOM_TRIES):
-            refused = [i for i, reply in enumerate(replies) if isinstance(reply, OutOfMemoryError)]
-            room = self.room() if refused else ()
-            if not room:
-                break
-            again = await self._executed([*room, *(calls[i] for i in refused)])
-            for i, reply in zip(refused, again[len(room) :], strict=True):
-                replies[i] = reply
-        return replies
+        async with asyncio.timeout(self._timeout):
+            replies = await self._executed(calls)
+            for _ in range(ROOM_TRIES):
+                refused = [i for i, reply in enumerate(replies) if isinstance(reply, OutOfMemoryError)]
+                room = self.room() if refused else ()
+                if not room:
+                    break
+                again = await self._executed([*room, *(calls[i] for i in refused)])
+                for i, reply in zip(refused, again[len(room) :], strict=True):
+                    replies[i] = reply
+            return replies
 
     async def _executed(self, calls: Sequence[Call]) -> list[Any]:
         """Send ``calls`` in one round trip, and those whose scripts the server does not know once more."""
@@ -182,7 +184,7 @@ class RedisServer:
 
     async def _exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send ``commands`` in one round trip and return their replies. The reply to a refused command is a ResponseError."""
-        async with asyncio.timeout(self._timeout), self._free:
+        async with self._free:
             return await self._pipelined(commands, self._idle)
 
     async def _pipelined(self, commands: Sequence[tuple[Any, ...]], idle: list[AbstractConnection]) -> list[Any]:
@@ -209,12 +211,12 @@ class RedisServer:
         """Close every connection to the server that replied ``error`` over ``connection``; those in use after their calls.
 
         The subscribers read their stores again: the messages of another server do not arrive over these connections, and a
-        replica that copies all data receives none.
+        replica that copies all data receives none. A primary that refuses writes ends them seldom.
         """
         if connection in self._usable:  # otherwise a call that was in progress at the same time has done this
             self._usable.clear()
             self._pause.failed(str(error))
-            self._pubsub.lose()
+            self._pubsub.lose(seldom=refuses_writes(error))
             await self._close_idle()
 
     async def _close_idle(self) -> None:

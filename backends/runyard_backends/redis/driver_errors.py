@@ -18,6 +18,7 @@ from runyard.errors import BackendUnavailableError, RunyardError
 # The driver removes the code from the text of the errors that have a class. A server before Redis 7 writes the code of an error
 # inside a script behind ": -".
 _CANNOT_SERVE: Final = re.compile(r"(?:^|: -)(?:READONLY|NOREPLICAS|MISCONF|LOADING|MASTERDOWN|CLUSTERDOWN|UNBLOCKED)\b")
+_REFUSES_WRITES: Final = re.compile(r"(?:^|: -)(?:NOREPLICAS|MISCONF)\b")
 _FULL: Final = re.compile(r": -OOM\b")
 
 
@@ -29,6 +30,12 @@ def cannot_serve(error: RedisError) -> bool:
     have its name by now. A server without free memory (OOM) is the right one.
     """
     return isinstance(error, ReadOnlyError | BusyLoadingError) or _CANNOT_SERVE.search(str(error)) is not None
+
+
+def refuses_writes(error: RedisError) -> bool:
+    """Return True if the server that replied ``error`` is a primary that takes no writes. What it publishes still arrives,
+    unless another server has its name by now."""
+    return _REFUSES_WRITES.search(str(error)) is not None
 
 
 @contextmanager

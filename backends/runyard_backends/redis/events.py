@@ -8,6 +8,7 @@ Where it cannot, it yields a ``gap`` (E1).
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -34,6 +35,8 @@ STREAMS_PER_CALL: Final = 500
 """Maximum number of streams that one call drops or deletes. The limit keeps a script from blocking the server for long."""
 CALLS_PER_TRIM: Final = 20
 """Maximum number of calls per shard with which one trim drops streams."""
+TRIM_SECONDS: Final = 0.5
+"""Seconds after which one trim only sets the limits of the other shards. The leader has other work."""
 FORGOTTEN_MS: Final = 3_600_000
 """Milliseconds for which events of a deleted thread are not stored. A cut-off worker may go on with a run for a while."""
 MAX_UNREAD_EVENTS: Final = 1000
@@ -121,13 +124,15 @@ class RedisEventLog:
                 del left[:done]
 
     async def trim(self) -> StreamUsage:
-        """Drop streams until all of them keep to the limit, at most CALLS_PER_TRIM × STREAMS_PER_CALL per shard. Return what
-        they take then. Appends of every process keep to the limit afterwards."""
-        taken = dropped = 0
+        """Drop streams until all of them keep to the limit, at most CALLS_PER_TRIM × STREAMS_PER_CALL per shard, and
+        STREAMS_PER_CALL once TRIM_SECONDS have passed. Return what they take then. Appends of every process keep to the limit
+        afterwards."""
+        loop = asyncio.get_running_loop()
+        ends, taken, dropped = loop.time() + TRIM_SECONDS, 0, 0
         for trim in self._trims(decide=True):
             for _ in range(CALLS_PER_TRIM):
                 [(taken_here, dropped_here, more)] = await self._server.call(trim)
-                if not more:
+                if not more or loop.time() >= ends:
                     break
             taken, dropped = taken + taken_here, dropped + dropped_here
         return StreamUsage(taken, dropped)

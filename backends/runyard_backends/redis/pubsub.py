@@ -8,6 +8,7 @@ missed data from their store. The next subscription opens a new connection.
 from __future__ import annotations
 
 import asyncio
+import math
 import weakref
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -280,6 +281,7 @@ class PubSub:
         self._check = check
         self._connecting = asyncio.Lock()
         self._link: _Link | None = None
+        self._lost_at = -math.inf
         self._unread = Unread()
 
     @asynccontextmanager
@@ -300,9 +302,12 @@ class PubSub:
             if link is not None:
                 await link.leave(name, subscription)
 
-    def lose(self) -> None:
-        """End every subscription as if the connection was lost. The next one opens a new connection."""
-        if self._link is not None:
+    def lose(self, *, seldom: bool = False) -> None:
+        """End every subscription as if the connection was lost. The next one opens a new connection. With ``seldom``, do
+        nothing in the CHECK_SECONDS after the last time."""
+        now = asyncio.get_running_loop().time()
+        if self._link is not None and self._link.alive and not (seldom and now < self._lost_at + CHECK_SECONDS):
+            self._lost_at = now
             self._link.lose()
 
     async def close(self) -> None:

@@ -25,7 +25,9 @@ EFFECTS_TIMEOUT_SECONDS: Final = 2.0
 
 
 async def apply_effects(effects: Effects, backend: Backend, *, patience: float = EFFECTS_TIMEOUT_SECONDS) -> bool:
-    """Submit the jobs, write the events, hint the cancels and delete the streams of ``effects``.
+    """Delete the streams, submit the jobs, hint the cancels and write the events of ``effects``.
+
+    Nothing repeats the deletion of streams, so it comes first.
 
     ``patience``: seconds for all calls together. Logs a warning and returns False if a call fails. Raises no error of Redis:
     such an error delays runs and loses none.
@@ -48,14 +50,14 @@ async def apply_effects(effects: Effects, backend: Backend, *, patience: float =
 
 
 def _calls(effects: Effects, backend: Backend) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+    if effects.deleted:
+        yield "forget_streams", partial(backend.events.forget, effects.deleted)
     if jobs := effects.submissions:
         yield "submit", partial(backend.scheduler.submit, jobs)
     if effects.cancels:
         yield "hint_cancel", partial(backend.scheduler.hint_cancel, effects.cancels)
     for thread_key, events in _by_thread(effects).items():
         yield "append_events", partial(backend.events.append, thread_key, events)
-    if effects.deleted:
-        yield "forget_streams", partial(backend.events.forget, effects.deleted)
 
 
 def _by_thread(effects: Effects) -> dict[int, list[Event]]:

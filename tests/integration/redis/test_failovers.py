@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 from redis.asyncio import Redis
@@ -151,6 +151,55 @@ async def test_a_primary_without_its_replicas_takes_no_writes(place: Place, serv
         await redis.config_set("min-replicas-to-write", 0)
     await soon("ping", scheduler)
     assert len(await claim_within(scheduler, "w", 5)) == 1
+
+
+async def test_a_primary_that_refuses_writes_ends_subscriptions_seldom(
+    place: Place, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NOREPLICAS: what is published still arrives, and each subscriber that was ended reads Postgres."""
+    await place.pair.in_sync()
+    await server.ping()
+    ended = refused = 0
+    async with Redis.from_url(place.pair.primary.url) as redis:
+        await redis.config_set("min-replicas-to-write", 2)
+        for _ in range(4):
+            async with server.subscribe(server.keys.cancel_channel) as live:
+                before = refused
+                while refused == before:  # between the attempts to connect a call fails at once
+                    try:
+                        await server.ping()
+                    except BackendUnavailableError as error:
+                        refused += "NOREPLICAS" in str(error) and "cannot take writes" in str(error)
+                    await asyncio.sleep(0.01)
+                await redis.publish(server.keys.cancel_channel, "x")
+                try:
+                    await asyncio.wait_for(live.get(), 5)
+                except BackendUnavailableError:
+                    ended += 1
+                    await soon_subscribed(server)
+        assert ended == 1
+        monkeypatch.setattr(pubsub, "CHECK_SECONDS", 0.0)
+        async with server.subscribe(server.keys.cancel_channel) as live:
+            with pytest.raises(BackendUnavailableError):
+                async with asyncio.timeout(5):
+                    while True:
+                        with suppress(BackendUnavailableError):
+                            await server.ping()
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(live.get(), 0.01)
+
+
+async def soon_subscribed(server: RedisServer) -> None:
+    """Repeat a subscription until it succeeds."""
+
+    async def succeeds() -> bool:
+        try:
+            async with server.subscribe("other"):
+                return True
+        except BackendUnavailableError:
+            return False
+
+    await until(succeeds, 5)
 
 
 async def test_a_full_server_is_not_ready_and_keeps_its_connections(place: Place, server: RedisServer) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 
 import pytest
+from redis.exceptions import OutOfMemoryError
 
-from runyard.errors import BackendUnavailableError
+from runyard.errors import BackendUnavailableError, RunyardError
 from runyard.ports.refs import RunRef
 from runyard.ports.scheduling import Job, StreamLimits, queued_event
 from runyard_backends.embedded import EmbeddedRedis
@@ -97,6 +100,27 @@ async def test_a_job_finds_room_among_streams_that_nobody_trimmed(tight: RedisSe
     assert 0 < len(left) < len(refs) and left == refs[-len(left) :]
 
 
+async def test_a_full_server_that_does_not_tell_its_memory_recovers(tight: RedisServer, tight_redis: EmbeddedRedis) -> None:
+    """A user without the right to ask: a call that finds no room drops a tenth of the streams, and appends keep to that."""
+    await tight.command("ACL", "SETUSER", "blind", "on", ">secret", "~*", "&*", "+@all", "-@dangerous")
+    server = RedisServer(re.sub("//.*@", "//blind:secret@", tight_redis.url))
+    try:
+        log = RedisEventLog(server)
+        with pytest.raises(RunyardError, match="permission"):
+            await server.command("INFO", "memory")
+        scheduler = RedisScheduler(server, log)
+        await log.trim()
+        refs = [await said(log, n, "r", "run.completed") for n in range(2 * ROOM // 20_000)]
+        await scheduler.submit([Job(n, "q", queued=queued_event("t", "q", 1, 1)) for n in range(100)])
+        assert len(await scheduler.claim("w", ["default"], 200)) == 100
+        left = await held(log, refs)
+        assert len(refs) / 4 < len(left) < len(refs) and left == refs[-len(left) :]
+        limit = int(await server.command("GET", f"{server.keys.prefix(0)}stream_limit"))
+        assert await total(server) <= limit < ROOM
+    finally:
+        await server.close()
+
+
 async def test_work_goes_on_when_other_data_takes_all_memory(tight: RedisServer) -> None:
     """What is offered is claimed, renewed and released; a job without room is refused and nothing of it is done; readers of
     events that had no room are told."""
@@ -124,11 +148,29 @@ async def test_work_goes_on_when_other_data_takes_all_memory(tight: RedisServer)
     assert len(await scheduler.claim("w", ["default"], 9)) == 1
 
 
-async def test_many_streams_are_dropped_in_bounded_calls(redis_url: str) -> None:
+async def test_many_streams_are_dropped_in_bounded_calls(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with logging(redis_url, StreamLimits()) as (server, log):
         for n in range(0, 15_000, 1000):
             await log.append_many([(RunRef(m, "r"), [event("r", 1, size=10)]) for m in range(n, n + 1000)])
+        monkeypatch.setattr("runyard_backends.redis.events.TRIM_SECONDS", 60.0)
         few = RedisEventLog(server, StreamLimits(total_bytes=1))
         dropped = [(await few.trim()).dropped for _ in range(3)]
         assert dropped == [10_000, 20_000, 30_000], "each is emptied first, and then deleted"
         assert await total(server) == 0 and await server.command("DBSIZE") == 3
+
+
+async def test_making_room_keeps_to_the_timeout_of_the_call(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round trip takes less than the timeout, all of them together more."""
+    server = RedisServer(redis_url, timeout=0.1)
+    log = RedisEventLog(server)
+
+    async def full(calls: Sequence[object]) -> list[object]:
+        await asyncio.sleep(0.06)
+        return [OutOfMemoryError("full") for _ in calls]
+
+    monkeypatch.setattr(server, "_executed", full)
+    try:
+        with pytest.raises(BackendUnavailableError, match="no answer in time"):
+            await log.append(1, [event("r", 1)])
+    finally:
+        await server.close()

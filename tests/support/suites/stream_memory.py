@@ -20,6 +20,8 @@ from runyard.ports.refs import RunRef
 from runyard.ports.scheduling import Job, StreamLimits
 from runyard.ports.stores import Backend
 from runyard_backends.redis import RedisEventLog, RedisScheduler, RedisServer
+from runyard_backends.redis.connection import Call, script
+from runyard_backends.redis.events import FORGOTTEN_MS
 
 LARGE = 10_000
 """Characters of the event of a stream."""
@@ -154,6 +156,19 @@ async def test_a_stream_that_expired_leaves_the_account(redis_url: str) -> None:
         assert {key.decode().removeprefix("runyard:{0}:") for key in await keys(server, "*")} <= kept
 
 
+async def test_streams_that_expired_unseen_leave_the_account(redis_url: str) -> None:
+    """All processes were stopped for days: the sizes outlive the streams by far."""
+    async with logging(redis_url, StreamLimits(running=1.0, stopped=1.0)) as (server, log):
+        refs = [await said(log, n, "r") for n in range(5)]
+        for key in await keys(server, "*sizes*"):
+            assert await server.command("PTTL", key) > 29 * 86_400_000
+        for ref in refs:
+            await until_gone(server, ref)
+        assert await total(server) > 5 * LARGE
+        assert (await log.trim()).bytes == await total(server) == 0
+        assert await keys(server, "*sizes*") == []
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_deleted_threads_have_no_streams(redis_url: str, shards: int) -> None:
     """D2: all runs of the threads, in one call; an attempt that goes on a little is heard and not stored."""
@@ -176,6 +191,10 @@ async def test_many_streams_of_one_thread_are_deleted_in_parts(redis_url: str, m
     monkeypatch.setattr("runyard_backends.redis.events.STREAMS_PER_CALL", 7)
     async with logging(redis_url, StreamLimits()) as (server, log):
         refs = [await said(log, thread, f"r{n}", size=10) for thread in (1, 2) for n in range(20)]
+        await server.call(Call(script("forget"), server.keys.prefix(0), (FORGOTTEN_MS, 7, 1)))
+        sizes = f"{server.keys.prefix(0)}sizes:1"
+        assert await server.command("HLEN", sizes) == 14
+        assert await server.command("PTTL", sizes) > FORGOTTEN_MS, "the streams that are left are in the account"
         await log.forget([1, 2])
         assert await held(log, refs) == [] and await total(server) == 0
 
@@ -186,7 +205,11 @@ async def test_a_trim_is_bounded_and_goes_on_later(redis_url: str, monkeypatch: 
     async with logging(redis_url, StreamLimits()) as (_, log):
         refs = [await said(log, n, "r", "run.completed") for n in range(10, 40)]
         tight = RedisEventLog(log._server, StreamLimits(total_bytes=1))
-        for left in (20, 10, 0):
+        for left in (20, 10):
+            await tight.trim()
+            assert await held(log, refs) == refs[len(refs) - left :]
+        monkeypatch.setattr("runyard_backends.redis.events.TRIM_SECONDS", 0.0)
+        for left in (5, 0):
             usage = await tight.trim()
             assert await held(log, refs) == refs[len(refs) - left :]
         assert (usage.bytes, usage.dropped) == (0, 30)
@@ -204,6 +227,12 @@ async def test_what_an_ended_run_leaves_in_a_queue_that_nobody_serves_expires(re
         for key in lasting:
             await server.command("PEXPIRE", key, 1000)
         assert await scheduler.unknown(jobs[:3]) == []
+        for key in lasting:
+            ours = any(key == f"runyard:{{0}}:job:{job.id}".encode() for job in jobs[:3])
+            assert not ours or await server.command("PEXPIRE", key, 80_000_000)
+        assert await scheduler.unknown(jobs[:3]) == []
+        for job in jobs[:3]:
+            assert await server.command("PTTL", f"{server.keys.prefix(0)}job:{job.id}") <= 80_000_000, "few looks write"
         renewed = {key for key in lasting if await server.command("PTTL", key) > 1000}
         assert {f"runyard:{{0}}:job:{job.id}".encode() for job in jobs[:3]} <= renewed
         assert not {f"runyard:{{0}}:job:{job.id}".encode() for job in jobs[3:]} & renewed

@@ -131,6 +131,26 @@ class TestEnqueue:
         client.backend.scheduler.submit = hang  # type: ignore[method-assign]
         assert not await apply_effects(Effects(jobs=[Job(1, "r")]), client.backend, patience=0.01)
 
+    async def test_streams_of_deleted_threads_do_not_wait_for_jobs(
+        self, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """D2: nothing repeats their deletion, and the calls share the patience."""
+        from runyard.client.apply_effects import apply_effects
+        from runyard.ports.scheduling import Effects, Job
+
+        forgotten: list[int] = []
+
+        async def forget(threads: list[int]) -> None:
+            forgotten.extend(threads)
+
+        async def hang(*_: object) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(client.backend.scheduler, "submit", hang)
+        monkeypatch.setattr(client.backend.events, "forget", forget)
+        assert not await apply_effects(Effects(jobs=[Job(1, "r")], deleted=[7]), client.backend, patience=0.01)
+        assert forgotten == [7]
+
     async def test_without_any_redis_everything_but_speed_is_there(self, client: Client, hand: Hand) -> None:
         backend = client.backend
         backend.scheduler, backend.events = NoScheduler(), NoEventLog()

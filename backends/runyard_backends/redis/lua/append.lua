@@ -14,7 +14,8 @@ ARGV     approximate maximal number and bytes of events per stream; time to live
 Returns  the number of events added
 ]]
 -- include streams.lua
-local KEPT = 3600000 -- ms for which the account of a stream is kept longer than the stream
+-- Ms for which the account of a stream is kept longer than the stream. The account is right as long as a sweep comes in this time.
+local KEPT = 30 * 86400000
 
 local prefix, most_events, most_bytes = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 local lifetimes = {['0'] = tonumber(ARGV[3]), ['1'] = tonumber(ARGV[4])}

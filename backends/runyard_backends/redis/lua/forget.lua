@@ -13,7 +13,6 @@ local freed, done = 0, 0
 for i = 3, #ARGV do
   local sizes = prefix .. 'sizes:' .. ARGV[i]
   redis.call('HSET', sizes, '', 1)
-  redis.call('PEXPIRE', sizes, kept)
   for _, run in ipairs(redis.call('HKEYS', sizes)) do
     if run ~= '' and room > 0 then
       local member = ARGV[i] .. ':' .. run
@@ -25,8 +24,9 @@ for i = 3, #ARGV do
     end
   end
   if redis.call('HLEN', sizes) > 1 then
-    break
+    break -- the sizes of the streams that are left may not expire
   end
+  redis.call('PEXPIRE', sizes, kept)
   done = done + 1
 end
 add_bytes(prefix, -freed)

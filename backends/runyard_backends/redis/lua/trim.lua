@@ -4,18 +4,24 @@ Set the limit of all streams of a shard, and drop streams until they keep to it.
 A server with a memory limit leaves the rest to jobs and locks: streams may take half of its memory by default, and less while
 other data takes more than the rest.
 
+A call that makes room for a refused one drops a tenth of the streams if the server does not tell its memory. It stores the lower
+limit, to which appends keep until the leader sets the limit again.
+
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     the most bytes of the streams of all shards (0: half of the server's memory), the same for a server without a memory
-         limit, the number of shards, the maximal number of streams to drop, 1 to set the limit, 0 to use the one that is set
+         limit, the number of shards, the maximal number of streams to drop, 1 to set the limit, 0 to make room under the one
+         that is set
 Returns  the bytes of the streams, the number of streams ever dropped, 1 if more have to be dropped, else 0
 ]]
 -- allow-oom
 -- include streams.lua
 local HIGH = 0.8 -- part of the server's memory at which streams shrink, whatever takes it
+local LEFT = 0.9 -- part of the streams that is left after making room on a server that does not tell its memory
 
-local prefix, most = KEYS[1], tonumber(ARGV[4])
+local prefix, most, decides = KEYS[1], tonumber(ARGV[4]), ARGV[5] == '1'
 
--- Return the memory that counts against the server's limit, and the limit, 0 if there is none. Both in bytes.
+-- Return the memory that counts against the server's limit, and the limit, 0 if there is none or it is not known. Both in
+-- bytes.
 local function memory()
   local info = redis.pcall('INFO', 'memory')
   if type(info) ~= 'string' then
@@ -29,7 +35,7 @@ end
 
 local total = add_bytes(prefix, -sweep(prefix, clock(), most))
 local used, maximum = memory()
-local limit = ARGV[5] == '0' and tonumber(redis.call('GET', prefix .. 'stream_limit') or nil)
+local limit = not decides and tonumber(redis.call('GET', prefix .. 'stream_limit') or nil)
 if not limit then
   local all = tonumber(ARGV[1])
   if all == 0 then
@@ -39,12 +45,14 @@ if not limit then
 end
 if maximum > 0 then
   limit = math.max(0, math.min(limit, total + HIGH * maximum - used))
+elseif not decides then
+  limit = math.max(0, math.min(limit, LEFT * total))
 end
 local freed, more = shrink(prefix, total, limit, most)
 if freed > 0 then
   total = add_bytes(prefix, -freed)
 end
-if ARGV[5] == '1' then
+if decides or maximum == 0 then
   redis.call('SET', prefix .. 'stream_limit', string.format('%.0f', limit))
 end
 return {math.max(0, total), tonumber(redis.call('GET', prefix .. 'streams_dropped') or 0), more and 1 or 0}

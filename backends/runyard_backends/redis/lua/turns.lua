@@ -11,14 +11,14 @@ KEYS[1]  not used (the including script defines it)
 ARGV     not used (the including script defines it)
 Returns  nothing, but defines `keep`, `KEPT`, `due_jobs`, `enter`, `take_turns` and `owner_of`
 ]]
-local KEPT = 86400000 -- ms for which a job and its queue are kept after the last look of the leader at the job
+local KEPT = 86400000 -- most ms for which a job and its queue are kept after the last look of the leader at the job; at least half
 local CLASS = 2 ^ 50 -- number of positions of one priority among a tenant's jobs
 local CLASSES = {high = 0, normal = CLASS, low = 2 * CLASS}
 
--- Keep a key for at least `ms`. The job of a run that has ended expires if no call has withdrawn it, and so do the keys of a queue
+-- Keep a key for `ms`, which is at least KEPT, or for up to KEPT / 2 less: few looks at a key write. The job of a run that has ended expires if no call has withdrawn it, and so do the keys of a queue
 -- without jobs. The leader looks at the jobs of waiting runs again and again (unknown.lua).
 local function keep(key, ms)
-  if redis.call('PTTL', key) < ms then
+  if redis.call('PTTL', key) < ms - KEPT / 2 then
     redis.call('PEXPIRE', key, ms)
   end
 end

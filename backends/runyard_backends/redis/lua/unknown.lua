@@ -1,6 +1,6 @@
 --[[
 Find the jobs that are lost, among jobs that Postgres holds for due. A lost job is not offered, or it is due much later. Its lane
-is not locked for its own run. Keep the other jobs for a further day.
+is not locked for its own run. Keep the other jobs for at least half a day.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     the workers whose locks do not count: "|", then each with a "|" after it; then per job: id, queue, tenant
