@@ -236,7 +236,9 @@ END $$;
 
 -- Return the hash of an entry of an extra.
 CREATE OR REPLACE FUNCTION runyard.extra_hash(key text, value jsonb) RETURNS text
-LANGUAGE sql IMMUTABLE AS $$ SELECT encode(sha256(convert_to(key || ':' || value::text, 'UTF8')), 'base64') $$;
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT encode(sha256(convert_to(key || ':' || value::text, 'UTF8')), 'base64')
+$$;
 
 -- Return an extra without the entries whose hashes are keys of `hashes`.
 CREATE OR REPLACE FUNCTION runyard.without_extra(extra jsonb, hashes jsonb) RETURNS jsonb
