@@ -15,7 +15,8 @@ PACKAGE = Path(runyard_backends.postgres.__file__).parent
 FILES = sorted((PACKAGE / "functions").glob("*.sql"))
 MIGRATIONS = sorted((PACKAGE / "migrations").glob("*.sql"))
 FUNCTION = re.compile(
-    r"^CREATE OR REPLACE FUNCTION runyard\.(\w+)\(.*?(?:^END \$\$;|^\$\$;|RETURNS \w+ [^\n]*RETURN \d+;)$", re.DOTALL | re.MULTILINE
+    r"^CREATE OR REPLACE FUNCTION runyard\.(\w+)\(.*?(?:^END \$\$;|^\$\$;|RETURNS \w+ [^\n]*RETURN \d+;)$",
+    re.DOTALL | re.MULTILINE,
 )
 
 
