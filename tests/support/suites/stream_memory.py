@@ -158,7 +158,7 @@ async def test_a_stream_that_expired_leaves_the_account(redis_url: str) -> None:
 
 async def test_streams_that_expired_unseen_leave_the_account(redis_url: str) -> None:
     """All processes were stopped for days: the sizes outlive the streams by far."""
-    async with logging(redis_url, StreamLimits(running=1.0, stopped=1.0)) as (server, log):
+    async with logging(redis_url, StreamLimits(running=4.0, stopped=4.0)) as (server, log):
         refs = [await said(log, n, "r") for n in range(5)]
         for key in await keys(server, "*sizes*"):
             assert await server.command("PTTL", key) > 29 * 86_400_000
