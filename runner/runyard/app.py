@@ -47,10 +47,11 @@ class App:
 
     ``agents``: a map from names to async functions of a :class:`~runyard.RunContext`, to objects that can be called like such a
     function, or to pydantic-ai agents. :func:`~runyard.agents.engine.serve` gives a pydantic-ai agent dependencies and budgets.
-    ``version``: the name of the code. A run records the version that accepted it and the version that executed it.
-    ``on_version_mismatch``: the treatment of a run that another version began, after a suspension or a crash. ``run`` executes
-    the run here. ``wait`` leaves the run to a worker of the other version. ``fail`` fails the run with VersionMismatchError. A
-    redriven run starts on any version. ``default_queue``: the queue of agents without a queue of their own.
+    ``version``: the name of the code. A run records the version of the process that accepted it. When an attempt begins, the
+    run records the version of the attempt's worker instead. ``on_version_mismatch``: the treatment of a run that another
+    version began, after a suspension or a crash. ``run`` executes the run here. ``wait`` leaves the run to a worker of the
+    other version. ``fail`` fails the run with VersionMismatchError. A redriven run starts on any version. ``default_queue``:
+    the queue of agents without a queue of their own.
 
     Raises InvalidInputError for an invalid version, queue, agent name, agent or ``on_version_mismatch``.
     """

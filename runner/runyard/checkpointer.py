@@ -30,7 +30,7 @@ __all__ = ["CheckpointData", "Checkpointer", "MemoryCheckpointer", "PostgresChec
 
 
 class _Connected:
-    """Base class of checkpointers. ``async with`` connects to the backend and closes it."""
+    """Base class of checkpointers. ``async with`` connects to the backend. The end of the block closes the connections."""
 
     def __init__(self, url: str, *, tenant: str = "", **options: Any) -> None:
         self._url, self._tenant, self._options = url, tenant, options
@@ -114,11 +114,11 @@ class _Connected:
         await (await self._open()).fork(src_thread_id, new_thread_id, after_run_id=after_run_id, metadata=metadata)
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
-        """Add the requests of a run. A request whose id is stored stays unchanged."""
+        """Add the requests of a run. A request whose id is already stored stays unchanged."""
         await (await self._requests()).save_requests(thread_id, requests, run_id=run_id)
 
     async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:
-        """Return the pending and the answered requests of the run, or of the thread without ``run_id``, the oldest first."""
+        """Return the pending and answered requests of a run, or without ``run_id`` of the thread, the oldest first."""
         return await (await self._requests()).load_requests(thread_id, run_id=run_id)
 
     async def answer_request(
@@ -141,8 +141,10 @@ class _Connected:
 
 
 class MemoryCheckpointer(_Connected):
-    """Threads in the memory of this process. The checkpointer need not be opened. Checkpointers of one ``name`` share their
-    threads."""
+    """Threads in the memory of this process. Checkpointers with the same ``name`` share their threads.
+
+    The checkpointer can be used without ``async with``.
+    """
 
     def __init__(self, name: str = "", *, tenant: str = "") -> None:
         super().__init__(f"memory://{name}", tenant=tenant)

@@ -85,7 +85,7 @@ def ask_user_tool(
     """Return a tool with which the model asks the user one or more questions (H9).
 
     ``channel``: holds the questions of an in-process Agent. A worker stores the questions with the run instead. ``timeout``:
-    seconds to wait for the user, by default the channel's. After the timeout the model gets an error result.
+    seconds to wait for the user, by default the channel's timeout. After this time the model gets an error result.
 
     An answer is ``{"answers": ["…", …]}`` with one entry per question, in order, or ``{"cancelled": true, "reason": "…"}``. The
     entry of a question with ``multiple`` is a list. A single question may also be answered by the entry alone. The model gets
@@ -120,7 +120,7 @@ def ask_user_tool(
 
 
 def bound_channels(engine: Engine[Any, Any]) -> list[Channel | None]:
-    """Return the channels of the tools and the middleware of ``engine``, with None for one without a channel."""
+    """Return the channels of the tools and the middleware of ``engine``. The entry of one without a channel is None."""
     found: list[Channel | None] = []
 
     def visit(toolset: AbstractToolset[Any]) -> None:
@@ -163,7 +163,7 @@ def _value_schema(question: Question) -> JsonObject:
 
 
 def read_answers(questions: Sequence[Question], answer: JsonValue, timeout: float | None = None) -> str | ToolFailed:
-    """Return the tool's result for an ``answer`` that fits :func:`answer_schema`, or for a timeout of ``timeout`` seconds."""
+    """Return the tool's result for an ``answer`` that fits :func:`answer_schema`, or is TIMED_OUT (``timeout`` seconds)."""
     if answer == TIMED_OUT:
         return _failed("The user did not answer in time.", questions, timeout=timeout)
     if isinstance(answer, dict) and answer.get("cancelled"):
@@ -200,8 +200,8 @@ class Deny:
 class AskUser:
     """Let a human approve the call, deny it, or edit its arguments.
 
-    ``prompt``: the question to show. ``timeout``: seconds until the call is denied, by default the channel's. ``details``: a
-    JSON object to show beside the call.
+    ``prompt``: the question to show. ``timeout``: seconds until the call is denied, by default the channel's timeout.
+    ``details``: a JSON object to show beside the call.
     """
 
     prompt: str | None = None

@@ -21,7 +21,7 @@ from runyard_backends.postgres.backend import connect as connect_postgres
 from tests.support.long_thread import LongThread, ScriptedRun
 
 RUNS = 50_000
-FEW, TWO_PAGES = 20, 200
+FEW, TWO_PAGES = 20, 210
 """Rows of one table that a verb, and two pages of fifty, may read or pass over in a thread of more than a hundred thousand."""
 
 NEW_ROWS = """

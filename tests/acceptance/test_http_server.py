@@ -14,10 +14,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from acontext import AcontextClient
 
 from runyard import Client
 from runyard.models import STREAM_ENDS
 from tests.http.test_tokens import OF_THREAD, RUN, STREAM, THREAD, under_a_digest
+from tests.support import event_log
 from tests.support.api_server import Frame, frames
 from tests.support.fleet import Fleet, free_port, until
 
@@ -86,6 +88,55 @@ async def test_keys_are_made_used_and_revoked(fleet: Fleet) -> None:
 
 async def test_without_keys_only_on_loopback(fleet: Fleet) -> None:
     assert "127.0.0.1" in runyard(fleet, "api", "--auth", "off", "--host", "0.0.0.0", code=2)
+
+
+async def test_the_command_line_mounts_compatible_apis(fleet: Fleet) -> None:
+    """A5: by the option or by the setting; an unknown name is refused before the server listens."""
+    assert "choose of: acontext, events" in runyard(fleet, "api", "--compat", "acontext,nonsense", code=2)
+    assert "choose of: acontext, events" in runyard(fleet, "api", code=2, RUNYARD_API_COMPAT="nonsense")
+    key = runyard(fleet, "--tenant", "acme", "keys", "create", "sdk").strip()
+    async with api(fleet, "--compat", "acontext") as (one, _), api(fleet, RUNYARD_API_COMPAT="acontext") as (two, _):
+
+        def use() -> None:
+            with AcontextClient(api_key=key, base_url=f"{one}/api/v1") as first:
+                session = first.sessions.create(configs={"n": 1})
+                ids = [first.sessions.store_message(session.id, blob={"role": "user", "content": "M1"}).id]
+                for n in range(2, 9):
+                    body = {"blob": {"role": "user", "content": f"M{n}"}, "parent_id": ids[1] if n == 7 else None}
+                    ids.append(first.request("POST", f"/session/{session.id}/messages", json_data=body)["id"])
+            with AcontextClient(api_key=key, base_url=f"{two}/api/v1") as second:
+                leaves = second.request("GET", f"/session/{session.id}/branches")["leaves"]
+                assert [(leaf["message_id"], leaf["depth"]) for leaf in leaves] == [(ids[5], 6), (ids[7], 4)]
+                assert second.sessions.get_messages(session.id).ids == [ids[0], ids[1], ids[6], ids[7]]
+                assert second.sessions.patch_configs(session.id, configs={"m": 2}) == {"n": 1, "m": 2}
+                assert [each.project_id for each in second.sessions.list().items] == ["acme"]
+                second.sessions.delete(session.id)
+
+        await asyncio.to_thread(use)
+
+
+async def test_forks_of_openhands_on_real_servers(fleet: Fleet) -> None:
+    """F4, F7, F8: of two forks with one id one wins, and the fork remembers what its source was told."""
+    await fleet.start()
+    key = runyard(fleet, "--tenant", "acme", "keys", "create", "sdk").strip()
+    taken = "0198c0de-0000-7000-8000-000000000001"
+    async with (
+        api(fleet, "--compat", "openhands,acontext") as (url, _),
+        httpx.AsyncClient(base_url=url, headers={"X-Session-API-Key": key}, timeout=BOUND) as http,
+        httpx.AsyncClient(base_url=url, headers={"X-Api-Key": key}, timeout=BOUND) as native,
+    ):
+        assert (await http.get("/health")).json() == {"status": "ok"}
+        assert (await http.post("/api/conversations/s/fork")).status_code == 404
+        told = await native.post("/v1/threads/s/runs/wait?wait=30", json={"message": "set color blue | say blue"})
+        assert told.json()["run"]["status"] == "completed"
+        body = {"id": taken, "title": "T", "tags": {"purpose": "a/b"}, "reset_metrics": False}
+        replies = await asyncio.gather(*(http.post("/api/conversations/s/fork", json=body) for _ in range(10)))
+        assert sorted(reply.status_code for reply in replies) == [201] + [409] * 9
+        [made] = [reply.json() for reply in replies if reply.status_code == 201]
+        assert (made["tags"], made["execution_status"]) == ({"purpose": "a/b", "title": "T"}, "idle")
+        assert (await native.get(f"/v1/threads/{taken}")).json()["extra"] == {"color": "blue"}
+        assert (await http.post("/api/conversations/s/fork", json={"title": "\0"})).status_code == 400
+        assert (await http.get("/v1/threads")).status_code == 401
 
 
 @pytest.mark.parametrize("secret", ["", "short"])
@@ -228,3 +279,31 @@ async def test_without_redis_it_accepts_and_says_so(postgres_url: str) -> None:
     async with Client.connect(postgres_url) as client:
         assert (await client.run("t", "r")).status == "queued"
     await app.state.service.close()
+
+
+@pytest.mark.timeout(240)
+async def test_event_logs_on_real_servers(fleet: Fleet) -> None:
+    """B4, B6, F1, F8: the walk-through of a fork at event 9, and nested forks, by the command line's API and a worker."""
+    await fleet.start(app="tests.support.agents.remembering:app")
+    key = runyard(fleet, "--tenant", "acme", "keys", "create", "log").strip()
+    headers = {"Authorization": f"Bearer {key}"}
+    async with (
+        api(fleet, "--compat", "events,acontext") as (url, _),
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=BOUND) as http,
+    ):
+        thread = await event_log.create(http)
+        await event_log.send(http, thread, "I am devansh")
+        for n in range(2, 7):
+            await event_log.send(http, thread, f"thing {n}")
+        branch = await event_log.fork(http, thread, 9)
+        assert await event_log.send(http, branch, "what is my name") == "You are devansh."
+        whole = await event_log.history(http, branch)
+        assert whole[:9] == (await event_log.history(http, thread))[:9] and [text for _, text in whole[9:]] == [
+            "what is my name",
+            "You are devansh.",
+        ]
+        *path, last = await event_log.nested(http, event_log.DEPTH)
+        assert len(path) == event_log.DEPTH + 1
+        for parent, child in zip(path, [*path[1:], last], strict=True):
+            assert [each["thread_id"] for each in await event_log.items(http, f"/threads/{parent}/branches")] == [child]
+        assert (await http.get("/api/v1/session/none/messages")).json()["error"] == "thread_not_found"

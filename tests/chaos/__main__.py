@@ -14,7 +14,7 @@ from tests.chaos.report import failure, table
 
 
 def main() -> int:
-    """Run, print the table, and on a failure what is needed to understand it."""
+    """Run the chaos and print the table. After a failure, print also the violations and the faults."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--duration", type=float, default=60, help="seconds of faults")
     parser.add_argument("--seed", type=int, default=1, help="what the faults and the load are drawn from")

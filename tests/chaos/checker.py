@@ -1,4 +1,4 @@
-"""Judges a history: each function proves one rule and yields what breaks it. Pure, so that it can be tested itself."""
+"""The checker of a history. Each function checks one rule and yields the violations. No function does I/O."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.support.agents.chaos import Note, digest
 from tests.support.event_streams import end_faults, order_faults
 
 ENOUGH_PAUSES: Final = 20
-"""So many paused workers that one of them must have tried to write when it woke up: mostly its next heartbeat is quicker to
-tell it that it is dead, and its attempts are stopped."""
+"""Number of paused workers from which one of them must have tried to write after its pause. Usually the reply to its next
+heartbeat comes first, and stops its attempts."""
 TAKEN: Final = frozenset({"lost", "cancelled", "dead"})
-"""Ends of an attempt that others may bring about while its agent still runs."""
+"""Ends of an attempt that other processes can cause while its agent still runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken rule, by its number in docs/reference/rules.md, and by which run."""
+    """A broken rule: its number in docs/reference/rules.md, and the run that broke it."""
 
     rule: str
     what: str
@@ -32,14 +32,14 @@ class Violation:
 
 
 class Reading:
-    """A history, arranged for the questions that the rules ask."""
+    """A history, arranged for the checks of the rules."""
 
     def __init__(self, history: History) -> None:
         self.history = history
 
     @cached_property
     def lanes(self) -> dict[tuple[str, str], list[RunRow]]:
-        """Admitted runs by lane, in the order of their admission."""
+        """Return the admitted runs by lane, in the order of their admission."""
         found: defaultdict[tuple[str, str], list[RunRow]] = defaultdict(list)
         for run in self.history.runs.values():
             if run.lane is not None and run.lane_seq is not None:
@@ -66,7 +66,7 @@ class Reading:
         return {accept.key: accept for accept in self.history.seen.accepts}
 
     def counted(self, thread: str, below: Callable[[RunRow], bool]) -> list[str]:
-        """Ids of the messages of a thread's own runs on its main branch that count and satisfy ``below``."""
+        """Return the ids of the messages of a thread's own counted runs on its main branch for which ``below`` is true."""
         return [
             row.id
             for row in self.history.messages.get(thread, [])
@@ -74,12 +74,12 @@ class Reading:
         ]
 
     def snapshot(self, thread: str, cutoff: int) -> list[str]:
-        """Ids of what the thread's main branch shows up to a completion."""
+        """Return the ids of the messages that the thread's main branch shows up to a completion."""
         return self.bases.get(thread, []) + self.counted(thread, lambda run: (run.completion_seq or 0) <= cutoff)
 
     @cached_property
     def bases(self) -> dict[str, list[str]]:
-        """What each fork inherits, worked out from its source's rows: message ids."""
+        """Return the ids of the messages that each fork inherits, computed from the rows of its source."""
         found: dict[str, list[str]] = {}
         for fork in self.history.seen.forks:  # a fork of a fork was made after its source
             at, inherited = fork.source, found.get(fork.source, [])
@@ -92,7 +92,7 @@ class Reading:
 
 
 def accepted_runs_end(read: Reading) -> Iterator[Violation]:
-    """I1: an accepted run ends or waits for a human; a host's transaction and its run stand or fall together."""
+    """I1: an accepted run ends or waits for a human. A host's run exists if and only if the row of its transaction exists."""
     for key in read.accepts:
         run = read.history.runs.get(key)
         if run is None:
@@ -107,7 +107,7 @@ def accepted_runs_end(read: Reading) -> Iterator[Violation]:
 
 
 def one_writer_per_lane(read: Reading) -> Iterator[Violation]:
-    """I2: along a lane fences never fall, runs do not mix, and every fence that wrote was issued to an attempt."""
+    """I2: along a lane the fences never decrease and the runs do not mix. Each fence that wrote belongs to an attempt."""
     for (thread, _), runs in read.lanes.items():
         members = {run.key[1] for run in runs}
         rows = [row for row in read.history.messages.get(thread, []) if row.run in members]
@@ -132,7 +132,7 @@ def one_writer_per_lane(read: Reading) -> Iterator[Violation]:
 
 
 def attempts_do_not_overlap(read: Reading) -> Iterator[Violation]:
-    """I2: the code of a lane's attempts never runs at once, unless the earlier one was taken over."""
+    """I2: two attempts of a lane never execute code at the same time, unless the earlier one was taken over."""
     begins = {((note.thread, note.run), note.fence): note.at for note in read.notes.get("begin", [])}
     ends = {((note.thread, note.run), note.fence): note.at for note in read.notes.get("end", [])}
     lane_of = {run.key: (run.key[0], run.lane) for run in read.history.runs.values()}
@@ -148,13 +148,13 @@ def attempts_do_not_overlap(read: Reading) -> Iterator[Violation]:
 
 
 def zombies_are_refused(read: Reading) -> Iterator[Violation]:
-    """I2: workers that were paused past the death limit did try to write, and were refused."""
+    """I2: workers that were paused for longer than the death limit tried to write, and their writes were refused."""
     if read.history.pauses >= ENOUGH_PAUSES and not read.history.stale_writes:
         yield Violation("I2", f"{read.history.pauses} workers were paused, and no stale write was refused")
 
 
 def transcripts_are_whole(read: Reading) -> Iterator[Violation]:
-    """I3: a thread shows each message of each run that counts exactly once, nothing of others, and a completed run is whole."""
+    """I3: a thread shows each message of each counted run once, and no others. A completed run has all its messages."""
     for thread, path in read.history.paths.items():
         expected = read.bases.get(thread, []) + read.counted(thread, lambda run: True)
         ids = [message.id for message in path]
@@ -177,7 +177,7 @@ def transcripts_are_whole(read: Reading) -> Iterator[Violation]:
 
 
 def contexts_are_exact(read: Reading) -> Iterator[Violation]:
-    """R7: each attempt was shown what counted before its run, and nothing else."""
+    """R7: each attempt saw the messages that counted before its run, and no others."""
     for note in read.notes.get("context", []):
         run = read.history.runs.get((note.thread, note.run))
         if run is None or run.lane_seq is None:
@@ -192,7 +192,7 @@ def contexts_are_exact(read: Reading) -> Iterator[Violation]:
 
 
 def effects_happen_once(read: Reading) -> Iterator[Violation]:
-    """I3: a recorded step is never repeated; before, it may be, once per attempt that did not live to record it."""
+    """I3: a recorded step is not repeated. Another step is repeated at most once per attempt that died before the record."""
     happened: defaultdict[tuple[Key, str], list[int]] = defaultdict(list)
     for note in read.notes.get("effect", []):
         happened[(note.thread, note.run), note.data["call"]].append(note.fence)
@@ -210,7 +210,8 @@ def effects_happen_once(read: Reading) -> Iterator[Violation]:
 def starts_are_in_order(read: Reading) -> Iterator[Violation]:
     """I4: runs of a lane start in the order of admission, and are admitted in the order in which they were acknowledged.
 
-    When the agent of an attempt that was taken away began, says nothing: its worker may have slept since it claimed.
+    The beginning of an agent whose attempt was taken over proves nothing, because its worker may have been paused since the
+    claim.
     """
     started: dict[Key, float] = {}
     for note in read.notes.get("begin", []):
@@ -230,7 +231,7 @@ def starts_are_in_order(read: Reading) -> Iterator[Violation]:
 
 
 def _overtakings(admitted: Sequence[Accept]) -> Iterator[Violation]:
-    """``admitted``: a lane's runs as admitted. None may be ahead of one that was acknowledged before it was sent at all."""
+    """Yield the runs that are ahead of a run that was acknowledged before they were sent. ``admitted``: the runs of a lane."""
     earliest_ack = float("inf")
     for accept in reversed([accept for accept in admitted if not accept.late]):
         if accept.sent > earliest_ack:
@@ -239,7 +240,7 @@ def _overtakings(admitted: Sequence[Accept]) -> Iterator[Violation]:
 
 
 def forks_equal_their_snapshots(read: Reading) -> Iterator[Violation]:
-    """I5: a fork shows what its source's rows prove for the cut, at once and at the end."""
+    """I5: a fork shows the messages that its source's rows prove for the cut, directly after the fork and at the end."""
     for fork in read.history.seen.forks:
         expected = read.bases[fork.new]
         now = [message.id for message in read.history.paths[fork.new]][: len(expected)]
@@ -249,7 +250,7 @@ def forks_equal_their_snapshots(read: Reading) -> Iterator[Violation]:
 
 
 def probes_leave_nothing(read: Reading) -> Iterator[Violation]:
-    """F9, F11: a probe sees the snapshot of its cut, comes to its end whatever fails, and no thread holds a message of it."""
+    """F9, F11: a probe sees the snapshot of its cut and ends in spite of all faults. No thread has a message of the probe."""
     stored = {row.id for rows in read.history.messages.values() for row in rows}
     for probe in read.history.seen.probes:
         key = (probe.source, probe.after)
@@ -263,7 +264,7 @@ def probes_leave_nothing(read: Reading) -> Iterator[Violation]:
 
 
 def answers_are_applied_once(read: Reading) -> Iterator[Violation]:
-    """I6: of several answers one is acknowledged, it is the one stored, and every attempt acts on it."""
+    """I6: one of several answers is acknowledged. This answer is stored, and every attempt uses it."""
     acknowledged: defaultdict[str, set[str]] = defaultdict(set)
     for answer in read.history.seen.answers:
         if answer.refused is None:
@@ -282,7 +283,7 @@ def answers_are_applied_once(read: Reading) -> Iterator[Violation]:
 
 
 def tool_cycles_are_closed(read: Reading) -> Iterator[Violation]:
-    """I7: what counts has every call directly followed by exactly its results."""
+    """I7: in the counted messages, each call is directly followed by exactly its results."""
     branches = [(key[0], path) for key, path in read.history.branches.items()]
     for thread, path in [*read.history.paths.items(), *branches]:
         for message, after in pairwise([*path, None]):
@@ -305,7 +306,7 @@ def cancelled_runs_are_silent(read: Reading) -> Iterator[Violation]:
 
 
 def streams_have_no_silent_gap(read: Reading) -> Iterator[Violation]:
-    """I9, E1, E2: ids grow without unannounced holes, one terminal event is last, every stored message is told of once."""
+    """I9, E1, E2: ids grow, gaps announce all holes, the last event is the terminal one, each stored message has one event."""
     for key, told in [*read.history.seen.followed, *read.history.streams.items()]:
         for what in (*order_faults(told), *end_faults(told)):
             yield Violation("I9", what, key)
@@ -319,13 +320,13 @@ def streams_have_no_silent_gap(read: Reading) -> Iterator[Violation]:
 
 
 def nothing_is_left_in_redis(read: Reading) -> Iterator[Violation]:
-    """H1: no scheduling key of a run that ended or waits for a human."""
+    """H1: Redis has no scheduling key of a run that ended or waits for a human."""
     for name in read.history.leftovers:
         yield Violation("H1", f"Redis still holds {name}")
 
 
 def nobody_complains(read: Reading) -> Iterator[Violation]:
-    """No client got an error, and no worker ended or logged a defect, that the faults do not explain."""
+    """The faults explain each error of a client, each end of a worker and each logged traceback."""
     for what in read.history.seen.complaints:
         yield Violation("unexpected", what)
 
@@ -351,7 +352,7 @@ CHECKS: Final = (
 
 
 def violations(history: History) -> list[Violation]:
-    """Everything that is wrong with the history; empty if every rule held."""
+    """Return all violations in the history."""
     read = Reading(history)
     return [violation for check in CHECKS for violation in check(read)]
 

@@ -1,4 +1,4 @@
-"""One run of chaos: servers, workers, clients and faults for a while, then calm, then the verdict."""
+"""One run of chaos: servers, workers, clients and faults for a time, then a time without faults, then the check."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.support.fleet import Fleet, WorkerProcess, scrape, total, until
 
 APP: Final = "tests.support.agents.chaos:app"
 OBSERVER: Final = "observer"
-"""Owner of the links on which no wire fault strikes."""
+"""Owner of the links that have no wire faults."""
 GRACE: Final = 2.0
 """Seconds that a replaced worker lets its runs finish."""
 WATCHDOG: Final = 5.0
 SETTLE: Final = 60.0
-"""Seconds within which everything that was accepted has to end once the faults have stopped."""
+"""Seconds after the last fault within which all accepted runs must end."""
 STREAMS: Final = 1000
-"""Runs whose events are read again at the end, at most."""
+"""Maximum number of runs whose events are read again at the end."""
 COUNTED: Final = (
     "runyard_stale_writes_total",
     "runyard_rescues_total",
@@ -48,7 +48,7 @@ COUNTED: Final = (
 
 @dataclass(slots=True)
 class Report:
-    """The outcome. ``struck``: the faults, as they were carried out; ``totals``: what workers counted, by metric."""
+    """The outcome. ``struck``: the faults, as they were carried out. ``totals``: the sums of the workers' metrics, by name."""
 
     seed: int
     duration: float
@@ -78,19 +78,19 @@ class Servers:
         return self.redis_pair.primary
 
     def url(self, owner: str, server: str) -> str:
-        """Where ``owner`` reaches ``server``."""
+        """Return the URL at which ``owner`` reaches ``server``."""
         url = self.postgres.url if server == "postgres" else self.redis.url
         return through(url, self.proxies[owner, server].port)
 
     def lead_to_primaries(self) -> None:
-        """Let every address lead to the primaries. Open connections stay where they are."""
+        """Let every address lead to the primaries. Open connections do not change."""
         for (_, server), proxy in self.proxies.items():
             proxy.upstream_port = self.postgres.port if server == "postgres" else self.redis.port
 
 
 @asynccontextmanager
 async def servers() -> AsyncIterator[Servers]:
-    """Private servers with the schema, and a proxy for each link."""
+    """Start private servers with the schema, and a proxy for each link."""
     async with AsyncExitStack() as stack:
         sync = stack.enter_context(ExitStack())
         # Durable: a crash must not lose what was acknowledged.
@@ -109,7 +109,7 @@ async def servers() -> AsyncIterator[Servers]:
 
 @dataclass
 class Crew:
-    """The workers, each in its place. Who is killed or replaced has a successor."""
+    """The workers, each in its place. A worker that is killed or replaced has a successor."""
 
     fleet: Fleet
     servers: Servers
@@ -134,7 +134,7 @@ class Crew:
             )
 
     def send(self, place: int, number: int) -> WorkerProcess:
-        """Signal the worker of ``place``. One that may end of it is not missed."""
+        """Send a signal to the worker of ``place``. After SIGKILL and SIGTERM, the end of the worker is expected."""
         process = self.places[place]
         if number in (signal.SIGKILL, signal.SIGTERM):
             self.expected.add(process.pid)
@@ -143,7 +143,7 @@ class Crew:
         return process
 
     async def watch(self) -> None:
-        """Count what the workers count, while they live, and replace those that end by themselves, which none should."""
+        """Read the metrics of live workers, and replace workers that end by themselves, which is a violation."""
         while True:
             for place, process in [*self.places.items()]:
                 if process.returncode is not None and process.pid not in self.expected:
@@ -160,11 +160,11 @@ class Crew:
                 self.counted[pid, name] = int(total(text, name, {}))
 
     def totals(self) -> dict[str, int]:
-        """What all workers counted, those that died included, up to half a second before."""
+        """Return the sums of the metrics of all workers, dead ones included. They may lack the last half second."""
         return {name: sum(value for (_, one), value in self.counted.items() if one == name) for name in COUNTED}
 
     def defects(self) -> list[str]:
-        """Tracebacks in the workers' log: that a server is unreachable is told in one line, so these are defects."""
+        """Return the tracebacks in the workers' log that are defects. An unreachable server is logged without a traceback."""
         found = {}
         for line in self.log.read_text(errors="replace").splitlines():
             with suppress(ValueError):
@@ -175,8 +175,8 @@ class Crew:
 
 
 def _explained(entry: Mapping[str, object]) -> bool:
-    """The agent's own errors are part of its plan, and asyncpg tells of each lost connection in full; of one that was given up
-    in the moment in which it was made, through the event loop, since nobody is left to collect its error."""
+    """Return True if a traceback is no defect. Errors of the agent are part of its plan. asyncpg logs a traceback for each lost
+    connection. If a connection is abandoned while it is opened, the event loop logs its error."""
     event = str(entry.get("event"))
     return (
         event == "attempt_failed"
@@ -194,7 +194,7 @@ class Injector:
         self._postgres, self._redis = asyncio.Lock(), asyncio.Lock()
 
     async def run(self, faults: list[Fault]) -> None:
-        """Let each fault strike at its time; they may overlap. Returns when the last one is over."""
+        """Carry out each fault at its time. Faults may overlap. Return when the last one is over."""
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for fault in faults:
@@ -288,7 +288,7 @@ class Injector:
 
 
 async def run_chaos(duration: float, seed: int, directory: Path) -> Report:
-    """Chaos for ``duration`` seconds, then at most SETTLE of calm. ``directory``: for the trace and the log."""
+    """Make chaos for ``duration`` seconds, then wait at most SETTLE seconds. ``directory``: for the trace and the log."""
     trace, log = directory / "trace", directory / "workers.log"
     faults = schedule(seed, duration)
     async with AsyncExitStack() as stack:
@@ -320,8 +320,8 @@ async def run_chaos(duration: float, seed: int, directory: Path) -> Report:
 
 
 async def _settle(both: Servers, load: Load) -> float:
-    """Wait until every call is answered, every run has ended, and Redis and the live readers know it; SETTLE seconds at most.
-    Returns how many."""
+    """Wait until every call is answered, every run has ended, Redis has no keys of them, and the live readers have ended. Wait
+    at most SETTLE seconds. Return the seconds."""
 
     async def nothing_scheduled() -> bool:
         return not await leftovers(both.redis.url)

@@ -1,4 +1,4 @@
-"""Which fault strikes when: drawn from a seed before anything starts, so that a failure can be repeated."""
+"""The schedule of the faults, drawn from a seed before the start, so that a failure can be repeated."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ EVERY: Final[dict[Kind, float]] = {
 
 kill: SIGKILL of a worker. pause: SIGSTOP past the death limit. replace: SIGTERM of every worker in turn. flush: FLUSHALL.
 empty: Redis is killed and comes back empty. crash: Postgres is killed with all its processes and recovers. disconnect:
-pg_terminate_backend of all connections. wire: a proxy misbehaves. redis_failover, postgres_failover: the replica becomes the
-primary, and the old primary lives on as its replica; for a while the address leads to the old one.
+pg_terminate_backend of all connections. wire: a proxy makes a fault. redis_failover, postgres_failover: the replica becomes the
+primary, and the old primary becomes its replica. For some time the address still leads to the old primary.
 """
 LASTS: Final[dict[Kind, tuple[float, float]]] = {
     "kill": (0.0, 1.5),
@@ -43,7 +43,7 @@ LASTS: Final[dict[Kind, tuple[float, float]]] = {
     "redis_failover": (0.0, 2.0),
     "postgres_failover": (0.0, 2.0),
 }
-"""Seconds that a fault lasts, from and to, where it is not over at once."""
+"""Shortest and longest duration of a fault in seconds. Other faults have no duration."""
 WIRES: Final[tuple[Wire, ...]] = ("slow", "cut", "hold", "cut_after", "lose_replies")
 CLIENTS: Final = "clients"
 
@@ -67,7 +67,7 @@ class Fault:
 
 
 def schedule(seed: int, duration: float) -> list[Fault]:
-    """The faults of one run of chaos, in order. Of each kind one falls into each of its periods, and at least one in all."""
+    """Return the faults of one run of chaos, in order: one fault of each kind in each of its periods, at least one in all."""
     draw = random.Random(seed)
     faults = []
     for kind, every in EVERY.items():
@@ -87,12 +87,12 @@ def _fault(draw: random.Random, kind: Kind, at: float) -> Fault:
         worker=draw.randrange(WORKERS),
         seconds=draw.uniform(*LASTS.get(kind, (0.0, 0.0))),
         wire=wire,
-        # Half of them on the clients' connections, where an unknown outcome has to be repeated.
+        # Half of them are on the clients' connections, because a client must repeat a call with an unknown outcome.
         link=(draw.choices(owners, [WORKERS, *[1] * WORKERS])[0], draw.choice(("postgres", "redis"))),
         amount=draw.randrange(1, 4000) if wire == "cut_after" else draw.randrange(1, 6),
     )
 
 
 def counts(faults: Iterable[Fault]) -> Counter[str]:
-    """How often each kind struck."""
+    """Return the number of faults of each kind."""
     return Counter(fault.kind for fault in faults)

@@ -1,4 +1,4 @@
-"""What a run of chaos did, as text."""
+"""The report of a run of chaos, as text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.chaos.faults import counts
 from tests.chaos.history import History, Key, Told
 
 SHOWN: Final = 12
-"""Violations that are told in words; the rest is counted."""
+"""Number of violations that are shown in words. The others are counted."""
 
 
 def table(report: Report) -> str:
-    """Figures, a line each."""
+    """Return the figures, one per line."""
     history, struck = report.history, counts(report.struck)
     statuses = Counter(run.status for run in history.runs.values())
     rules = Counter(violation.rule for violation in report.violations)
@@ -54,7 +54,7 @@ def table(report: Report) -> str:
 
 
 def failure(report: Report) -> str:
-    """The violations, the faults, and the story of the first run that is concerned."""
+    """Return the violations, the faults, and the history of the first run with a violation."""
     lines = [f"\nseed {report.seed}, {len(report.violations)} violations:"]
     lines += [f"  {one.rule}: {one.what} {one.key or ''}" for one in report.violations[:SHOWN]]
     lines += ["\nfaults:", *(f"  {fault}" for fault in report.struck)]
@@ -65,7 +65,7 @@ def failure(report: Report) -> str:
 
 
 def story(history: History, key: Key) -> list[str]:
-    """Everything that is known of one run."""
+    """Return all known facts about one run."""
     thread, run = key
     row = history.runs.get(key)
     lines = [str(row)]
@@ -90,7 +90,7 @@ def story(history: History, key: Key) -> list[str]:
 
 
 def _attempts(history: History, key: Key) -> list[str]:
-    """The attempts of a run that did not complete it, and what its agents noted."""
+    """Return the attempts of a run that did not complete it, and the notes of its agents."""
     ended = [f"attempt {fence}: {outcome}" for (one, fence), outcome in sorted(history.attempts.items()) if one == key]
     return ended + [str(note) for note in history.notes if (note.thread, note.run) == key]
 

@@ -33,10 +33,12 @@ async def backend_factory(postgres_url: str) -> AsyncIterator[BackendFactory]:
 
 async def test_deadlock_is_sent_again(backend_factory: BackendFactory, postgres_url: str) -> None:
     """A statement that the server undid to break a deadlock takes effect all the same."""
-    world = World(await backend_factory(), backend_factory)
-    one, two = await world.start("r", thread="one"), await world.start("r", thread="two")
     connection = await asyncpg.connect(postgres_url)
     try:
+        database = await connection.fetchval("SELECT current_database()")
+        await connection.execute(f"ALTER DATABASE {database} SET deadlock_timeout = '10ms'")  # less than lock_timeout
+        world = World(await backend_factory(), backend_factory)
+        one, two = await world.start("r", thread="one"), await world.start("r", thread="two")
         await connection.execute("SET deadlock_timeout = '10s'")  # the store's statement is the victim
         async with connection.transaction():
             lock = "SELECT 1 FROM runyard.threads WHERE thread_key = $1 FOR UPDATE"

@@ -23,9 +23,9 @@ from runyard.testing.scripted_agent import app as scripted
 from runyard.worker.worker import Worker
 from runyard_api.http.settings import ApiSettings
 from runyard_api.http.sse import Entry
-from runyard_backends.memory import MemoryBackend, MemoryWorld, connect
+from runyard_backends.memory import MemoryWorld, connect
 from tests.http.conformity import Documented
-from tests.http.shared_routes import asgi_app
+from tests.http.shared_routes import asgi_app, first
 from tests.support.api_server import serving
 from tests.support.fault_proxy import FaultProxy
 
@@ -81,9 +81,9 @@ def app(client: Client, settings: ApiSettings) -> FastAPI:
 
 
 @cache
-def said_of_the_api() -> Documented:
-    """The API's document, made once: no setting changes it."""
-    return Documented(asgi_app(MemoryBackend(MemoryWorld(), ""), auth="off").openapi())
+def said_of_the_api(*compat: str) -> Documented:
+    """The document of the API with these compatible APIs, made once: no other setting changes it."""
+    return Documented(first(*compat).openapi())
 
 
 def transport(app: Any) -> httpx.ASGITransport:
@@ -91,11 +91,11 @@ def transport(app: Any) -> httpx.ASGITransport:
 
 
 @pytest.fixture
-async def caller(app: FastAPI, world: MemoryWorld) -> AsyncIterator[Caller]:
+async def caller(app: FastAPI, world: MemoryWorld, settings: ApiSettings) -> AsyncIterator[Caller]:
     """Makes HTTP clients: ``await caller(tenant="t", scopes=("read",))``; ``key=None``: without one.
 
     The headers of every answer are held against the document."""
-    said = said_of_the_api()
+    said = said_of_the_api(*settings.compat)
 
     async def documented(response: httpx.Response) -> None:
         said.check_headers(response)

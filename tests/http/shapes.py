@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable
@@ -13,6 +14,16 @@ LARGEST: Final = 10 * 2**20 - 400
 
 def _filled(unit: str) -> Callable[[int], str]:
     return lambda size: f"[{','.join([unit] * max(1, size // (len(unit) + 1)))}]"
+
+
+def _times(unit: str, count: int) -> Callable[[int], str]:
+    """A list of at most ``count`` units: just within the bounds of a value."""
+    return lambda size: f"[{','.join([unit] * min(count, size // (len(unit) + 1) + 1))}]"
+
+
+def _json(beginning: str, unit: str) -> Callable[[int], str]:
+    """A text with JSON that has no end, as providers write the arguments of a tool call."""
+    return lambda size: json.dumps(beginning)[:-1] + unit.replace('"', '\\"') * (size // (2 * len(unit))) + '"'
 
 
 def _text(unit: str) -> Callable[[int], str]:
@@ -89,6 +100,20 @@ VALUES: Final[dict[str, Callable[[int], str]]] = {
     "parts without a type": _filled("{}"),
     "parts with a wrong field": _filled('{"type":"text","text":0}'),
     "parts with too many fields": _filled('{"type":"text","text":"x","a":0,"b":0,"c":0}'),
+    "files of a function": _filled('{"fileData":{"fileUri":""}}'),
+    "24,000 empty objects": _times("{}", 24_000),
+    "12,000 objects": _times('{"a":{}}', 12_000),
+    "8,000 parts of text": _times('{"type":"text","text":"x"}', 8_000),
+    "4,000 parts with unknown fields": _times('{"type":"text","text":"x","a":0,"b":0,"c":0}', 4_000),
+    "1,990 parts of text": _times('{"type":"text","text":"x"}', 1990),
+    "1,990 parts with unknown fields": _times('{"type":"text","text":"x","a":0,"b":0,"c":0}', 1990),
+    "1,990 files of a function": _times('{"fileData":{"fileUri":""}}', 1990),
+    "24,000 names": lambda size: "{" + ",".join(f'"k{n}":{n}' for n in range(min(size // 12 + 1, 24_000))) + "}",
+    "JSON of empty strings": _json('{"a":[', '"",'),
+    "JSON of long integers": _json('{"a":[', "7" * 4200 + ","),
+    "JSON of commas": _json('{"a":"', ",[{"),
+    "JSON of escapes": _json('{"b":"' + "," * 30_000 + '","a":"', "\\u0041"),
+    "JSON of lists": _json('{"a":[', "[1],"),
 }
 """How a value of about so many bytes is made."""
 
@@ -121,7 +146,47 @@ PLACES: Final[dict[str, tuple[str, str, str]]] = {
     "candidates": ("POST", "/v1/threads/t/fork_many?wait=0", '{"messages": #}'),
     "a probe": ("POST", "/v1/threads/t/fork_once?wait=0", '{"message": {"content": #}}'),
     "a fork's metadata": ("POST", "/v1/threads/t/fork", '{"at_seq": 0, "metadata": {"a": #}}'),
+    "a fork of openhands": ("POST", "/api/conversations/t/fork", "#"),
+    "an id of openhands": ("POST", "/api/conversations/t/fork", '{"id": #}'),
+    "tags of openhands": ("POST", "/api/conversations/t/fork", '{"tags": #}'),
+    "a blob": ("POST", "/v1/threads/t/messages", '{"format": "openai", "blob": #}'),
+    "a native blob": ("POST", "/v1/threads/t/messages", '{"format": "native", "blob": {"role": "user", "content": #}}'),
+    "content of a blob": ("POST", "/v1/threads/t/messages", '{"format": "openai", "blob": {"role": "user", "content": #}}'),
+    "an unknown field of a blob": (
+        *("POST", "/v1/threads/t/messages"),
+        '{"format": "anthropic", "blob": {"role": "user", "content": "x", "a": #}}',
+    ),
+    "unknown fields of a block": (
+        *("POST", "/v1/threads/t/messages"),
+        '{"format": "gemini", "blob": {"parts": [{"text": "x", "fileData": #}]}}',
+    ),
+    "arguments in a text": (
+        *("POST", "/v1/threads/t/messages"),
+        '{"format": "openai_responses", "blob": {"type": "function_call", "call_id": "c", "name": "n", "arguments": #}}',
+    ),
+    "a result of Anthropic": (
+        *("POST", "/v1/threads/t/messages"),
+        '{"format": "anthropic", "blob": {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": #}'
+        "]}}",
+    ),
+    "files of Gemini": (
+        *("POST", "/v1/threads/t/messages"),
+        '{"format": "gemini", "blob": {"parts": [{"functionResponse": {"name": "n", "response": {}, "parts": #}}]}}',
+    ),
+    "an original": (
+        *("POST", "/v1/threads/t/messages"),
+        '{"message": {"content": "x", "source": {"format": "openai", "blob": #}}}',
+    ),
     "a stream token": ("POST", "/v1/stream_tokens", '{"thread_id": #}'),
+    "a part of Acontext": (
+        "POST",
+        "/api/v1/session/t/messages",
+        '{"format": "acontext", "blob": {"role": "user", "parts": [#]}}',
+    ),
+    "a message of events": ("POST", "/commands/send-message", '{"thread_id": "t", "content": #}'),
+    "a part of events": ("POST", "/commands/send-message", '{"thread_id": "t", "content": [#]}'),
+    "an event number": ("POST", "/commands/fork-thread", '{"source_thread_id": "t", "event_number": #}'),
+    "a session's configs": ("PATCH", "/api/v1/session/t/configs", '{"configs": {"a": #}}'),
     "a body that nobody wants": ("POST", "/v1/threads/t/runs/r/cancel", "#"),
 }
 """Method, path, and the body in which a value stands for ``#``."""

@@ -395,6 +395,9 @@ async def test_every_route_refuses_what_it_does_not_know(http: httpx.AsyncClient
         for name in names - {"tag"}:
             found = problem(await http.request(method, f"{target}?{name}=1&{name}=1", **body), 422, "invalid_request")
             assert [(e["location"], e["pointer"]) for e in found["errors"]] == [("query", name)], target
+            assert found["detail"] == f"{name}: the parameter is repeated; give it once"
+    found = problem(await http.get("/v1/threads?limt=1"), 422, "invalid_request")
+    assert found["detail"].startswith("limt: unknown parameter; known parameters: agent, cursor, ")
     assert (await http.get("/v1/threads?tag=a:b&tag=c:d")).status_code == 200
     found = problem(await http.get("/v1/threads?" + "&".join(f"p{n}=1" for n in range(500))), 422, "invalid_request")
     assert len(found["errors"]) <= 50

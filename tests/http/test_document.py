@@ -143,7 +143,10 @@ def test_every_path_of_the_rules_is_there(document: dict[str, Any]) -> None:
         *("/v1/requests/{request_id}", "/v1/requests/{request_id}/respond"),
         *(t, r, "/livez", "/readyz", "/metrics"),
         *(f"{t}/{name}" for name in ("runs", "runs/stream", "runs/wait", "respond", "abort", "regenerate", "stream")),
-        *(f"{t}/{name}" for name in ("fork", "fork_once", "fork_many", "messages", "branches", "lineage", "diff")),
+        *(
+            f"{t}/{name}"
+            for name in ("fork", "fork_once", "fork_many", "messages", "branches", "lineage", "diff", "labels/{label}")
+        ),
         *(f"{r}/{name}" for name in ("stream", "wait", "explain", "attempts", "cancel", "redrive")),
     }
     assert document["paths"].keys() == expected
@@ -161,6 +164,7 @@ async def test_the_api_does_what_its_document_says(client: Client, tmp_path: Pat
         burst=10**6,
         streams_per_key=10**6,
         token_secret=SECRET,
+        compat=["acontext", "events", "openhands"],
     )
     app = asgi_app(client, settings=settings)
     _, key = await client.create_key("schemathesis", scopes=("read", "write", "respond", "admin"))

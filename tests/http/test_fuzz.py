@@ -25,10 +25,9 @@ from hypothesis import strategies as st
 from runyard import Client
 from runyard_api.http.document import operations
 from runyard_api.http.settings import ApiSettings
-from runyard_backends.memory import MemoryBackend, MemoryWorld
 from runyard_backends.postgres.backend import connect
 from tests.http.conftest import transport
-from tests.http.shared_routes import asgi_app
+from tests.http.shared_routes import asgi_app, first
 
 BODIES = int(os.environ.get("RUNYARD_TEST_BODIES", "150"))
 GROWTH = 10 * 2**20
@@ -63,7 +62,8 @@ def fields(app: FastAPI) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-OPERATIONS = fields(asgi_app(MemoryBackend(MemoryWorld(), ""), auth="off"))
+COMPAT = ("acontext", "events", "openhands")
+OPERATIONS = fields(first(*COMPAT))
 FIELDS = sorted({name for names in OPERATIONS.values() for name in names})
 
 
@@ -93,7 +93,9 @@ def http(loop: asyncio.Runner, module_postgres_url: str) -> Iterator[httpx.Async
 
     async def go() -> AsyncIterator[httpx.AsyncClient]:
         backend = await connect(module_postgres_url)
-        limits = ApiSettings(_env_file=None, max_wait=0.0, max_stream=0.01, requests_per_second=1e6, burst=10**6)
+        limits = ApiSettings(
+            _env_file=None, max_wait=0.0, max_stream=0.01, requests_per_second=1e6, burst=10**6, compat=list(COMPAT)
+        )
         app = asgi_app(Client(backend), auth="off", settings=limits)
         async with httpx.AsyncClient(transport=transport(app), base_url="http://localhost") as made:
             await made.post("/v1/threads/t/messages", json={"message": "x"})
@@ -133,7 +135,8 @@ def test_no_body_is_a_5xx(loop: asyncio.Runner, http: httpx.AsyncClient) -> None
         reply = ask(*tried[-1])
         assert reply.status_code < 500 or reply.status_code == MISSING, (operation, body, reply.text)
         if reply.status_code >= 400:
-            assert reply.headers["content-type"] == "application/problem+json" and reply.json()["detail"]
+            kind, words = ("json", "msg") if path.startswith("/api/v1/") else ("problem+json", "detail")
+            assert reply.headers["content-type"] == f"application/{kind}" and reply.json()[words]
 
     send()
     before = memory()
@@ -145,10 +148,11 @@ def test_no_body_is_a_5xx(loop: asyncio.Runner, http: httpx.AsyncClient) -> None
 @pytest.mark.timeout(240)
 def test_no_query_is_a_5xx(loop: asyncio.Runner, http: httpx.AsyncClient) -> None:
     """Cursors, filters and ids of any text; cursors that are JSON of the wrong shape among them."""
-    paths = sorted(
-        {(m, p) for m, p, _ in operations(asgi_app(MemoryBackend(MemoryWorld(), ""), auth="off").openapi()) if m == "get"}
+    paths = sorted({(m, p) for m, p, _ in operations(first(*COMPAT).openapi()) if m == "get"})
+    names = (
+        *("cursor", "limit", "leaf_id", "other", "agent", "status", "since", "before", "tag", "wait", "order", "thread_id"),
+        *("user", "filter_by_configs"),
     )
-    names = ("cursor", "limit", "leaf_id", "other", "agent", "status", "since", "before", "tag", "wait", "order", "thread_id")
     cursors = values.map(encoded).map(lambda text: base64.urlsafe_b64encode(text).decode())
     texts = st.one_of(st.text(st.characters(codec="utf-8"), max_size=20), cursors, st.integers().map(str))
 

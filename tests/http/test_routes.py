@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from runyard import Client
-from runyard.models import Message, Run
+from runyard.models import ROOT_ID, Message, Run, new_id
 from runyard.worker.worker import Worker
 from runyard_backends.memory.runs import MemoryRunStore
 from tests.http.conftest import ask
@@ -244,6 +244,17 @@ class TestRuns:
         assert len((await get(http, "/v1/threads/t/branches"))["items"]) == 3
         assert (await post(http, "/v1/threads/none/regenerate", 404))["code"] == "thread_not_found"
 
+    async def test_edit_of_the_first_message(self, http: httpx.AsyncClient, worker: Worker) -> None:
+        """B5, B1: a second first message, by a prompt in place of the first one, and stored."""
+        await post(http, "/v1/threads/t/runs/wait", 200, message="say 1")
+        await post(http, "/v1/threads/t/regenerate", 202, run_id="edited", message="say 2")
+        assert (await get(http, "/v1/threads/t/runs/edited/wait"))["text"] == "2"
+        assert len((await get(http, "/v1/threads/t/messages"))["items"]) == 2
+        stored = await post(http, "/v1/threads/t/messages", 201, message="note", parent_id=ROOT_ID)
+        assert stored["parent_id"] is None
+        assert [leaf["depth"] for leaf in (await get(http, "/v1/threads/t/branches"))["items"]] == [2, 2, 1]
+        assert (await get(http, "/v1/threads/t/messages", 404, leaf_id=ROOT_ID))["code"] == "message_not_found"
+
 
 class TestMessages:
     async def test_store_and_read(self, http: httpx.AsyncClient) -> None:
@@ -266,6 +277,55 @@ class TestMessages:
         moved = await post(http, "/v1/threads/t/messages", 409, message="x", expected_leaf=ids[0])
         assert moved["code"] == "leaf_moved"
         assert (await get(http, "/v1/threads/t/messages", 400, leaf_id="nope"))["code"] == "invalid_input"
+
+    async def test_labels(self, http: httpx.AsyncClient) -> None:
+        """B9, A2: a label is set, moves, is listed and removed. Nothing that a caller sends in its place is a fault of ours."""
+        one = (await post(http, "/v1/threads/t/messages", 201, message="one"))["id"]
+        two = (await post(http, "/v1/threads/t/messages", 201, message="two", parent_id=ROOT_ID))["id"]
+        named = "/v1/threads/t/labels/a%2Fb%20%C3%A9"
+        for body in ({"json": {}}, {}, {"json": None}, {"json": {"message_id": None}}, {"json": {"message_id": one.upper()}}):
+            put = await http.put(named, **body)
+            assert (put.status_code, put.content) == (204, b"")
+        listed = (await get(http, "/v1/threads/t/branches", labelled=True))["items"]
+        assert [(leaf["message_id"], leaf["labels"]) for leaf in listed] == [(one, ["a/b é"])]
+        assert [leaf["labels"] for leaf in (await get(http, "/v1/threads/t/branches"))["items"]] == [["a/b é"], []]
+        for wrong in ({"message_id": "nope"}, {"message_id": ROOT_ID}, {"message_id": str(uuid.uuid4())}, {"message_id": 1}):
+            assert (await http.put(named, json=wrong)).status_code in (400, 404, 422)
+        for wrong in ([], "x", 10**30, {"label": "y"}, {"message_id": [two]}, {"message_id": {"a": {}}}):
+            assert (await http.put(named, json=wrong)).status_code == 422
+        for content in (
+            b'{"message_id": "\\ud800"}',
+            b'{"message_id": "\\u0000"}',
+            b"{" * 1000,
+            b"\xff",
+            b'{"message_id": NaN}',
+        ):
+            put = await http.put(named, content=content, headers={"Content-Type": "application/json"})
+            assert put.status_code in (400, 422), put.text
+        for label in ("x" * 65, "%00", "%0A", "%ED%A0%80", "%FF", "%2E", "%2e%2e", "", "%E2%80%AE"):
+            for refused in (
+                await http.put(f"/v1/threads/t/labels/{label}"),
+                await http.delete(f"/v1/threads/t/labels/{label}"),
+            ):
+                assert refused.status_code in (400, 404, 405, 422), (label, refused.text)
+        assert "label must be 1 to 64 printable" in (await http.put("/v1/threads/t/labels/a%0Ab")).json()["detail"]
+        assert (await http.put(named, params={"force": "1"})).status_code == 422
+        assert (await get(http, "/v1/threads/t/branches", 422, labelled="perhaps"))["code"] == "invalid_request"
+        assert (await http.put("/v1/threads/none/labels/x")).json()["code"] == "thread_not_found"
+        assert (await http.delete("/v1/threads/none/labels/x")).json()["code"] == "thread_not_found"
+        for _ in range(2):
+            assert (await http.delete(named)).status_code == 204
+        assert (await get(http, "/v1/threads/t/branches", labelled=True))["items"] == []
+
+    async def test_the_turn_under_way(self, http: httpx.AsyncClient, worker: Worker) -> None:
+        """B2: the path has the messages of a run that waits for a human, with its status; the page's ETag follows it."""
+        await post(http, "/v1/threads/t/runs/wait", 200, message="ask colour")
+        waiting = await http.get("/v1/threads/t/messages")
+        assert {m["run_status"] for m in waiting.json()["items"]} == {"suspended"}
+        assert waiting.json()["items"][0]["content"][0]["text"] == "ask colour"
+        await post(http, "/v1/threads/t/abort", 200, reason="no time")
+        ended = await http.get("/v1/threads/t/messages", headers={"If-None-Match": waiting.headers["etag"]})
+        assert {m["run_status"] for m in ended.json()["items"]} == {"cancelled"}
 
     async def test_etag(self, http: httpx.AsyncClient) -> None:
         await post(http, "/v1/threads/t/messages", 201, message="one")
@@ -310,6 +370,12 @@ class TestFormats:
         assert child["parent_id"] == first["id"]
         await post(http, "/v1/threads/t/messages", 409, **body, expected_leaf=first["id"])
 
+    async def test_b1_the_id_of_a_native_blob_takes_precedence(self, http: httpx.AsyncClient) -> None:
+        """B1: over a key, as the id of a message does."""
+        body = {"blob": {"id": new_id(), "role": "user", "content": "a"}, "format": "native"}
+        made = await http.post("/v1/threads/t/messages", json=body, headers={"Idempotency-Key": "k"})
+        assert (made.status_code, made.json()["id"]) == (201, body["blob"]["id"])
+
     async def test_m6_a_fault_of_a_blob_is_named_and_nothing_is_stored(self, http: httpx.AsyncClient) -> None:
         """M6."""
         fault = await post(http, "/v1/threads/t/messages", 422, blob={"role": "user", "content": [{}]}, format="openai")
@@ -343,6 +409,35 @@ class TestForks:
         assert (await post(http, "/v1/threads/t/fork", 409, new="f"))["code"] == "thread_already_exists"
         assert (await post(http, "/v1/threads/t/fork", 409, after_run_id="no"))["code"] == "run_not_completed"
         assert (await post(http, "/v1/threads/no/fork", 404))["code"] == "thread_not_found"
+
+    async def test_no_option_of_a_fork_is_ignored(self, http: httpx.AsyncClient) -> None:
+        """F5, F7: a fork job has no first prompt, and a fork that is no job has no id of a job; nothing is forked."""
+        await post(http, "/v1/threads/t/messages", 201, message="x")
+        cut = {"new": "f", "at_seq": 1}
+        for options in ({"wait": True, "message": "hi"}, {"wait": True, "run_id": "r"}, {"job_id": "j"}, {"run_id": "r"}):
+            assert (await post(http, "/v1/threads/t/fork", 400, **cut, **options))["code"] == "invalid_input", options
+        assert (await http.get("/v1/threads/f")).status_code == 404
+
+    async def test_fork_at_a_number_and_a_message(self, http: httpx.AsyncClient) -> None:
+        """F6, F7: an inclusive cut at a number or a message, repaired inside a tool cycle; options are those of the fork."""
+        call = {"type": "tool_call", "id": "c", "name": "look", "arguments": {}}
+        await post(http, "/v1/threads/t/messages", 201, message="x")
+        made = await post(http, "/v1/threads/t/messages", 201, message={"role": "assistant", "content": [call]})
+        first = await post(http, "/v1/threads/t/fork", 201, new="a", at_seq=1, tags={"k": "v"}, metadata={"why": 1}, agent="b")
+        thread = first["thread"]
+        assert (thread["forked_at_seq"], thread["tags"], thread["extra"], thread["agent"]) == (
+            1,
+            {"k": "v"},
+            {"fork": {"why": 1}},
+            "b",
+        )
+        refused = await post(http, "/v1/threads/t/fork", 409, new="b", at_message_id=made["id"])
+        assert refused["code"] == "fork_boundary" and refused["details"]["before"] and refused["details"]["after"] is None
+        await post(http, "/v1/threads/t/fork", 201, new="b", at_message_id=made["id"], repair=True)
+        items = (await get(http, "/v1/threads/b/messages"))["items"]
+        assert [message["role"] for message in items] == ["user", "assistant", "tool"]
+        assert items[-1]["content"][0]["is_error"]
+        assert (await post(http, "/v1/threads/t/fork", 400, at_seq=1, at_message_id=made["id"]))["code"] == "invalid_input"
 
     async def test_fork_when_the_run_completes(self, http: httpx.AsyncClient, client: Client) -> None:
         """F5: a job that waits for the run of the cut."""

@@ -11,20 +11,22 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pytest
 from fastapi import FastAPI
 
 from runyard import Client
-from runyard.models import HitlRequest
+from runyard.formats.conversion import Format, from_blob
+from runyard.models import HitlRequest, Message, ToolResultPart, new_id
 from runyard_api.http.settings import ApiSettings
 from runyard_backends.postgres.backend import connect
 from tests.http import shapes
 from tests.http.shared_routes import asgi_app
+from tests.support.fleet import SLACK
 
 BODIES: Final = int(os.environ.get("RUNYARD_TEST_SHAPES", "120"))
-SILENCE: Final = 0.1
+SILENCE: Final = 0.1 * (1 + SLACK)
 """Seconds of the processor that may pass in this process without a turn of the loop. Others may use the machine meanwhile."""
 TRIES: Final = 4
 """A pause of the machine is not the body's; what a body takes, it takes each time."""
@@ -60,7 +62,7 @@ def listening() -> Iterator[Heart]:
         heart.stop()
 
 
-async def send(app: FastAPI, method: str, url: str, body: bytes) -> int:
+async def send(app: FastAPI, method: str, url: str, body: bytes, kind: bytes = b"application/json") -> int:
     """The status of a request, without a client that would hold up the loop itself."""
     path, _, query = url.partition("?")
     scope = {
@@ -72,7 +74,7 @@ async def send(app: FastAPI, method: str, url: str, body: bytes) -> int:
         "raw_path": path.encode(),
         "query_string": query.encode(),
         "root_path": "",
-        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))],
+        "headers": [(b"host", b"localhost"), (b"content-type", kind), (b"content-length", b"%d" % len(body))],
         "client": ("127.0.0.1", 1),
         "server": ("localhost", 80),
         "runyard": {},
@@ -97,7 +99,14 @@ async def send(app: FastAPI, method: str, url: str, body: bytes) -> int:
 @pytest.fixture
 async def api(postgres_url: str) -> AsyncIterator[FastAPI]:
     backend = await connect(postgres_url)
-    limits = ApiSettings(_env_file=None, max_wait=0.0, max_stream=0.01, requests_per_second=1e6, burst=10**6)
+    limits = ApiSettings(
+        _env_file=None,
+        max_wait=0.0,
+        max_stream=0.01,
+        requests_per_second=1e6,
+        burst=10**6,
+        compat=["acontext", "events", "openhands"],
+    )
     client = Client(backend)
     await client.store_message("t", "x")
     await client.backend.checkpointer.save_pending_request("t", HitlRequest(request_id="q", answer_schema={"type": "string"}))
@@ -131,3 +140,68 @@ async def test_no_shape_holds_up_the_loop(api: FastAPI) -> None:
     print(f"\n{answers}\n{worst}")
     assert silences[0][0] <= SILENCE, worst
     assert answers.keys() >= {201, 202, 422} or BODIES < 1000
+
+
+MESSAGES: Final[dict[str, tuple[int, Message]]] = {
+    "empty lists": (20, Message.tool(ToolResultPart(call_id="c", content=[[]] * 24_000))),
+    "quotes": (1, Message.tool(ToolResultPart(call_id="c", content=['"' * 7_900_000]))),
+    "results": (20, Message.tool(*[ToolResultPart(call_id="c", content={"a": 1})] * 2000)),
+    "unknown fields": (40, from_blob("anthropic", {"role": "user", "content": "a", **{f"x{n}": n for n in range(9000)}})),
+    "losses": (500, from_blob("anthropic", {"role": "user", "content": "a", **{f"x{n}": n for n in range(110)}})),
+}
+"""Messages of which a page is slow to convert or to send, and how many of them the page has."""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("shape", MESSAGES)
+async def test_no_page_of_messages_holds_up_the_loop(api: FastAPI, postgres_url: str, shape: str) -> None:
+    """A2: in each format, and without one."""
+    backend = await connect(postgres_url)
+    count, message = MESSAGES[shape]
+    for _ in range(count):
+        await Client(backend).store_message("large", message.model_copy(update={"id": new_id()}))
+    await backend.close()
+    silences: list[tuple[float, str | None]] = []
+    native = {format: f"/v1/threads/large/messages?limit=1000&format={format}" for format in get_args(Format)}
+    acontext = {f"acontext {format}": f"/api/v1/session/large/messages?format={format}" for format in ("openai", "acontext")}
+    events = {"events": "/threads/large/messages?limit=1000"}
+    for format, url in {None: "/v1/threads/large/messages?limit=1000", **native, **acontext, **events}.items():
+        best = 1e9
+        for _ in range(TRIES):
+            with listening() as heart:
+                assert await send(api, "GET", url, b"") == 200
+            best = min(best, heart.longest)
+            if best <= SILENCE:
+                break
+        silences.append((best, format))
+    assert max(silence for silence, _ in silences) <= SILENCE, silences
+
+
+def form(boundary: bytes, payload: bytes) -> bytes:
+    """The body of a form with one field."""
+    head = b'--%s\r\nContent-Disposition: form-data; name="payload"\r\n\r\n' % boundary
+    return head + payload + b"\r\n--%s--\r\n" % boundary
+
+
+FORMS: Final[dict[str, tuple[bytes, bytes]]] = {
+    "starts of boundaries": (b"", form(b"a", b"\r\n--ax" * (10 * 2**20 // 6 - 100))),
+    "a long text": (b"", form(b"a", b'{"format": "openai", "blob": {"role": "user", "content": "%s"}}' % (b"x" * 7_500_000))),
+    "a codec": (b"; charset=punycode", form(b"a", b"x" * 200_000)),
+}
+"""Hostile forms: an option of their type, and the body."""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("shape", FORMS)
+async def test_no_form_holds_up_the_loop(api: FastAPI, shape: str) -> None:
+    """A2"""
+    option, body = FORMS[shape]
+    best = 1e9
+    for _ in range(TRIES):
+        with listening() as heart:
+            status = await send(api, "POST", "/api/v1/session/t/messages", body, b"multipart/form-data; boundary=a" + option)
+        assert status in (201, 400)
+        best = min(best, heart.longest)
+        if best <= SILENCE:
+            break
+    assert best <= SILENCE

@@ -26,6 +26,7 @@ BODIES: dict[str, Any] = {
     "redrive_run": None,
     "create_stream_token": {"thread_id": THREAD, "run_id": RUN},
     "store_message": {"message": "x"},
+    "set_label": {},
     "respond_to_request": {"answer": "x"},
     "respond_on_thread": {"answer": "x"},
     "abort_pending": {},
@@ -57,7 +58,7 @@ def every(app: FastAPI) -> list[tuple[str, str, str]]:
 
 
 async def call(http: httpx.AsyncClient, operation: str, method: str, path: str, request_id: str) -> httpx.Response:
-    url = path.format(thread_id=THREAD, run_id=RUN, request_id=request_id, message_id=MESSAGE, name="scripted")
+    url = path.format(thread_id=THREAD, run_id=RUN, request_id=request_id, message_id=MESSAGE, label="x", name="scripted")
     body = BODIES[operation] if method in ("post", "patch", "put") else None
     return await http.request(method.upper(), url, json=body, params=QUERIES.get(operation))
 

@@ -10,6 +10,7 @@ POSTGRES: Final = "backends/runyard_backends/postgres"
 REDIS: Final = "backends/runyard_backends/redis"
 REDIS_TESTS: Final = "tests/integration/redis/test_failovers.py"
 TIMEOUTS: Final = "tests/integration/postgres/test_timeouts.py"
+WAITING_CALLS: Final = "tests/integration/postgres/test_waiting_calls.py"
 
 FAILOVERS: Final[tuple[Mutant, ...]] = (
     mutant(
@@ -61,8 +62,8 @@ FAILOVERS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a call waits for a connection without end", f"{POSTGRES}/database.py",
-        "            async with asyncio.timeout(self._command_timeout):\n                return await undone_again(send)\n",
-        "            return await undone_again(send)\n",
+        "            async with asyncio.timeout(self._command_timeout):\n                send = partial(",
+        "            if True:\n                send = partial(",
         TIMEOUTS, "-k", "no_longer_than", "--timeout", "20",
     ),
     mutant(
@@ -74,6 +75,16 @@ FAILOVERS: Final[tuple[Mutant, ...]] = (
         "sessions have no timeouts", f"{POSTGRES}/connecting.py",
         "server_settings={**self._timeouts, **named}", "server_settings=named",
         TIMEOUTS, "-k", "session_has",
+    ),
+    mutant(
+        "calls that wait for a lock keep their connections", f"{POSTGRES}/connecting.py",
+        "LOCK_WAIT_SECONDS: Final = 0.1", "LOCK_WAIT_SECONDS: Final = 15.0",
+        WAITING_CALLS, "-k", "leave_connections",
+    ),
+    mutant(
+        "all calls that wait for a lock are sent again at once", f"{POSTGRES}/database.py",
+        "asyncio.Semaphore(locked_calls)", "asyncio.Semaphore(1000)",
+        WAITING_CALLS, "-k", "few_connections",
     ),
     mutant(
         "a timeout of the role ends a migration", f"{POSTGRES}/migrate.py",

@@ -19,18 +19,23 @@ DELETION: Final = "tests/integration/postgres/test_deletion_steps.py"
 LOCKED_THREADS: Final[tuple[Mutant, ...]] = (
     mutant(
         "a batch of accepts waits for its threads", ACCEPT,
-        "skip boolean := coalesce(patience = 0, false);", "skip boolean := false;",
+        "    IF patience IS NOT NULL THEN PERFORM set_config('lock_timeout', greatest(1, patience)::text, true); END IF;", "",
         LOCKED, "-k", "accepts_for_other",
     ),
     mutant(
         "an insert waits with the thread's lock", ACCEPT,
-        "    PERFORM set_config('lock_timeout', '5ms', true);\n    run :=", "    run :=",
-        LOCKED, "-k", "accept_waits_without",
+        "    ignored := set_config('lock_timeout', '5ms', true);\n    run :=", "    run :=",
+        LOCKED, "-k", "insert_of_an_accept",
     ),
     mutant(
         "an attempt whose thread is locked is lost", WRITE,
-        "IF skip AND t.thread_key IS NULL AND EXISTS", "IF false AND EXISTS",
+        "IF patience IS NOT NULL AND t.thread_key IS NULL AND EXISTS", "IF false AND EXISTS",
         LOCKED, "-k", "refused_as_locked",
+    ),
+    mutant(
+        "a batch waits for each of its locked threads", WRITE,
+        "greatest(1, patience)::text, true);\n    SELECT", "'250', true);\n    SELECT",
+        LOCKED, "-k", "waits_for_many",
     ),
     mutant(
         "admit waits for a locked thread", ADMIT,
@@ -99,7 +104,8 @@ LOCKED_THREADS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "the effects of a deletion are lost", "backends/runyard_backends/postgres/threads.py",
-        "except (LockedError, BackendUnavailableError) as error:", "except ZeroDivisionError as error:",
+        'error=%s", thread_id, error)\n        except Exception:',
+        'error=%s", thread_id, error)\n            raise\n        except ZeroDivisionError:',
         DELETION, "-k", "returns_its_effects",
     ),
 )  # fmt: skip

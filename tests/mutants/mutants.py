@@ -8,6 +8,7 @@ from tests.mutants.failovers import FAILOVERS
 from tests.mutants.locked_threads import LOCKED_THREADS
 from tests.mutants.mutant import Edit, Mutant, mutant
 from tests.mutants.outside import OUTSIDE
+from tests.mutants.plain_runs import PLAIN_RUNS
 
 SQL: Final = "backends/runyard_backends/postgres"
 APPEND: Final = f"{SQL}/functions/append.sql"
@@ -29,6 +30,7 @@ VISIBILITY: Final = f"{SQL}/functions/visibility.sql"
 WORKERS: Final = f"{SQL}/functions/workers.sql"
 WRITE: Final = f"{SQL}/functions/write.sql"
 LUA: Final = "backends/runyard_backends/redis/lua"
+LEFTOVERS: Final = "tests/integration/postgres/test_leftovers.py"
 POSTGRES: Final = "tests/conformance/test_postgres.py"
 STREAMS: Final = "tests/integration/redis/test_stream_memory.py"
 
@@ -65,7 +67,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "accept takes no thread lock", THREADS,
-        "        t := runyard.live_thread(for_tenant, thread_id, skip);\n        IF t.thread_key",
+        "        t := runyard.live_thread(for_tenant, thread_id);\n        IF t.thread_key",
         "        SELECT x.* INTO t FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = ensure_thread.thread_id"
         " AND x.deleted_at IS NULL;\n        IF t.thread_key",
         "tests/integration/postgres/test_verb_pairs.py",
@@ -220,8 +222,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a run that ended stays live", LIVE_RUNS,
-        "        DELETE FROM runyard.live_runs WHERE accept_no = NEW.accept_no;",
-        "        DELETE FROM runyard.live_runs WHERE false AND accept_no = NEW.accept_no;",
+        "    DELETE FROM runyard.live_runs WHERE accept_no = r.accept_no;",
+        "    DELETE FROM runyard.live_runs WHERE false AND accept_no = r.accept_no;",
         POSTGRES, "-k", "Lanes",
     ),
     mutant(
@@ -232,7 +234,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a later claim has no input", CLAIM,
-        "c.run := runyard.with_input(r);",
+        "c.run := CASE WHEN r.input IS NULL THEN runyard.with_input(r) ELSE r END;",
         "c.run := r;",
         "tests/integration/postgres/test_inputs.py",
     ),
@@ -279,6 +281,36 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tests/unit/worker/test_heartbeat.py",
     ),
     mutant(
+        "the heartbeat process has no watchdog", "api/runyard_api/worker/heartbeat_sender.py",
+        "time.monotonic() - sign.turned <= order.watchdog and ",
+        "",
+        "tests/unit/worker/test_heartbeat_process.py",
+    ),
+    mutant(
+        "a stopped worker gets heartbeats", "api/runyard_api/worker/heartbeat_sender.py",
+        'fields.get("State", "")[:1] in {"R", "S", "D"} and ',
+        "",
+        "tests/unit/worker/test_heartbeat_process.py",
+    ),
+    mutant(
+        "the heartbeat process outlives its worker", "api/runyard_api/worker/heartbeat_sender.py",
+        "while os.getppid() == self._order.worker_pid:",
+        "while True:",
+        "tests/unit/worker/test_heartbeat_process.py",
+    ),
+    mutant(
+        "a heartbeat is sent however long it took to connect", f"{SQL}/single_heartbeat.py",
+        "if not permitted():",
+        "if False:",
+        "tests/integration/postgres/test_single_heartbeat.py",
+    ),
+    mutant(
+        "native code loses the runs of its worker", "api/runyard_api/worker/process.py",
+        "heartbeat_process=_heartbeat_process(settings),",
+        "",
+        "tests/integration/worker/test_heartbeat_process.py", "-k", "asleep",
+    ),
+    mutant(
         "one look makes a worker dead", "runner/runyard/worker/failure_detector.py",
         "if silent.reads >= MIN_READS and asked - silent.since >= MIN_SPAN_SECONDS",
         "if silent.reads >= 1",
@@ -297,6 +329,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tests/unit/worker/test_failure_detector.py",
     ),
     mutant(
+        "the locks of workers count that died before they claimed a run", "runner/runyard/worker/rescue.py",
+        "self._backend.scheduler.unknown(waiting, self._dead)", "self._backend.scheduler.unknown(waiting)",
+        "tests/unit/worker/test_rescue.py", "-k", "from_its_queue",
+    ),
+    mutant(
         "the locks of dead workers count", "runner/runyard/worker/rescue.py",
         "self._backend.scheduler.unknown(jobs, dead)",
         "self._backend.scheduler.unknown(jobs)",
@@ -310,7 +347,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "any worker may release a lock", f"{LUA}/release.lua",
-        "if redis.call('GET', lock) == ARGV[i + 1] then",
+        "if held[i] == values[i] then",
         "if true then",
         "tests/integration/redis/test_scheduler.py", "tests/stateful/test_scheduler_model.py",
     ),
@@ -322,8 +359,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a zombie may speak", f"{LUA}/append.lua",
-        "if id_fence > fence or (id_fence == fence and id_n > n) then",
-        "if true then",
+        "    if stored then\n",
+        "    if true then\n",
         "tests/integration/redis/test_events.py",
     ),
     mutant(
@@ -370,12 +407,12 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         STREAMS, "-k", "keep_to_their_limit",
     ),
     mutant(
-        "streams of running runs go first", f"{LUA}/streams.lua",
+        "streams of running runs go first", f"{LUA}/drops.lua",
         "{'stopped_streams', 'running_streams', ", "{'running_streams', 'stopped_streams', ",
         STREAMS, "-k", "keep_to_their_limit",
     ),
     mutant(
-        "a dropped stream is forgotten", f"{LUA}/streams.lua",
+        "a dropped stream is forgotten", f"{LUA}/drops.lua",
         "redis.call('XTRIM', stream, 'MAXLEN', 0)", "redis.call('DEL', stream)",
         STREAMS, "-k", "superseded or middle_of",
     ),
@@ -386,8 +423,18 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "events of a deleted thread are stored", f"{LUA}/append.lua",
-        "known, deleted = tonumber(account[1] or nil), account[2]", "known, deleted = tonumber(account[1] or nil), false",
+        "deleted, created = account[2], true", "deleted, created = false, true",
         STREAMS, "-k", "deleted_threads",
+    ),
+    mutant(
+        "the stream of a running run expires although it goes on", f"{LUA}/append.lua",
+        "if expiry and expiry >= now + lifetime - math.min(TOLERANCE, lifetime / 10) then", "if expiry then",
+        STREAMS, "-k", "while_it_goes_on",
+    ),
+    mutant(
+        "all events of a call are one message", f"{LUA}/append.lua",
+        "if n == #positions or size >= MESSAGE then", "if n == #positions then",
+        "tests/integration/redis/test_events.py", "-k", "are_one_message",
     ),
     mutant(
         "a job that finds no memory is refused", "backends/runyard_backends/redis/connection.py",
@@ -419,7 +466,38 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "doubtful = self.doubt and self.cursor.turns(event)", "doubtful = False",
         STREAMS, "-k", "between_attempts",
     ),
+    mutant(
+        "all events of a deletion are one script", "backends/runyard_backends/redis/events.py",
+        "if sizes[shard] >= EVENTS_PER_APPEND:", "if False:",
+        "tests/integration/redis/test_events.py", "-k", "short_scripts",
+    ),
+    mutant(
+        "the limit of a lane reads the runs that ended", f"{SQL}/functions/queue_limits.sql",
+        "(SELECT t.lane_floor FROM runyard.threads t WHERE t.thread_key = key)", "0",
+        "tests/integration/postgres/test_long_lanes.py", "-k", "limit",
+    ),
+    mutant(
+        "threads that cannot be removed starve the others", f"{SQL}/functions/removal.sql",
+        "first + floor(random() *", "first + floor(0 *",
+        LEFTOVERS, "-k", "starve",
+    ),
+    mutant(
+        "a removal that takes too long undoes the pruning", f"{SQL}/functions/removal.sql",
+        "WHEN query_canceled THEN", "WHEN division_by_zero THEN",
+        LEFTOVERS, "-k", "too_long",
+    ),
+    mutant(
+        "nobody is told of a deletion whose caller was cancelled", f"{SQL}/threads.py",
+        "except asyncio.CancelledError:", "except ZeroDivisionError:",
+        LEFTOVERS, "-k", "cancelled",
+    ),
+    mutant(
+        "a pass cleans one fork of an erased thread", "runner/runyard/worker/reconciler.py",
+        "            if time.monotonic() - began >= PRUNE_PART_SECONDS:\n                return\n", "            return\n",
+        "tests/unit/worker/test_pruning.py",
+    ),
     *LOCKED_THREADS,
     *OUTSIDE,
+    *PLAIN_RUNS,
     *FAILOVERS,
 )  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from hypothesis import strategies as st
 
 from runyard.domain.states import RunStatus
-from runyard.models import Message, ToolCallPart, ToolResultPart, open_tool_calls
+from runyard.models import ROOT_ID, Message, ToolCallPart, ToolResultPart, open_tool_calls
 from runyard.ports.refs import AttemptToken
 from tests.stateful.two_stores import Key, Side, TwoStores
 
@@ -70,6 +70,9 @@ class Choices(TwoStores):
         view = self.seen.get(key, {})
         ids = {m[0] for path in view.get("paths", []) for m in path if m[0] != "made"}
         return data.draw(st.sampled_from(sorted(ids))) if ids else None
+
+    def parent(self, data: st.DataObject, key: Key) -> str | None:
+        return ROOT_ID if data.draw(st.integers(0, 7)) == 0 else self.known_message(data, key)
 
     def any_run(self, *statuses: str) -> bool:
         runs = [run for view in self.seen.values() for run in view.get("runs", {}).values()]

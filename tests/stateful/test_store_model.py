@@ -116,7 +116,7 @@ class StoreMachine(Choices, RuleBasedStateMachine):
     @rule(data=st.data(), strategy=st.sampled_from(["enqueue"] * 5 + ["reject", "interrupt", "rollback"]))
     def accept(self, data: st.DataObject, strategy: Any) -> None:
         key = self.thread(data)
-        parent = self.known_message(data, key) if data.draw(st.integers(0, 2)) == 0 else None
+        parent = self.parent(data, key) if data.draw(st.integers(0, 2)) == 0 else None
         message = self.said(data) if data.draw(st.integers(0, 4)) else None
         expires_in = data.draw(st.sampled_from([None] * 12 + [1e-6, 3600.0]))  # at once, or never
         options = RunOptions(parallel=data.draw(st.integers(0, 4)) == 0, multitask_strategy=strategy, expires_in=expires_in)
@@ -126,6 +126,63 @@ class StoreMachine(Choices, RuleBasedStateMachine):
             thread_id=key[1], run_id=run_id, input=message, parent_id=parent, options=options, delay=delay, agent="A"
         )
         self.both(lambda side: side.backends[key[0]].runs.accept(request), key)
+
+    @rule(data=st.data(), many=st.integers(2, 5))
+    def accept_together(self, data: st.DataObject, many: int) -> None:
+        """One batch of several threads of a tenant. Most requests are plain, and some are repetitions."""
+        tenant = self.thread(data)[0]
+        requests = [
+            AcceptRequest(
+                thread_id=data.draw(st.sampled_from(THREADS)),
+                run_id=data.draw(st.sampled_from(RUNS)),
+                input=self.said(data),
+                agent=data.draw(st.sampled_from([None, "A", "A"])),
+                options=RunOptions(parallel=data.draw(st.integers(0, 7)) == 0),
+                delay=data.draw(st.sampled_from([None] * 9 + [3600.0])),
+            )
+            for _ in range(many)
+        ]
+
+        async def accept(side: Side) -> list[Any]:
+            calls = [side.backends[tenant].runs.accept(request) for request in requests]
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        self.both(accept, *sorted({(tenant, request.thread_id) for request in requests}))
+
+    @precondition(lambda self: self.any_run("queued"))
+    @rule(data=st.data(), finish=st.booleans())
+    def claim_together(self, data: st.DataObject, finish: bool) -> None:
+        """One claim for a run of each thread, and perhaps one completion of what was claimed."""
+        chosen = [(key, self.run_of(data, key, RunStatus.QUEUED)) for key in sorted(self.seen) if self.seen[key]["thread"]]
+        keys = [key for key, _ in chosen]
+
+        async def claim(side: Side) -> list[Any]:
+            refs = [
+                RunRef(await side.backends[key[0]].threads.thread_key(key[1]) or -1 - n, run_id)
+                for n, (key, run_id) in enumerate(chosen)
+            ]
+            claims = {claim.ref: claim for claim in await self.any(side).runs.claim(self.worker, refs)}
+            for pair, ref in zip(chosen, refs, strict=True):
+                if (attempt := claims[ref].attempt) is not None:
+                    side.attempts.setdefault(pair, []).append(attempt)
+            return [claims[ref] for ref in refs]
+
+        claims = self.both(claim, *keys)
+        claimed = [pair for pair, claim in zip(chosen, claims or [], strict=False) if claim.outcome == "claimed"]
+        answers = [self.messages_for(data, *pair) for pair in claimed]
+        if not finish or not claimed:
+            return
+
+        async def complete(side: Side) -> list[Any]:
+            attempts = [side.attempts[pair][-1] for pair in claimed]
+            return await self.any(side).runs.complete(
+                [
+                    Write(attempt=attempt, messages=answer, usage=Usage(input_tokens=1) if n % 2 else None)
+                    for n, (attempt, answer) in enumerate(zip(attempts, answers, strict=True))
+                ]
+            )
+
+        self.both(complete, *keys)
 
     @rule(data=st.data(), parallel=st.sampled_from([False, False, True]), finish=st.booleans())
     def begin(self, data: st.DataObject, parallel: bool, finish: bool) -> None:
@@ -162,6 +219,17 @@ class StoreMachine(Choices, RuleBasedStateMachine):
             side.attempts.setdefault((key, run_id), []).append(claim.attempt)
             return [claim, await self.any(side).runs.context(claim.attempt)]
         return claim
+
+    @rule(data=st.data(), label=st.sampled_from(["x", "y"]), remove=st.integers(0, 4))
+    def label(self, data: st.DataObject, label: str, remove: int) -> None:
+        key = self.thread(data)
+        message_id = self.known_message(data, key) if data.draw(st.integers(0, 3)) else None
+
+        def change(side: Side) -> Any:
+            threads = side.backends[key[0]].threads
+            return threads.set_label(key[1], label, message_id) if remove else threads.remove_label(key[1], label)
+
+        self.both(change, key)
 
     @rule(data=st.data())
     def accept_fork_job(self, data: st.DataObject) -> None:
@@ -327,7 +395,7 @@ class StoreMachine(Choices, RuleBasedStateMachine):
     @rule(data=st.data())
     def store(self, data: st.DataObject) -> None:
         key = self.thread(data)
-        parent = self.known_message(data, key) if data.draw(st.booleans()) else None
+        parent = self.parent(data, key) if data.draw(st.booleans()) else None
         leaf = self.known_message(data, key) if data.draw(st.integers(0, 4)) == 0 else None
         message = self.said(data, data.draw(st.sampled_from(["user", "user", "call"])))
         self.both(lambda side: side.backends[key[0]].threads.store_message(key[1], message, parent, expected_leaf=leaf), key)
@@ -422,6 +490,7 @@ def test_memory_against_itself() -> None:
     run_state_machine_as_test(StoreMachine, settings=settings(STEPS, max_examples=5))
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.usefixtures("loop")
 def test_postgres_against_memory(module_postgres_url: str) -> None:
     """S1, S2: levels and cutoffs show what copies show, whatever happened."""

@@ -97,6 +97,7 @@ class TwoStores:
                     value.seq,
                     parts,
                     value.metadata,
+                    value.run_status,
                 ]
             case Run():
                 facts = {name: getattr(value, name) for name in (*OUTCOME_FIELDS, *REQUEST_FIELDS)}
@@ -152,7 +153,8 @@ class TwoStores:
             "head": self.plain((await backend.threads.messages(thread_id)).items),
             "load": self.plain(data.messages),
             "leaves": sorted(
-                [self.name(b.message_id) or "", b.depth, b.run_id, b.run_status if b.run_id in own else None] for b in leaves
+                [self.name(b.message_id) or "", b.depth, b.run_id, b.labels, b.run_status if b.run_id in own else None]
+                for b in leaves
             ),
             "paths": sorted(self.plain([path.items for path in paths]), key=str),
             "runs": {run.run_id: self.plain(run) for run in runs},

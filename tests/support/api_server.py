@@ -1,4 +1,4 @@
-"""A real server around an app, in the test's own event loop: for what only a connection shows."""
+"""A real HTTP server for an app, in the event loop of the test, for tests that need a connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import uvicorn
 
 @asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[str]:
-    """The URL of ``app``, served by uvicorn."""
+    """Serve ``app`` with uvicorn. Yield its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=2))
@@ -35,7 +35,7 @@ async def serving(app: Any) -> AsyncIterator[str]:
 
 @dataclass
 class Frame:
-    """One event of a stream; a comment has no type."""
+    """One event of a stream. A comment has no type."""
 
     id: str | None = None
     type: str | None = None
@@ -44,7 +44,7 @@ class Frame:
 
 
 async def frames(reply: httpx.Response) -> AsyncIterator[Frame]:
-    """The events and comments of a stream as they come."""
+    """Yield the events and comments of a stream as they arrive."""
     frame = Frame()
     async for line in reply.aiter_lines():
         name, _, value = line.partition(":")

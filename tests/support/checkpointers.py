@@ -1,4 +1,4 @@
-"""Checkpointers that stand before another one."""
+"""Checkpointers that pass their calls on to another checkpointer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runyard.ports.stores import Checkpointer
 
 
 class Documented:
-    """A checkpointer of somebody else's: the documented methods, and none of runyard's own."""
+    """A checkpointer that another program could have: it has the documented methods only."""
 
     def __init__(self) -> None:
         self._kept = MemoryCheckpointer()
@@ -23,7 +23,7 @@ class Documented:
 
 
 class Watched:
-    """A checkpointer that tells of each call before it is made; what ``tell`` raises happens instead of it."""
+    """A checkpointer that calls ``tell`` before each call and ``told`` after it. If ``tell`` raises, the call is not made."""
 
     def __init__(self, cp: Checkpointer, tell: Callable[[str], object], told: Callable[[str], object] = lambda method: None):
         self._cp, self._tell, self._told = cp, tell, told

@@ -1,4 +1,4 @@
-"""The rules that every reader's copy of a run's stream has to obey (E1, E2, I9)."""
+"""Rules that the events of a run must obey at every reader of its stream (E1, E2, I9)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TERMINAL: Final = frozenset(f"run.{status}" for status in ENDED)
 
 
 class SeenEvent(Protocol):
-    """An event as a reader got it: :class:`runyard.Event`, or what a history keeps of one."""
+    """An event that a reader received: :class:`runyard.Event`, or the record of one in a history."""
 
     @property
     def id(self) -> str | None: ...

@@ -1,4 +1,4 @@
-"""Pairs of servers that change roles: a primary and its replica. The old primary lives on as the replica of the new one."""
+"""Pairs of servers that change roles: a primary and its replica. The old primary becomes the replica of the new one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RedisPair:
         self.primary.stop()
 
     async def fail_over(self) -> None:
-        """Promote the replica. The old primary follows it and closes no connection."""
+        """Promote the replica. The old primary becomes its replica and closes no connection."""
         self.primary, self.replica = self.replica, self.primary
         async with Redis.from_url(self.primary.url) as redis:
             await redis.replicaof("NO", "ONE")
@@ -103,7 +103,7 @@ class _Node(EmbeddedPostgres):
             os.chown(path, uid, gid)
 
     def follow(self, primary: _Node) -> None:
-        """Be a standby of ``primary`` from the next start on."""
+        """Make this server a standby of ``primary`` from its next start on."""
         parts = urlsplit(primary.url)
         login = f"host={parts.hostname} port={parts.port} user={parts.username} password={primary.password}"
         with (self._data / "postgresql.auto.conf").open("a") as out:
@@ -112,7 +112,7 @@ class _Node(EmbeddedPostgres):
         self._own(self._data / "standby.signal")
 
     def shut_down(self) -> None:
-        """End in order: a standby has then everything. The data stays for ``start``."""
+        """Shut the server down cleanly, so that a standby has every commit. The data stays for ``start``."""
         self._end(f"stop {int(self.graceful)}")
 
 
@@ -138,7 +138,7 @@ class PostgresPair:
         self.primary.stop()
 
     async def in_sync(self) -> None:
-        """Wait until the standby streams. It then has every commit when the primary has shut down."""
+        """Wait until the standby streams. It then has every commit after a shutdown of the primary."""
         connection = await asyncpg.connect(self.primary.url)
         try:
             await until(lambda: connection.fetchval("SELECT count(*) = 1 FROM pg_stat_replication WHERE state = 'streaming'"))
@@ -160,7 +160,7 @@ class PostgresPair:
         self.standby.start()
 
     async def sessions(self, server: EmbeddedPostgres) -> int:
-        """The number of runyard's connections to ``server``."""
+        """Return the number of runyard's connections to ``server``."""
         connection = await asyncpg.connect(server.url)
         try:
             found: int = await connection.fetchval("SELECT count(*) FROM pg_stat_activity WHERE application_name ~ '^runyard'")
@@ -170,14 +170,14 @@ class PostgresPair:
 
 
 def several_hosts(*servers: EmbeddedPostgres) -> str:
-    """A URL with the hosts of all ``servers``, in this order."""
+    """Return a URL with the hosts of all ``servers``, in this order."""
     parts = urlsplit(servers[0].url)
     login, _, _ = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"{login}@" + ",".join(f"127.0.0.1:{server.port}" for server in servers)).geturl()
 
 
 def through(url: str, port: int) -> str:
-    """``url`` with another port of this machine, for example of a proxy."""
+    """Return ``url`` with another port of this machine, for example that of a proxy."""
     parts = urlsplit(url)
     login, _, _ = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"{login}@127.0.0.1:{port}").geturl()

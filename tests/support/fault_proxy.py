@@ -1,4 +1,4 @@
-"""A TCP proxy that misbehaves on demand, in front of Postgres or Redis."""
+"""A TCP proxy before Postgres or Redis that makes faults on demand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHUNK: Final = 65536
 
 @dataclass(eq=False)
 class Link:
-    """One connection of a client. ``upstream`` is None if it was accepted only to be swallowed."""
+    """One connection of a client. ``upstream``: None if nothing of the connection is forwarded."""
 
     client: asyncio.StreamWriter
     upstream: asyncio.StreamWriter | None = None
@@ -45,25 +45,25 @@ class FaultProxy:
     _replies_to_lose: int = 0
 
     def slow(self, seconds: float) -> None:
-        """Hold back every chunk, in each direction, for so many seconds."""
+        """Delay every chunk, in each direction, by this number of seconds."""
         self._delay = seconds
 
     def cut(self) -> None:
-        """Reset every connection once; new ones are served."""
+        """Reset every open connection. Later connections are served."""
         for link in [*self._links]:
             link.abort()
 
     def hold(self) -> None:
-        """Half-open: accept connections, take what is sent, answer nothing, in either direction."""
+        """Accept connections and read their data, but forward nothing in either direction."""
         self._holding = True
 
     def cut_after(self, size: int) -> None:
-        """Let clients send so many bytes more, together; then reset the one that sends the next. Once."""
+        """Let all clients together send so many further bytes. Reset once the connection that sends the next byte."""
         self._bytes_left = size
 
     def lose_replies(self, count: int = 1) -> None:
-        """For the next ``count`` requests: forward, wait until the server begins to answer, and reset instead: the caller
-        cannot know what became of it."""
+        """Forward the next ``count`` requests, wait until the server begins to answer, and reset the connection instead of
+        forwarding the answer. The caller cannot know the outcome of the request."""
         self._replies_to_lose = count
 
     def heal(self) -> None:
@@ -97,7 +97,7 @@ class FaultProxy:
                 await self._pump(link, reader, None)
                 return
             answers, link.upstream = await asyncio.open_connection(self.host, self.upstream_port, limit=CHUNK)
-            # A port that nobody listens on may be given to the very connection that tries to reach it.
+            # The system may give a port without a listener to the connection that tries to reach this port.
             if link.upstream.get_extra_info("sockname") == link.upstream.get_extra_info("peername"):
                 return
             back = asyncio.create_task(self._pump(link, answers, writer))
@@ -108,14 +108,14 @@ class FaultProxy:
                 back.cancel()
                 await asyncio.gather(back, return_exceptions=True)
         except OSError:
-            pass  # the server is down: the client is told by the reset
+            pass  # the server is down: the reset shows this to the client
         finally:
             link.abort()
             self._links.discard(link)
             self._tasks.discard(task)
 
     async def _pump(self, link: Link, source: asyncio.StreamReader, target: asyncio.StreamWriter | None) -> None:
-        """Forward one direction until an end or a fault; whoever ends first takes the connection with it."""
+        """Forward one direction until an end or a fault. The end of one direction ends the connection."""
         with suppress(OSError):
             while chunk := await source.read(CHUNK):
                 if self._delay:
@@ -131,7 +131,7 @@ class FaultProxy:
         link.abort()
 
     def _damaged(self, link: Link, chunk: bytes, *, towards_server: bool) -> bytes:
-        """What passes of ``chunk``; the connection is reset where the rest is lost."""
+        """Return the part of ``chunk`` to forward. Reset the connection if the rest is lost."""
         if not towards_server:
             if link.asked:
                 link.abort()

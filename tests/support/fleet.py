@@ -1,4 +1,4 @@
-"""Worker processes for tests, and what their metrics say. The fixture ``fleet`` makes one; tests start its workers."""
+"""Worker processes for tests, and their metrics. The fixture ``fleet`` makes a fleet. Tests start its workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WorkerProcess: TypeAlias = ForkedWorker | asyncio.subprocess.Process
 
 SCRIPTED = "runyard.testing.scripted_agent:app"
 SLACK = float(os.environ.get("RUNYARD_TEST_SLACK", "2"))
-"""Seconds that a machine under load may add to a bound; 0 to hold the promise itself."""
+"""Seconds by which an operation may exceed its bound on a machine under load. 0 tests the promise itself."""
 PROGRAM = """
 import sys
 from runyard_api.worker.process import run_worker
@@ -41,7 +41,7 @@ run_worker(load_app(sys.argv[1]), settings)
 
 @dataclass
 class Fleet:
-    """Worker processes on one Postgres and one Redis, and a client of theirs. ``environment``: variables for the workers."""
+    """Worker processes on one Postgres and one Redis, and a client of both. ``environment``: variables for the workers."""
 
     postgres: str
     redis: str
@@ -52,7 +52,7 @@ class Fleet:
     metrics: dict[int, str] = field(default_factory=dict)
 
     async def start(self, grace: float = 10, app: str = SCRIPTED, **settings: object) -> int:
-        """A worker that is registered. ``settings`` as in :class:`runyard.support.settings.Settings`. Returns its pid."""
+        """Start a worker, wait until it is registered, and return its pid. ``settings``: fields of the worker's Settings."""
         process = await self.spawn(app, grace=grace, **settings)
 
         async def registered() -> bool:
@@ -63,8 +63,8 @@ class Fleet:
         return process.pid
 
     async def spawn(self, app: str, log: int | None = None, **settings: object) -> WorkerProcess:
-        """A worker's process, not waited for. ``log``: a file descriptor for what it writes, by default this process's. With
-        ``log``, the process imports runyard itself."""
+        """Start a worker's process and return without waiting. ``log``: a file descriptor for its output, by default that of
+        this process. With ``log``, the process imports runyard itself."""
         port = free_port()
         own = {"postgres_url": self.postgres, "redis_url": self.redis, "metrics_port": port, **settings}
         variables = {f"RUNYARD_{name.upper()}": str(value) for name, value in own.items()}
@@ -87,7 +87,7 @@ class Fleet:
                 await process.wait()
 
     async def holder(self, thread_id: str, run_id: str, messages: int = 1) -> int:
-        """The pid of the worker that runs the run, once it committed so many messages."""
+        """Wait until the run has this number of committed messages. Return the pid of its worker."""
 
         async def committed() -> bool:
             run = await self.client.run(thread_id, run_id)
@@ -105,21 +105,21 @@ class Fleet:
         return [event.type for event in events if event.type == "message.completed"]
 
     async def metric(self, name: str, **labels: str) -> Mapping[int, float]:
-        """The sum of a metric's samples with ``labels``, per living worker."""
+        """Return the sum of a metric's samples with ``labels``, for each live worker."""
         alive = [pid for pid, process in self.processes.items() if process.returncode is None]
         texts = await asyncio.gather(*(asyncio.to_thread(scrape, self.metrics[pid]) for pid in alive))
         return {pid: total(text, name, labels) for pid, text in zip(alive, texts, strict=True)}
 
 
 def scrape(url: str, seconds: float = 10) -> str:
-    """What a worker's metrics endpoint says."""
+    """Return the answer of a worker's metrics endpoint."""
     with urllib.request.urlopen(url, timeout=seconds) as reply:
         text: str = reply.read().decode()
         return text
 
 
 def total(text: str, name: str, labels: Mapping[str, str]) -> float:
-    """The sum of a metric's samples with ``labels``."""
+    """Return the sum of a metric's samples with ``labels``."""
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples if sample.name == name]
     assert samples, f"no metric {name}"
     return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())

@@ -25,12 +25,12 @@ CONTEXT.set_forkserver_preload(
 
 
 class ForkedWorker:
-    """A worker process. Has the calls of :class:`asyncio.subprocess.Process` that tests need."""
+    """A worker process. It has the methods of :class:`asyncio.subprocess.Process` that tests need."""
 
     @classmethod
     async def start(cls, app: str, environment: Mapping[str, str]) -> Self:
-        """Start a worker of ``app``, as in ``module:name``. ``environment``: all its variables. Its output goes where that of
-        the tests goes."""
+        """Start a worker of ``app`` (``module:name``). ``environment``: all variables of the process. Its output goes to the
+        output of the tests."""
         worker = cls()
         worker._process = CONTEXT.Process(target=_serve, args=(app, dict(environment)), daemon=True)
         await asyncio.to_thread(worker._process.start)
@@ -70,7 +70,7 @@ class ForkedWorker:
 
 
 def _serve(app: str, environment: Mapping[str, str]) -> None:
-    """The life of a worker."""
+    """Run a worker in the forked process."""
     from runyard.app import load_app
     from runyard.support.logging import configure
     from runyard.support.settings import Settings

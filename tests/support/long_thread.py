@@ -1,5 +1,5 @@
-"""A thread with all that makes a snapshot hard: runs that overlap, end in another order than they began, or fail, and messages
-of no run. It is copied into Postgres, or played on any store through its verbs.
+"""A thread whose snapshots are difficult. Its runs overlap, fail, or end in another order than they began. It also has messages
+without a run. It is copied into Postgres, or made on any store by verbs.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from runyard_backends.postgres.codec import pack
 
 OVERLAP = 4
 FAILED, STORED = 0.05, 0.04
-"""The share of runs that fail, and how many messages without a run come per run."""
+"""Share of runs that fail, and number of messages without a run per run."""
 
 
 @dataclass
 class ScriptedRun:
-    """One run: its messages' numbers, when it completed, and the branch's high water at that moment. None if it failed."""
+    """One run. ``seqs``: the numbers of its messages. ``high_water``: that of the branch when the run completed, or None."""
 
     number: int
     fails: bool
@@ -39,7 +39,7 @@ class ScriptedRun:
 
 @dataclass(frozen=True)
 class ScriptedMessage:
-    """``run`` is None for a message that was stored without one."""
+    """One message. ``run``: None for a message without a run."""
 
     seq: int
     run: ScriptedRun | None
@@ -58,7 +58,7 @@ Event = tuple[str, ScriptedRun | None, ScriptedMessage | None]
 
 
 class LongThread:
-    """``events``: in order, ``begin`` and ``end`` of a run and each ``message``; what follows from them is in the runs."""
+    """A script. ``events``: the ``begin`` and ``end`` of each run and each ``message``, in order. ``runs``: their outcomes."""
 
     def __init__(self, runs: int, *, seed: int = 7) -> None:
         self._random = random.Random(seed)
@@ -102,7 +102,7 @@ class LongThread:
         run.completion_seq, run.high_water = len(self.completed), self.high_water
 
     def snapshot(self, run: ScriptedRun) -> list[str]:
-        """Ids of what a fork after ``run`` sees, by the rule (F1)."""
+        """Return the ids of the messages that a fork after ``run`` sees (F1)."""
         assert run.high_water is not None and run.completion_seq is not None
         return [
             message.id
@@ -111,12 +111,12 @@ class LongThread:
         ]
 
     def overtaken(self) -> ScriptedRun:
-        """A run in the middle that completed before one that had begun, and written its last message, earlier."""
+        """Return a run of the second half whose last message is before a message of a run that completed earlier."""
         middle = self.completed[len(self.completed) // 2 :]
         return next(run for run in middle if run.high_water is not None and run.high_water > run.seqs[-1])
 
     async def play(self, backend: Backend, thread_id: str) -> None:
-        """Through the verbs: runs that no worker executes; a failed one is cancelled."""
+        """Make the thread by verbs, with external runs. A run that fails is cancelled."""
         checkpointer = backend.checkpointer
         for kind, run, message in self.events:
             if message is not None:
@@ -130,7 +130,7 @@ class LongThread:
                 await checkpointer.mark_run_complete(thread_id, run.id)
 
     async def copy(self, connection: asyncpg.Connection, thread_id: str) -> None:
-        """Into an existing, empty thread of the default tenant, as runs of workers."""
+        """Copy the rows into an existing, empty thread of the default tenant, as runs of workers."""
         thread = await connection.fetchrow(
             "SELECT thread_key, head_branch FROM runyard.threads WHERE thread_id = $1", thread_id
         )

@@ -1,4 +1,4 @@
-"""A private server that nobody should reach, and what a caller writes to lure a worker there (M5)."""
+"""A private server that no worker may reach, and messages of a caller that try to make a worker call it (M5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PNG = b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-length: 8\r\nconne
 
 
 class Private(socketserver.ThreadingTCPServer):
-    """``reached``: the request line of each connection. ``answer``: what each gets, by default a picture."""
+    """``reached``: the request line of each connection. ``answer``: the answer to each, by default a picture."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -38,7 +38,7 @@ class _Answer(socketserver.StreamRequestHandler):
 
 @contextmanager
 def private() -> Iterator[Private]:
-    """The server, while the block lasts."""
+    """Run the server until the block ends."""
     with Private() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
@@ -50,14 +50,14 @@ def private() -> Iterator[Private]:
 
 
 def files(url: str) -> list[dict[str, Any]]:
-    """A file of each kind at ``url``, to be downloaded from a private address."""
+    """Return a file part of each kind with ``url``, which has a private address."""
     lure = {"url": url, "force_download": "allow-local", "vendor_metadata": {"detail": "high"}}
     kinds = {"image-url": None, "audio-url": "audio/wav", "document-url": "text/plain", "video-url": "video/mp4"}
     return [{"kind": kind, **lure, **({"media_type": media} if media else {})} for kind, media in kinds.items()]
 
 
 def claims(url: str) -> dict[str, dict[str, Any]]:
-    """What a caller may say under ``pydantic_ai``, by name: what the model layer would understand, and what it would not."""
+    """Return values that a caller may send under ``pydantic_ai``, by name. pydantic-ai would understand some of them."""
     image = files(url)[0]
     shown = {
         "completes the prompt": [{"content": ["look", image]}],

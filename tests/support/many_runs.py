@@ -1,5 +1,6 @@
-"""A database with many runs: one tenant that has everything, and thousands of threads, in seconds. Rows are written past the
-verbs; what lists, filters and the leader's reads need of them is there.
+"""A database with many runs on thousands of threads of one tenant, made in seconds.
+
+The rows are inserted without the verbs. They have all values that lists, filters and the reads of the leader need.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ TENANT = "full"
 LONG = "thread-1"
 """The thread that has a tenth of all runs."""
 COMMON, RARE = "default", "archive"
-"""Agents: of nearly all runs, and of one in five thousand."""
+"""The agent of nearly all runs, and the agent of one run in five thousand."""
 TAG, RARE_TAG = {"env": "prod"}, {"customer": "7"}
-"""Tags: of every thread, and of one in a thousand."""
+"""The tags of every thread, and the tags of one thread in a thousand."""
 FORKED = "thread-2"
-"""The thread from which every tenth was forked; as many were forked from the next one."""
+"""The source of every tenth thread. The thread after it is the source of as many forks."""
 
 
 def named_statements(file: Path) -> dict[str, str]:
-    """The statements of a file, by name."""
+    """Return the statements of a file, by name."""
     parts = re.split(r"^-- name: (\w+)$", file.read_text(), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 async def fill(connection: asyncpg.Connection, runs: int, threads: int, *, messages: bool = False) -> None:
-    """Give the tenant ``runs`` runs on ``threads`` threads. ``messages``: of every run, not only of those on the long one."""
+    """Insert ``runs`` runs on ``threads`` threads. ``messages``: insert messages of every run, not only of the runs of LONG."""
     sql = named_statements(STATEMENTS)
     await connection.execute("SET work_mem = '256MB'; SET maintenance_work_mem = '256MB'; SET synchronous_commit = off")
     await connection.execute(sql["threads"], TENANT, threads, timeout=600)
@@ -48,7 +49,7 @@ async def fill(connection: asyncpg.Connection, runs: int, threads: int, *, messa
 
 @asynccontextmanager
 async def without_indexes(connection: asyncpg.Connection, *tables: str) -> AsyncIterator[None]:
-    """Many rows are written faster, and their indexes built in one go afterwards."""
+    """Drop the indexes of the tables inside the block, and build them after it. Inserting many rows is faster so."""
     indexes = await connection.fetch(named_statements(STATEMENTS)["indexes"], tables)
     for name, _ in indexes:
         await connection.execute(f"DROP INDEX {name}")

@@ -39,15 +39,16 @@ Answer = str | Sequence[ModelResponsePart] | Exception
 
 
 def call(name: str, id: str | None = None, **arguments: Any) -> ToolCallPart:
-    """A tool call of the model; its id is its tool's name unless given."""
+    """Return a tool call of the model. Its id is by default the name of its tool."""
     return ToolCallPart(name, arguments, tool_call_id=id or name)
 
 
 @dataclass
 class Script:
-    """A model that gives ``answers`` in order: the nth answer to a history with n answers. An exception is raised once.
+    """A model that gives ``answers`` in order. To a history with n answers it gives answer n, counted from 0.
 
-    ``requests`` are the histories that it was sent, ``prompts`` what it was told about tools and instructions.
+    An answer that is an exception is raised once. ``requests``: the histories that the model received. ``prompts``: the
+    instructions and tools that it received.
     """
 
     answers: Sequence[Answer]
@@ -55,19 +56,19 @@ class Script:
     prompts: list[AgentInfo] = field(default_factory=list)
     pieces: int = 3
     before: int = 0
-    """Answers in the history that are not this script's."""
+    """Number of answers in the history that do not belong to this script."""
 
     def __post_init__(self) -> None:
         self._raised: set[int] = set()
 
     @property
     def model(self) -> FunctionModel:
-        """The model, which streams."""
+        """Return the model, which streams."""
         return FunctionModel(self._whole, stream_function=self._stream, model_name="script")
 
     @property
     def silent(self) -> FunctionModel:
-        """The same model without streaming."""
+        """Return the same model without streaming."""
         return FunctionModel(self._whole, model_name="script")
 
     def _next(self, messages: list[ModelMessage], info: AgentInfo) -> list[ModelResponsePart]:
@@ -100,7 +101,7 @@ class Script:
                         yield {index: DeltaToolCall(json_args=piece)}
 
     def results(self, n: int = -1) -> dict[str, Any]:
-        """What the nth request says that tools returned, by the ids of the calls."""
+        """Return the results of tools in the nth request, by the ids of their calls."""
         parts = [part for message in self.requests[n] if isinstance(message, ModelRequest) for part in message.parts]
         return {part.tool_call_id: part.content for part in parts if isinstance(part, ToolReturnPart)}
 
@@ -112,7 +113,7 @@ def cut(text: str, pieces: int) -> list[str]:
 
 @dataclass
 class Lab:
-    """Runs of one thread, ``t``; ``agent`` is whatever an App takes."""
+    """Runs of the thread ``t``. ``agent``: any agent that an App takes."""
 
     backend: Backend
     writer: EventWriter
@@ -131,7 +132,7 @@ class Lab:
         await self.backend.runs.accept(request)
 
     async def attempt(self, agent: Any, run_id: str = "r") -> Ended | None:
-        """One attempt of the run, accepted if need be."""
+        """Execute one attempt of the run. Accept the run first if it is new."""
         execution = await self.execution(agent, run_id)
         return await execution.run()
 
@@ -152,7 +153,7 @@ class Lab:
         return claim
 
     async def crash(self, agent: Any, appends: int, run_id: str = "r") -> None:
-        """One attempt whose process is gone once it committed so many times with ``append``."""
+        """Execute one attempt, and declare its worker dead after this number of committed calls of ``append``."""
         execution = await self.execution(agent, run_id)
         append, left, committed, gone = self.backend.runs.append, appends, asyncio.Event(), asyncio.Event()
 
@@ -189,12 +190,12 @@ class Lab:
         return run
 
     async def messages(self, run_id: str = "r") -> list[Message]:
-        """The messages of a run, whatever became of it."""
+        """Return the messages of a run in any status."""
         events = await proved(self.backend.runs, await self.ref(run_id))
         return [Message.model_validate(event.data["message"]) for event in events if event.type == "message.completed"]
 
     async def said(self) -> list[tuple[str, object]]:
-        """The run in short: role, and text or calls or results."""
+        """Return a short form of the run's messages: the role, and the text, calls or results."""
         return [(message.role, in_short(message)) for message in await self.messages()]
 
     async def pending(self) -> list[HitlRequest]:
@@ -225,5 +226,5 @@ def status(ended: Ended | None) -> RunStatus | None:
 
 
 def prompts(messages: Sequence[ModelMessage]) -> list[UserPromptPart]:
-    """What a model was told as the user."""
+    """Return the user's texts in a request."""
     return [part for m in messages if isinstance(m, ModelRequest) for part in m.parts if isinstance(part, UserPromptPart)]

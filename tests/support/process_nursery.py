@@ -1,4 +1,4 @@
-"""Processes by fork from one that has imported everything: a worker in milliseconds, and many of them on two cores.
+"""Processes forked from a process that has imported everything. A worker starts in milliseconds, and many fit on two cores.
 
 :class:`Nursery` is the test's side. The program below it reads one JSON line per process to fork, ``{"id", "env",
 "role", "log"}``, and answers ``{"id", "pid"}`` at its start and ``{"id", "code"}`` at its end.
@@ -28,7 +28,7 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """The exit code, None while it lives."""
+        """The exit code, None while the process lives."""
         return self.ended.result() if self.ended.done() else None
 
     def signal(self, number: int) -> None:
@@ -37,7 +37,7 @@ class Child:
 
 
 class Nursery:
-    """Forks processes on demand; all of them end with it."""
+    """Forks processes on demand. The end of the nursery ends all of them."""
 
     async def __aenter__(self) -> Self:
         self._process = await asyncio.create_subprocess_exec(
@@ -76,7 +76,7 @@ class Nursery:
 
 
 def main(roles: Mapping[str, Callable[[], None]]) -> None:
-    """Fork what is ordered until the orders end; then kill what still lives."""
+    """Fork a process for each order. At the end of the orders, kill the live processes."""
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker)
@@ -115,7 +115,7 @@ def _tell(**what: Any) -> None:
 
 
 def _become(order: Mapping[str, Any], roles: Mapping[str, Callable[[], None]]) -> None:
-    """The life of a forked process."""
+    """Run a role in the forked process."""
     code = 70
     try:
         signal.set_wakeup_fd(-1)

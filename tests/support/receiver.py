@@ -1,4 +1,4 @@
-"""A receiver of webhooks on a socket of its own, strict about HTTP and told by the test what to answer."""
+"""A receiver of webhooks on a socket of its own. It checks HTTP strictly. The test sets its answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Received:
 
 
 def new_secret() -> str:
-    """A deployment's secret."""
+    """Return a new secret of a deployment."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
@@ -39,14 +39,14 @@ Answer = Callable[[Received], Awaitable[bytes]]
 
 
 def answering(status: int, *headers: str, body: bytes = b"") -> bytes:
-    """An answer in the words of HTTP."""
+    """Return the bytes of an HTTP response."""
     lines = [f"HTTP/1.1 {status} x", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 @dataclass
 class Receiver:
-    """``answer`` is asked for each request, in the order in which they arrive."""
+    """The receiver. It calls ``answer`` for each request, in the order of arrival."""
 
     received: list[Received] = field(default_factory=list)
     answer: Answer | None = None
@@ -54,7 +54,7 @@ class Receiver:
     _talks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def hang_up(self) -> None:
-        """End every connection once what was answered is on its way."""
+        """End every connection after its answers were sent."""
         for talk in self._talks:
             talk.cancel()
 
@@ -62,7 +62,7 @@ class Receiver:
         return f"{scheme}://{host}:{self.port}{path}"
 
     def answers(self, *statuses: int) -> None:
-        """These, then 204 for ever."""
+        """Give these answers in order, then 204 to every further request."""
         left = list(statuses)
 
         async def next_one(_: Received) -> bytes:

@@ -1,4 +1,4 @@
-"""Write ``schema.sql``: what all migrations and functions amount to (``make schema``).
+"""Write ``schema.sql``, the schema that all migrations and functions make together (``make schema``).
 
 Tables, types and indexes are those of a database that was migrated, as pg_dump prints them, with the comments of the
 migrations. Functions are shown without their bodies, file by file.
@@ -39,7 +39,7 @@ _SHORTER = (
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """One object of the database. ``name``: with its table first, where it belongs to one."""
+    """One object of the database. ``name``: if the object belongs to a table, the name begins with that table's name."""
 
     kind: str
     name: str
@@ -47,7 +47,7 @@ class Thing:
 
 
 def things(url: str) -> list[Thing]:
-    """What pg_dump prints of the schema at ``url``."""
+    """Return the objects that pg_dump prints for the schema at ``url``."""
     command = [str(find_postgres().bin / "pg_dump"), "--schema=runyard", "--schema-only", "--no-owner", "--no-acl", url]
     dump = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = []
@@ -60,7 +60,7 @@ def things(url: str) -> list[Thing]:
 
 
 def comments(release: Release) -> dict[str, str]:
-    """What the migrations say above each object, by its name, in their order."""
+    """Return the comments above the objects in the migrations, by the objects' names, in their order."""
     said: dict[str, str] = {}
     for migration in release.migrations:
         pattern = r"(?P<comment>(?:^--[^\n]*\n)*)^CREATE (?:UNIQUE )?(?:[A-Z]+) (?:runyard\.)?(?P<name>\w+)"
@@ -70,7 +70,7 @@ def comments(release: Release) -> dict[str, str]:
 
 
 def table(thing: Thing, parts: list[Thing], said: dict[str, str]) -> str:
-    """A table with its keys and identities, then its indexes and triggers."""
+    """Return the SQL of a table with its keys and identities, then the SQL of its indexes and triggers."""
     sql = thing.sql
     for part in parts:
         if part.kind == "CONSTRAINT":
@@ -84,19 +84,19 @@ def table(thing: Thing, parts: list[Thing], said: dict[str, str]) -> str:
 
 
 def place(thing: Thing, said: dict[str, str]) -> tuple[int, str]:
-    """Sorts objects as the migrations have them, and others by name."""
+    """Return the sort key of an object: its place in the migrations, or else its name."""
     name = thing.name.partition("(")[0].split()[-1]
     return (list(said).index(name) if name in said else len(said), name)
 
 
 def owner(thing: Thing) -> str | None:
-    """The table that an object belongs to; None for one of its own."""
+    """Return the table to which an object belongs, or None."""
     found = re.search(r"(?:ALTER TABLE (?:ONLY )?|INDEX \w+ ON (?:ONLY )?|TRIGGER .* ON )runyard\.(\w+)", thing.sql)
     return found[1] if found else None
 
 
 def functions(release: Release) -> str:
-    """Every function's comment and signature, file by file."""
+    """Return the comment and signature of every function, file by file."""
     pages = []
     pattern = r"(?P<comment>(?:^--[^\n]*\n)*)^CREATE OR REPLACE FUNCTION (?P<signature>.*?)\s+LANGUAGE "
     for file in sorted(release.functions, key=lambda file: file.name):
@@ -110,7 +110,7 @@ def functions(release: Release) -> str:
 
 
 def page(url: str) -> str:
-    """The text of ``schema.sql`` for the database at ``url``, which was migrated by this release."""
+    """Return the text of ``schema.sql`` for the database at ``url``, which this release has migrated."""
     release = Release.installed()
     said = comments(release)
     found = things(url)
@@ -131,7 +131,7 @@ def page(url: str) -> str:
 
 
 def current() -> str:
-    """The text of ``schema.sql``, from a database of its own."""
+    """Return the text of ``schema.sql`` for a new database."""
     with EmbeddedPostgres(durable=False) as server:
         asyncio.run(migrate(server.url))
         return page(server.url)

@@ -12,8 +12,9 @@ Answer = str | list[tuple[str, dict[str, Any]]] | Exception
 
 
 def answering(answer: Callable[[str, list[ToolReturnPart]], Answer]) -> FunctionModel:
-    """A model of ``answer(prompt, results)``: the last prompt of the user, and the tool results since. It answers with text,
-    with calls (name, arguments), whose ids are ``<name>-<n>`` over the conversation, or by raising."""
+    """Return a model that answers ``answer(prompt, results)``. ``prompt``: the last prompt of the user. ``results``: the tool
+    results after it. An answer is a text, a list of calls (name, arguments), or an exception to raise. The ids of calls are
+    ``<name>-<n>``, counted over the conversation."""
 
     def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         prompt, results = _since_prompt(messages)
@@ -30,12 +31,12 @@ def answering(answer: Callable[[str, list[ToolReturnPart]], Answer]) -> Function
 
 
 def calling(*calls: tuple[str, dict[str, Any]], then: str = "done") -> FunctionModel:
-    """A model that makes ``calls`` for each prompt, all at once, and then says ``then``."""
+    """Return a model that makes ``calls`` for each prompt, in one answer, and then answers ``then``."""
     return answering(lambda prompt, results: then if results else list(calls))
 
 
 def echo() -> FunctionModel:
-    """A model that repeats the prompt with an exclamation mark."""
+    """Return a model that repeats the prompt with an exclamation mark."""
     return answering(lambda prompt, results: f"{prompt}!")
 
 

@@ -1,4 +1,7 @@
-"""The deployment that a command connects to, and the event loop of the command."""
+"""The deployment that a command connects to, and the event loop of the command.
+
+The scheme of the URL selects the backend, for example Postgres or the HTTP API (``runyard.support.backend_urls``).
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ _BY_HTTP_STATUS = {
 
 
 class MissingError(Exception):
-    """The object of a command does not exist, or the command cannot change it."""
+    """What the command names does not exist, or the command cannot change it."""
 
 
 def of_error(error: RunyardError) -> Exit:

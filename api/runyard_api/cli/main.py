@@ -20,6 +20,7 @@ from .commands import (  # fmt: skip
     init,
     keys,
     limits,
+    message_tree,
     migrate,
     prompt,
     queues,
@@ -78,12 +79,15 @@ app.command(rich_help_panel=_START)(init.init)
 app.command(rich_help_panel=_START)(dev.dev)
 app.command(rich_help_panel=_START)(demo.demo)
 app.command(rich_help_panel=_TALK)(prompt.prompt)
+app.command(rich_help_panel=_TALK)(message_tree.regenerate)
 app.command(rich_help_panel=_TALK)(prompt.respond)
 app.command(rich_help_panel=_TALK)(prompt.abort)
 app.command(rich_help_panel=_TALK)(prompt.cancel)
 app.command(rich_help_panel=_TALK)(forks.fork)
 app.command("fork-once", rich_help_panel=_TALK)(forks.fork_once)
 app.command("fork-many", rich_help_panel=_TALK)(forks.fork_many)
+for command in (message_tree.branches, message_tree.label, message_tree.store, message_tree.lineage, message_tree.diff):
+    threads.app.command()(command)
 app.add_typer(threads.app, name="threads", rich_help_panel=_LOOK)
 app.add_typer(runs.app, name="runs", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_LOOK)(runs.requests)

@@ -75,8 +75,8 @@ class ProbeAnswer(BaseModel):
 
 
 class CandidateAnswer(ProbeAnswer):
-    """The outcome of one message of a fan-out. ``thread_id``: id of its thread, if it has one. ``error``: the error that it
-    failed with."""
+    """The outcome of one message of a fan-out. ``thread_id``: the id of the candidate's thread, or null for a probe.
+    ``error``: the error with which the candidate failed, or null."""
 
     thread_id: str | None = None
     error: ErrorInfo | None = None
@@ -116,7 +116,7 @@ class MessagePage(BaseModel):
 
 class FormattedMessagePage(BaseModel):
     """Messages in the format that the request named. ``message_ids``: for each of ``items`` the id of its message. A message
-    can be several items, or none. ``losses``: what the items lack of the messages."""
+    can be several items, or none. ``losses``: the values of the messages that the items lack."""
 
     items: list[JsonObject]
     message_ids: list[str]

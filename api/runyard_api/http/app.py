@@ -21,11 +21,13 @@ from runyard.support.settings import Settings
 from . import docs, problems
 from .authentication import Auth, Gate
 from .bounds import Bounds
+from .compat import registry
+from .compat.layer import ErrorShapes, KeyHeaders
 from .document import document
 from .head import Head
 from .paths import KeepSlashes
 from .routes import deployment, forks, health, messages, requests, runs, streams, threads, usage, webhooks, whoami
-from .service import Guard, Service
+from .service import OPEN, Guard, Service
 from .settings import ApiSettings
 from .telemetry import Telemetry
 
@@ -75,8 +77,8 @@ def asgi_app(
 ) -> FastAPI:
     """Return the API as an application. It uses a backend or client of the caller, or connects to servers itself.
 
-    ``postgres`` and ``redis``: URLs, by default those of :class:`runyard.support.settings.Settings`; ``options`` are the
-    backend's.
+    ``postgres`` and ``redis``: URLs, by default those of :class:`runyard.support.settings.Settings`. ``options``: options of
+    the backend.
     ``tenant``: the tenant of callers without a key, if ``auth`` is off.
     ``auth``: ``"keys"`` (API keys), ``"off"`` (programs of this machine only), or a coroutine function that takes the request
     and returns a :class:`~runyard_api.http.principal.Principal`, or None for 401.
@@ -84,10 +86,12 @@ def asgi_app(
     A host can mount the app: ``host.mount("/agents", asgi_app(client, auth=…))``. A mounted app connects at its first request.
     The host ends the streams with ``app.state.service.close()``.
 
-    Raises InvalidInputError if ``auth`` is not off and ``settings`` have no secret for stream tokens.
+    Raises InvalidInputError if ``auth`` is not off and ``settings`` have no secret for stream tokens, and if
+    ``settings.compat`` has an unknown name.
     """
     plain_tracebacks()
     found = settings or ApiSettings()
+    mounted = registry.named(found.compat)
     backend = backend_or_client.backend if isinstance(backend_or_client, Client) else backend_or_client
     if backend is not None and (postgres is not None or redis is not None):
         raise InvalidInputError("give a backend or URLs, not both", field="postgres")
@@ -108,34 +112,36 @@ def asgi_app(
         title="runyard",
         version=version("runyard"),
         description=DESCRIPTION,
-        openapi_tags=TAGS,
+        openapi_tags=[*TAGS, *({"name": each.tag, "description": each.description} for each in mounted)],
         license_info=LICENSE,
         servers=SERVERS,
         openapi_url=None,
         lifespan=lifespan,
-        generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,
     )
     app.state.service = service
     problems.install(app)
-    for module in ROUTERS:
-        app.include_router(module.router)
-    app.include_router(docs.router)
+    routers = [*(module.router for module in ROUTERS), *(router for each in mounted for router in each.routers)]
+    for router in (*routers, docs.router):
+        app.router.routes += router.routes  # include_router would match each request twice, and in two steps
+    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     # The last middleware that is added is the outermost.
     app.add_middleware(KeepSlashes)
     app.add_middleware(Bounds, settings=found)
-    app.add_middleware(Guard, service=service)
+    app.add_middleware(Guard, service=service, open_paths=OPEN.union(*(each.open_paths for each in mounted)))
     app.add_middleware(
         CORSMiddleware,
         allow_origins=found.cors_origins,
-        allow_methods=["GET", "POST", "PATCH", "DELETE"],
-        allow_headers=ASKED,
+        allow_methods=sorted({method for route in routes for method in route.methods or ()}),
+        allow_headers=(*ASKED, *(each.key_header for each in mounted if each.key_header is not None)),
         expose_headers=TOLD,
     )
     app.add_middleware(Head)
+    if mounted:
+        app.add_middleware(KeyHeaders, mounted=mounted)
+        app.add_middleware(ErrorShapes, mounted=mounted)
     app.add_middleware(Telemetry)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
-    routes = [route for module in ROUTERS for route in module.router.routes if isinstance(route, APIRoute)]
     metrics.serve_http((method, route.path, route.status_code or 200) for route in routes for method in route.methods or ())
     return app
 

@@ -1,4 +1,5 @@
-"""Authentication of callers: API keys, a host's own scheme, stream tokens, or none if ``auth`` is off (A1).
+"""Authentication of callers: API keys, the scheme of the program that embeds the API, stream tokens, or none if ``auth`` is off
+(A1).
 
 The result is a principal. Its tenant is enforced in :mod:`runyard_api.http.tenant_client`, which gives a route only a client
 that is bound to this tenant. :mod:`runyard_api.http.routes.route_access` decides which routes the principal may call.

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from runyard.domain.json_text import Shape
 from runyard.errors import HeadersTooLargeError, RateLimitedError, RequestTimeoutError, RequestTooLargeError, RunyardError
 
 from . import problems
-from .reading import OUT_OF_BOUNDS, Shape
+from .reading import MAX_BODY_VALUES, OUT_OF_BOUNDS, is_form
 from .request_state import state_of
 from .settings import ApiSettings
 
@@ -93,13 +94,15 @@ class Bounds:
         """Return the whole body; None if the client left. Does not wait if the request announces no body.
 
         If the JSON of the body has too many values or a number with too many digits, return ``b""`` and put the reason into
-        ``scope``. The route that reads the JSON raises the error.
+        ``scope``. The route that reads the JSON raises the error. A form is no JSON as a whole: the route that accepts forms
+        checks the JSON inside.
         """
         named = {name for name, _ in scope["headers"]}
         if scope["method"] in ("GET", "HEAD", "OPTIONS") and not named & {b"content-length", b"transfer-encoding"}:
             return b""
         parts: list[bytes] = []
-        shape: Shape | None = Shape()
+        shape: Shape | None = Shape(MAX_BODY_VALUES)
+        count = not is_form(scope["headers"])
         size, more = 0, True
         try:
             async with asyncio.timeout(self.settings.body_timeout):
@@ -116,7 +119,8 @@ class Bounds:
                         continue
                     held.grow(len(part))
                     try:
-                        shape.feed(part)
+                        if count:
+                            shape.feed(part)
                         parts.append(part)
                     except ValueError as error:
                         state_of(scope)[OUT_OF_BOUNDS] = str(error)  # the error itself would hold the body

@@ -27,7 +27,7 @@ SECURITY: Final = {
     },
 }
 HEADERS: Final = {
-    "X-Request-Id": {"description": "Id of the request. The access log has it too.", "required": True, "schema": UUID},
+    "X-Request-Id": {"description": "Id of the request. The access log has the same id.", "required": True, "schema": UUID},
     "Location": {"description": "Path of the resource that the response is about.", "required": True, "schema": TEXT},
     "ETag": {"description": "Version of the content.", "required": True, "schema": TEXT},
     "Retry-After": {
@@ -100,7 +100,7 @@ def _describe_streams(made: dict[str, Any]) -> None:
 
 
 def _shared(made: dict[str, Any]) -> dict[str, Any]:
-    """Replace responses that several operations share by references. Return the shared responses by name."""
+    """Put a reference in place of each response that several operations share. Return the shared responses by name."""
     answers = [(described["responses"], status) for _, _, described in operations(made) for status in described["responses"]]
     seen = Counter(_key(responses[status]) for responses, status in answers)
     shared: dict[str, Any] = {}

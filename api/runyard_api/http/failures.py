@@ -43,7 +43,7 @@ class Failures:
         self._buckets.check(address, _too_many(address))
 
     def add(self, request: HTTPConnection) -> None:
-        """Count a failure, also beyond the limit."""
+        """Count a failure, even beyond the limit."""
         self._buckets.owe(address_of(request))
 
     def count(self, request: HTTPConnection) -> str:

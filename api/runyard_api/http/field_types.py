@@ -29,13 +29,13 @@ def checked_id(value: str) -> str:
 def _moment(value: Any) -> Any:
     """Return ``value`` if it is text that begins like a date and time. Pydantic would accept a number, as seconds."""
     if not (isinstance(value, str) and _DATE.match(value)):
-        raise ValueError("a date and time with its zone (RFC 3339), such as 2030-01-31T12:00:00Z")
+        raise ValueError("must be a date and time with its zone (RFC 3339), such as 2030-01-31T12:00:00Z")
     return value
 
 
 def _day(value: Any) -> Any:
     if not (isinstance(value, str) and _DAY.fullmatch(value)):
-        raise ValueError("a day, such as 2030-01-31")
+        raise ValueError("must be a day, such as 2030-01-31")
     return value
 
 

@@ -1,11 +1,12 @@
 """The header ``Idempotency-Key``. Every POST accepts it instead of the id with which its operation recognises repetitions.
 
 The id is derived from the key, the tenant, the operation and the thread. The API stores no keys. A repetition has the same id,
-which the store recognises for as long as the thread exists. The store decides whether a repeated body is the same request: by
-the hash of its content (``request_hash`` in :mod:`runyard.ports.commands`), or by the content that it stored under the id
-(``postgres/functions/same_request.sql``; in memory ``_same_or_conflict``). An id in the body takes precedence over the header.
-If the effect of a repetition depends on the state alone, the operation has no id. The API then checks the form of the key and
-does not use the key.
+which the store recognises for as long as the thread exists. The store decides whether a repeated body is the same request. It
+compares the hashes of runs and forks (``request_hash`` in :mod:`runyard.ports.commands`, compared in
+``postgres/functions/same_request.sql``). It compares the content of messages (``store_message`` in ``postgres/threads.py``) and
+of answers (``postgres/hitl_answers.py``). The class of the error has the status. An id in the body takes precedence over the
+header. If the effect of a repetition depends on the state alone, the operation has no id. The API then checks the form of the
+key and does not use the key.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ async def _unused(request: Request, idempotency_key: Annotated[str | None, _head
 def _check_one(request: Request) -> None:
     """Raise a Refusal with InvalidRequestError if the header is given twice."""
     if len(request.headers.getlist("idempotency-key")) > 1:
-        at = {"location": "header", "pointer": "Idempotency-Key", "message": "give it once"}
-        raise Refusal(InvalidRequestError("Idempotency-Key: give it once", errors=[at]))
+        at = {"location": "header", "pointer": "Idempotency-Key", "message": "the header is repeated; give it once"}
+        raise Refusal(InvalidRequestError(f"{at['pointer']}: {at['message']}", errors=[at]))
 
 
 Idempotency = Annotated[Key, Depends(_key)]

@@ -60,8 +60,8 @@ class Keyring:
     ) -> Principal | None:
         """Return the principal of a key that this process does not know, or None.
 
-        A look-up counts as a failure until the key is found. This bounds simultaneous look-ups too. If a caller waits for the
-        look-up of another caller and the key is not found, the waiting caller counts as a failure, too.
+        A look-up counts as a failure until the key is found. This also bounds simultaneous look-ups. If a caller waits for the
+        look-up of another caller and the key is not found, the waiting caller also counts as a failure.
         """
         if secret is not None and secret.key_id in self._asking:
             found = await self.find(secret.key_id, keys)

@@ -1,4 +1,7 @@
-"""Refuses query parameters that a route does not declare, and repetitions of a parameter that is no list (A)."""
+"""Refuses query parameters that a route does not declare, and repetitions of a parameter that is no list (A).
+
+``routes/arguments.py`` has the parameters that routes share, for example ``limit`` and ``cursor``.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from .request_state import state_of
 
 TOKEN: Final = "token"
 """Query parameter of stream tokens. The guard reads it."""
+UNKNOWN: Final = "unknown parameter"
+REPEATED: Final = "the parameter is repeated; give it once"
 
 
 class Known:
@@ -34,14 +39,14 @@ class Known:
         given = Counter(name for name, _ in request.query_params.multi_items())
         principal = state_of(request.scope).get("principal")
         held = {TOKEN} if principal is not None and principal.only is not None else set()
-        found = dict.fromkeys(given.keys() - self._names - held, "there is no such parameter here")
-        found |= {name: "give it once" for name, times in given.items() if times > 1 and name in self._names - self._many}
+        found = dict.fromkeys(given.keys() - self._names - held, UNKNOWN)
+        found |= {name: REPEATED for name, times in given.items() if times > 1 and name in self._names - self._many}
         if found:
             listed = [
                 {"location": "query", "pointer": name, "message": words} for name, words in sorted(found.items())[:MAX_FIELDS]
             ]
             first = listed[0]
-            hint = f"; there are {', '.join(sorted(self._names)) or 'none'}"
+            hint = f"; known parameters: {', '.join(sorted(self._names)) or 'none'}" if first["message"] == UNKNOWN else ""
             raise Refusal(InvalidRequestError(f"{first['pointer']:.80}: {first['message']}{hint}", errors=listed))
 
 

@@ -1,8 +1,8 @@
 """Errors as problem documents (RFC 9457), for the whole tree of :mod:`runyard.errors`.
 
-The status of a response is the ``http_status`` of the error's class. A problem has the error's stable ``code`` and its
-``details``. ``detail`` is a sentence about the error and its remedy. ``errors`` lists the fields of a request that do not fit
-its schema.
+The status of a response is the ``http_status`` of the error's class (``runyard/errors/*.py``). A problem has the error's
+stable ``code`` and its ``details``. ``detail`` is a sentence about the error and its remedy. ``errors`` lists the fields of a
+request that do not fit its schema.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -33,6 +33,10 @@ MAX_FIELDS: Final = 50
 MAX_QUOTED_CHARACTERS: Final = 500
 """Most characters of a pointer, and of its message. Both may quote the request."""
 MEDIA_TYPE: Final = "application/problem+json"
+ErrorShape: TypeAlias = Callable[[RunyardError, str], Response]
+"""Returns the response for an error of the request with this id."""
+ERROR_SHAPE: Final = "error_shape"
+"""Key in the state of a request: the :data:`ErrorShape` of its errors, if they are no problem documents."""
 EVERYWHERE: Final[tuple[type[RunyardError], ...]] = (
     errors.InvalidInputError,
     errors.RequestError,
@@ -95,10 +99,11 @@ def response(error: RunyardError, request_id: str, headers: Mapping[str, str] | 
     body = {name: value for name, value in problem.__dict__.items() if value is not None}
     # json.dumps escapes a lone surrogate, which a message may quote. Pydantic's JSON would fail.
     content = json.dumps(to_jsonable_python(body, fallback=str))
-    return ProblemResponse(content, error.http_status, {**_headers(error), **(headers or {})})
+    return ProblemResponse(content, error.http_status, {**headers_of(error), **(headers or {})})
 
 
-def _headers(error: RunyardError) -> dict[str, str]:
+def headers_of(error: RunyardError) -> dict[str, str]:
+    """Return the headers of the response for ``error``."""
     match error:
         case errors.UnauthenticatedError():
             return {"WWW-Authenticate": 'Bearer realm="runyard"'}
@@ -113,8 +118,14 @@ def _headers(error: RunyardError) -> dict[str, str]:
 
 async def send(error: RunyardError, scope: Scope, receive: Receive, send: Send) -> None:
     """Send ``error`` as the response of a middleware."""
-    state_of(scope)["code"] = error.code
-    await response(error, request_id_of(scope))(scope, receive, send)
+    await _shaped(error, scope)(scope, receive, send)
+
+
+def _shaped(error: RunyardError, scope: Scope) -> Response:
+    state = state_of(scope)
+    state["code"] = error.code
+    shape: ErrorShape = state.get(ERROR_SHAPE, response)
+    return shape(error, request_id_of(scope))
 
 
 def request_id_of(scope: Scope) -> str:
@@ -123,12 +134,11 @@ def request_id_of(scope: Scope) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Make ``app`` answer every error of its routes with a problem document."""
+    """Make ``app`` answer every error of its routes with a problem document, or in the shape of the request's path."""
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, RunyardError)
-        state_of(request.scope)["code"] = error.code
-        return response(error, request_id_of(request.scope))
+        return _shaped(error, request.scope)
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

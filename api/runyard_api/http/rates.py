@@ -1,4 +1,7 @@
-"""Requests per second and open streams by name, counted per process (A2)."""
+"""Requests per second and open streams by name, counted per process (A2).
+
+``settings.py`` has the limits. ``problems.py`` sends ``Retry-After``.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class Buckets:
         self.owe(name)
 
     def owe(self, name: str) -> None:
-        """Take a token, also if there is none left."""
+        """Take a token, even if there is none left."""
         self._set(name, self.level(name) - 1)
 
     def give_back(self, name: str) -> None:

@@ -23,6 +23,7 @@ from runyard.client.webhooks import DEFAULT_OVERLAP_SECONDS, MAX_OVERLAP_SECONDS
 from runyard.domain.size_limits import MAX_PARTS
 from runyard.formats.conversion import Format
 from runyard.models import (
+    ROOT_ID,
     AudioPart,
     DocumentPart,
     FilePart,
@@ -113,7 +114,7 @@ class MessageInput(_Request):
     source: Source | None = Field(None, description="Original of a message that was converted from another format.")
 
     def message(self) -> Message:
-        """Return the message for a call of the client. A second validation would take several times as long as the first."""
+        """Return this body as a message, without a second validation, which would take longer than the first."""
         content = self.content
         parts: list[Part] = [TextPart(text=content)] if isinstance(content, str) else [_part(part) for part in content]
         return Message.model_construct(
@@ -168,7 +169,7 @@ class UpdateThread(_Request):
 class _Execution(_Request):
     """How a run is executed."""
 
-    run_id: Id | None = Field(None, description="Id of your choice. The same id with the same content again is the same run.")
+    run_id: Id | None = Field(None, description="Id of your choice. A repetition with the same id and content is the same run.")
     agent: Name | None = None
     queue: Name | None = None
     parallel: StrictBool = Field(False, description="Execute the run on a branch and a lane of its own.")
@@ -208,7 +209,7 @@ class Prompt(_Execution):
     model_config = ConfigDict(json_schema_extra={"examples": [{"message": "hello", "run_id": "order-12"}]})
 
     message: str | MessageInput | None
-    parent_id: Uuid | None = Field(None, description="Id of the message to branch at.")
+    parent_id: Uuid | None = Field(None, description=f"Id of the message to branch at. {ROOT_ID}: begin a tree of its own.")
 
 
 class StreamedPrompt(Prompt):
@@ -243,7 +244,7 @@ class Respond(_Request):
     response_id: Id | None = Field(None, description="Id of your choice that makes a repetition safe.")
     on_behalf_of: Name | None = Field(
         None,
-        description="Person for whom you answer. The server does not check it. `answered_by` of the request is the key's name.",
+        description="Person for whom you answer, which is not checked. `answered_by` of the request is the key's name.",
     )
 
 
@@ -268,13 +269,17 @@ class RotateSecret(_Request):
     model_config = ConfigDict(json_schema_extra={"examples": [{"overlap": 3600}]})
 
     overlap: StrictFloat = Field(
-        DEFAULT_OVERLAP_SECONDS, ge=0, le=MAX_OVERLAP_SECONDS, description="Seconds for which the old secret signs too."
+        DEFAULT_OVERLAP_SECONDS, ge=0, le=MAX_OVERLAP_SECONDS, description="Seconds for which the old secret also signs."
     )
     rotation_id: Id | None = Field(None, description="Id of your choice that makes a repetition safe.")
 
 
 class _Stored(_Request):
-    parent_id: Uuid | None = Field(None, description="Id of the message to branch at. Null: store after the newest message.")
+    parent_id: Uuid | None = Field(
+        None,
+        description="Id of the message to branch at. Null: store after the newest message. "
+        f"{ROOT_ID}: store another first message.",
+    )
     expected_leaf: Uuid | None = Field(
         None, description="Id of the last message. The request is refused if another one is the last."
     )
@@ -297,7 +302,7 @@ class StoreBlob(_Stored):
 
     format: Format
     blob: JsonObject | list[JsonObject] = Field(
-        description="One message in the format. A list where the format has several objects for one message, such as a tool "
+        description="One message in the format. A list if the format has several objects for one message, such as a tool "
         "message for each result."
     )
 
@@ -310,6 +315,14 @@ def _kind_of_store(body: Any) -> str:
 StoreBody = Annotated[
     Annotated[StoreMessage, Tag("message")] | Annotated[StoreBlob, Tag("blob")], Discriminator(_kind_of_store)
 ]
+
+
+class SetLabel(_Request):
+    """The branch that gets a label."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{}]})
+
+    message_id: Uuid | None = Field(None, description="Id of a message of the branch. Default: the branch of the head.")
 
 
 class _Cut(_Request):
@@ -332,8 +345,8 @@ class Fork(_Cut):
     tags: Tags = Field(default_factory=dict)
     agent: Name | None = None
     reset_usage: StrictBool = True
-    message: str | MessageInput | None = Field(None, description="First prompt of the new thread.")
-    run_id: Id | None = Field(None, description="Run id of the first prompt.")
+    message: str | MessageInput | None = Field(None, description="First prompt of the new thread. Not with `wait`.")
+    run_id: Id | None = Field(None, description="Run id of the first prompt. Only with `message`.")
     wait: StrictBool = Field(False, description="Accept a fork job, which forks when the run of the cut has completed.")
     job_id: Id | None = Field(None, description="Run id of the fork job, with `wait`.")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from starlette.requests import HTTPConnection
@@ -23,7 +23,7 @@ from .settings import ApiSettings
 from .sse import Streams
 
 OPEN: Final = frozenset({"/livez", "/readyz", *docs.PATHS})
-"""Paths that need no authentication."""
+"""Native paths that need no authentication."""
 
 
 class Service:
@@ -81,13 +81,13 @@ def service_of(request: HTTPConnection) -> Service:
 
 
 class Guard:
-    """Refuses callers that are not authenticated and callers that exceed their rate."""
+    """Refuses callers that are not authenticated and callers that exceed their rate. ``open_paths`` need no authentication."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.service = app, service
+    def __init__(self, app: ASGIApp, service: Service, open_paths: Collection[str] = OPEN) -> None:
+        self.app, self.service, self.open_paths = app, service, open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and route_path(scope) not in OPEN:
+        if scope["type"] == "http" and route_path(scope) not in self.open_paths:
             try:
                 request = HTTPConnection(scope)
                 principal = await self.service.gate.admit(request, (await self.service.backend()).keys)

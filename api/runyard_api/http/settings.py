@@ -17,7 +17,8 @@ class ApiSettings(BaseSettings):
     """Settings of the API (A1, A2). Durations are in seconds, sizes in bytes.
 
     ``host`` and ``port``: the address on which ``runyard api`` listens. ``auth``: ``keys``, or ``off`` for callers on the same
-    machine only. ``cors_origins``: origins (comma-separated) whose pages may call the API.
+    machine only. ``cors_origins``: origins (comma-separated) whose pages may call the API. ``compat``: names (comma-separated)
+    of the APIs of other systems that are also served (:mod:`runyard_api.http.compat.registry`).
     ``max_body``: largest body. ``max_headers``: most headers of a request. ``max_header_bytes``: largest size of the headers
     and the query together. ``bodies_per_key``: largest size of the bodies of all unanswered requests of one key in one process.
     ``body_timeout``: longest time in which the headers arrive, and again the body. ``idle_timeout``: longest time between two
@@ -40,6 +41,7 @@ class ApiSettings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535)
     auth: Literal["keys", "off"] = "keys"
     cors_origins: Annotated[list[str], NoDecode] = Field(default_factory=list)
+    compat: Annotated[list[str], NoDecode] = Field(default_factory=list)
     max_body: int = Field(10 * 2**20, ge=1)
     bodies_per_key: int = Field(64 * 2**20, ge=1)
     max_headers: int = Field(100, ge=10)
@@ -70,7 +72,7 @@ class ApiSettings(BaseSettings):
             )
         return found
 
-    @field_validator("cors_origins", mode="before")
+    @field_validator("cors_origins", "compat", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value

@@ -1,4 +1,6 @@
-"""Event streams (server-sent events). A reader resumes from the id of an event. While there is no event, a comment is sent.
+"""Event streams (server-sent events). While there is no event, a comment is sent every ``heartbeat`` seconds (``settings.py``).
+
+A reader resumes after the event whose id it sends as ``Last-Event-ID`` (``routes/streams.py`` and ``routes/runs.py``).
 
 One connection to Redis feeds all streams of a process (:mod:`runyard_backends.redis.pubsub`). A reader that reads nothing
 delays only its own stream. The process holds a bounded number of bytes for this reader, and closes the connection after

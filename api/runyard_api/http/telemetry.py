@@ -113,7 +113,7 @@ class _Record:
         self.measured = True
         method = self.scope["method"] if self.scope["method"] in METHODS else "other"
         status = str(self.status or "left")
-        metrics.HTTP.labels(method=method, route=self.route, status=status).observe(time.monotonic() - self.began)
+        metrics.child(metrics.HTTP, method, self.route, status).observe(time.monotonic() - self.began)
 
 
 def _request_id(given: str | None) -> str:

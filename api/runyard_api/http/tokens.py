@@ -3,7 +3,8 @@
 A token is JSON with an HMAC. The key of the HMAC is derived from a secret of the server and from the purpose of the key. An API
 key or its row is not enough to make a token, and signatures for other purposes are not valid tokens. Tokens do not name an
 algorithm, since there is only one. A token names its creator and the streams that it opens. The rights of the creator are
-looked up at each use.
+looked up at each use. A caller asks for a lifetime (``TokenRequest`` in ``request_bodies.py``), and ``token_lifetime`` in
+``settings.py`` limits it.
 """
 
 from __future__ import annotations

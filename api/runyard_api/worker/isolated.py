@@ -33,7 +33,7 @@ from .process import CONNECT_SECONDS, connectors, guard_downloads, loop_factory
 
 ISOLATED_MIN_CONNECTIONS: Final = 1
 ISOLATED_MAX_CONNECTIONS: Final = 2
-"""Bounds of the connections to Postgres of this process: one run at a time needs few."""
+"""Bounds of the number of connections of this process to Postgres. It executes one run at a time, which needs few."""
 
 log = structlog.get_logger("runyard.isolation")
 

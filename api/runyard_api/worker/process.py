@@ -22,6 +22,7 @@ from runyard.support.garbage_collector import settle
 from runyard.support.store_retries import patiently
 from runyard.worker.health_server import Watched, serving
 from runyard.worker.heartbeat import Connect
+from runyard.worker.heartbeat_process import HeartbeatProcess
 from runyard.worker.isolation import Isolation, Order
 from runyard.worker.task_guard import contain
 from runyard.worker.worker import Worker
@@ -37,9 +38,9 @@ LINGER_SECONDS: Final = 2.0
 """Seconds that connections, and tasks and threads of agents, may take to end after the worker has ended."""
 HEARTBEAT_MIN_CONNECTIONS: Final = 1
 HEARTBEAT_MAX_CONNECTIONS: Final = 2
-"""Bounds of the connections to Postgres of a worker's heartbeat thread."""
+"""Bounds of the number of connections of a worker's heartbeat thread to Postgres."""
 HEARTBEAT_STATEMENT_SECONDS: Final = 2.0
-"""Seconds after which a statement of the heartbeat thread has failed."""
+"""Seconds after which a statement of the heartbeat thread counts as failed."""
 
 MAIN_CONNECTION: Final = "runyard-worker"
 HEARTBEAT_CONNECTION: Final = "runyard-heartbeat"
@@ -79,6 +80,7 @@ async def _run(app: App, settings: Settings, watched: Watched, soon: Callable[[i
             grace=settings.grace,
             watchdog=settings.watchdog,
             connect=second,
+            heartbeat_process=_heartbeat_process(settings),
             retention=settings.retention,
             address=watched.address,
             isolation=_isolation(app, settings),
@@ -114,8 +116,15 @@ def _isolation(app: App, settings: Settings) -> Isolation | None:
     return Isolation(command, Order(name, settings, os.getpid()), watchdog=settings.watchdog)
 
 
+def _heartbeat_process(settings: Settings) -> HeartbeatProcess | None:
+    """Return the heartbeat process of a worker; None without Postgres, or if ``settings`` or the operating system forbid it."""
+    if not (settings.heartbeat_process and settings.postgres_url.startswith("postgres") and sys.platform == "linux"):
+        return None
+    return HeartbeatProcess([sys.executable, "-P", "-m", f"{__package__}.heartbeat_sender"], settings.postgres_url)
+
+
 def connectors(settings: Settings) -> tuple[Connect, Connect | None]:
-    """Return the functions that connect the backend of the worker and of its heartbeat thread (None without servers)."""
+    """Return two functions: one connects the worker's backend, the other its heartbeat thread's (None without servers)."""
     url, tenant = settings.postgres_url, settings.tenant
     if not url.startswith("postgres"):
         return lambda: backend_urls.connect(url, tenant=tenant), None
@@ -180,7 +189,7 @@ def guard_downloads() -> None:
 def run_worker(app: App, settings: Settings) -> None:
     """Serve ``app`` until SIGTERM or SIGINT, then drain for the grace time. A second signal ends the drain at once. Blocks.
 
-    SIGUSR1 writes the stacks of all threads to standard error, also while native code holds the interpreter.
+    SIGUSR1 writes the stacks of all threads to standard error, even while native code holds the interpreter.
 
     Raises BackendUnavailableError if the servers do not answer within a minute or the port of ``settings`` is taken,
     SchemaUninitialized, SchemaMismatch.

@@ -18,9 +18,9 @@ import pytest
 
 MODULES = (
     "abort", "api_keys", "attempt_events", "attempts", "bounds", "cancels", "checkpointer", "creation", "cuts", "deletion",
-    "expiry", "explain", "external_runs", "fan_out", "feed", "forks", "history", "inheritance", "lanes", "limits", "pages",
-    "poison", "queues", "requests", "runs", "steps", "tenants", "thread_updates", "transitions", "tree", "usage", "versions",
-    "webhooks", "workers", "world", "writers",
+    "expiry", "explain", "external_runs", "fan_out", "feed", "forks", "history", "inheritance", "labels", "lanes", "limits",
+    "live_turns", "pages", "poison", "queues", "requests", "roots", "runs", "steps", "tenants", "thread_updates", "transitions",
+    "tree", "usage", "versions", "webhooks", "workers", "world", "writers",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
 
@@ -42,12 +42,15 @@ from .feed import TestFeed, TestPruning  # noqa: E402
 from .forks import TestForks  # noqa: E402
 from .history import TestHistory  # noqa: E402
 from .inheritance import TestInheritance  # noqa: E402
+from .labels import TestDepths, TestLabels  # noqa: E402
 from .lanes import TestLanes  # noqa: E402
 from .limits import TestLimits, TestPermits  # noqa: E402
+from .live_turns import TestLiveTurn  # noqa: E402
 from .pages import TestPages  # noqa: E402
 from .poison import TestPoison  # noqa: E402
 from .queues import TestQueues  # noqa: E402
 from .requests import TestHitl  # noqa: E402
+from .roots import TestRoots  # noqa: E402
 from .runs import TestRuns  # noqa: E402
 from .steps import TestSteps  # noqa: E402
 from .tenants import TestTenants  # noqa: E402
@@ -71,6 +74,7 @@ __all__ = [
     "TestCheckpointer",
     "TestCreation",
     "TestDeletion",
+    "TestDepths",
     "TestExpiry",
     "TestExplain",
     "TestExternalRuns",
@@ -82,8 +86,10 @@ __all__ = [
     "TestHitl",
     "TestInheritance",
     "TestKeys",
+    "TestLabels",
     "TestLanes",
     "TestLimits",
+    "TestLiveTurn",
     "TestMessageCuts",
     "TestNesting",
     "TestOriginals",
@@ -94,6 +100,7 @@ __all__ = [
     "TestPruning",
     "TestQueues",
     "TestRequests",
+    "TestRoots",
     "TestRunDeletion",
     "TestRuns",
     "TestSteps",

@@ -9,7 +9,7 @@ import pytest
 
 from runyard import errors
 from runyard.domain.states import RunStatus
-from runyard.models import ErrorInfo, HitlRequest, Message, Usage, new_id
+from runyard.models import ErrorInfo, HitlRequest, Message, RunOptions, Usage, new_id
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.refs import AttemptToken, RunRef
 
@@ -65,17 +65,19 @@ class TestAttempts:
         assert await world.texts() == ["hi", "alive"]
 
     async def test_append_then_complete(self, world: World) -> None:
-        """R6: The store sets seq, parents and times. Messages become visible once the run has completed."""
+        """R6: The store sets seq, parents and times. Messages enter a later context once the run has completed."""
         attempt = await world.start("r1")
         first, second = await world.runs.append(attempt, [said("one"), said("two")])
         assert first.seq is not None and second.seq == first.seq + 1 and second.parent_id == first.id
         assert first.run_id == "r1" and first.created_at is not None
-        assert await world.texts() == []
+        beside = await world.start("beside", "q", options=RunOptions(parallel=True))
+        assert await world.context(beside) == ["q"]
+        await world.runs.cancel(T, "beside")
         await world.finish(attempt, said("three"), result={"n": 1}, usage=Usage(requests=1, input_tokens=5))
         messages = await world.messages()
         assert texts(messages) == ["hi", "one", "two", "three"]
         assert [m.parent_id for m in messages] == [None, *(m.id for m in messages[:-1])]
-        assert [m.seq for m in messages] == [1, 2, 3, 4]
+        assert [m.seq for m in messages] == [1, 2, 3, 5]
         run = await world.run("r1")
         assert (run.completion_seq, run.result, run.usage.input_tokens) == (1, {"n": 1}, 5)
 
@@ -154,6 +156,15 @@ class TestAttempts:
         run, thread = await world.run("r1"), await world.threads.thread(T)
         assert thread is not None and (thread.extra, run.result, run.usage.input_tokens) == ({"k": 1}, "done", 5)
 
+    async def test_a_message_twice_in_the_last_write_is_stored_once(self, world: World) -> None:
+        """I3, B3: A completion that has a message twice stores it once, so that no message is an ancestor of its parent."""
+        attempt = await world.start("r1")
+        one, two = said("one"), said("two")
+        await world.finish(attempt, one, two, one)
+        stored = await world.messages()
+        assert texts(stored) == ["hi", "one", "two"]
+        assert [message.parent_id for message in stored] == [None, *(message.id for message in stored[:-1])]
+
     async def test_message_id_of_another_run_is_refused(self, world: World) -> None:
         """B2: A message id of another run is refused. The run's earlier messages stay."""
         first = said("first")
@@ -189,7 +200,7 @@ class TestAttempts:
         """I3, R6: A repeated complete is one completion. Messages, extra, status and completion number are stored together."""
         attempt = await world.start("r1")
         message = said("done")
-        assert (await world.run("r1")).completion_seq is None and await world.texts() == []
+        assert (await world.run("r1")).completion_seq is None and await world.texts() == ["hi"]
         first = await world.finish(attempt, message, extra={"a": 1})
         second = await world.finish(attempt, message, extra={"a": 1})
         assert (first.status, first.event_id) == (second.status, second.event_id)

@@ -33,7 +33,7 @@ from runyard.models import (
     ToolResultPart,
     new_id,
 )
-from runyard.ports.commands import ThreadRequest, Write
+from runyard.ports.commands import AcceptRequest, Cut, FanOut, ForkRequest, ThreadRequest, Write
 
 from .world import T, World, said, user
 
@@ -258,11 +258,36 @@ class TestBounds:
         assert await world.texts() == ["hi", "yes"]
 
     async def test_parts_of_a_message(self, world: World) -> None:
-        """A2: The number of parts is limited also for an agent's messages, which no schema of the API has checked."""
+        """A2: The number of parts is limited for an agent's messages too, although no schema of the API has checked them."""
         parts = [TextPart(text="x")] * (MAX_PARTS + 1)
         attempt = await world.start("r1")
         await exceeds("message", MAX_PARTS, lambda: world.runs.append(attempt, [Message.assistant(parts)]))
         await world.finish(attempt, Message.assistant(parts[1:]))
+
+    async def test_parts_of_tool_results(self, world: World) -> None:
+        """A2: The parts of all results of a message count."""
+        part = {"type": "text", "text": "x"}
+        results = [ToolResultPart(call_id=id, content=[part] * (MAX_PARTS // 2), has_parts=True) for id in "ab"]
+        await exceeds("message", MAX_PARTS, lambda: world.threads.store_message(T, Message.tool(*results)))
+        await world.threads.store_message(T, Message.tool(results[0]))
+
+    async def test_m2_an_unknown_field_of_a_part_is_refused(self, world: World) -> None:
+        """M2, M6: No write drops a field that it does not know."""
+        part = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
+        message = Message.tool(ToolResultPart(call_id="c", content=[part], has_parts=True))
+        fork = ForkRequest(src=T, new="job", cut=Cut(), fan=FanOut(messages=[message], max_parallel=1))
+        await world.turn("before")
+        attempt = await world.start("r1")
+        for refused in (
+            lambda: world.threads.store_message(T, message),
+            lambda: world.runs.accept(AcceptRequest(thread_id="u", run_id="r2", input=message)),
+            lambda: world.runs.append(attempt, [message]),
+            lambda: world.checkpointer.append("u", [message]),
+            lambda: world.accept("job", None, kind="fork_many", fork=fork),
+        ):
+            with pytest.raises(errors.InvalidInputError):
+                await refused()
+        assert await world.threads.thread("u") is None
 
     async def test_a_message_has_a_size_without_a_limit(self, world: World) -> None:
         """R16: MESSAGE_BYTES limits a message while ``message_bytes`` is not set. ``message_bytes`` may be higher or lower."""

@@ -126,7 +126,7 @@ class TestCheckpointer:
         assert issubclass(errors.RunNotCompletedError, errors.CheckpointerError)
 
     async def test_fork_to_a_thread_that_exists(self, world: World) -> None:
-        """F4: The checkpointer's ``fork`` refuses the id of an existing thread, also in a repetition. The fork of the thread
+        """F4: The checkpointer's ``fork`` refuses the id of an existing thread, also of its own fork. The fork of the thread
         store can be repeated."""
         await world.turn("r1")
         await world.checkpointer.fork(T, "c", after_run_id="r1", metadata={"k": 1})

@@ -10,6 +10,7 @@ from runyard import errors
 from runyard.domain.states import RunStatus
 from runyard.models import ErrorInfo, HitlRequest, new_id
 from runyard.ports.commands import AcceptRequest, Cut, ForkRequest, Write
+from runyard.ports.queries import ThreadFilter
 
 from .world import T, World, said, user
 
@@ -101,6 +102,21 @@ class TestDeletion:
         assert (await world.claim("r1")).outcome == "claimed"
         assert await world.texts("c") == ["r1?", "r1!"]
 
+    async def test_a_new_thread_has_no_forks_of_its_predecessor(self, world: World) -> None:
+        """D2, F12: The forks of a deleted thread are no forks of a new thread under its id."""
+        await world.turn("r1")
+        await world.fork("old", after_run_id="r1")
+        await world.threads.delete_thread(T)
+
+        async def forks() -> list[str]:
+            return [thread.thread_id for thread in (await world.threads.threads(ThreadFilter(parent_thread_id=T))).items]
+
+        assert await forks() == ["old"]
+        await world.turn("r1")
+        assert await forks() == []
+        await world.fork("new", after_run_id="r1")
+        assert await forks() == ["new"]
+
     @pytest.mark.parametrize("how", ["queued", "delayed", "running", "suspended"])
     async def test_live_run_refuses(self, world: World, how: str) -> None:
         """Deleting a thread with a live run raises ThreadBusyError. With ``cancel`` it cancels the run."""
@@ -159,7 +175,7 @@ class TestDeletion:
         await world.threads.erase_thread(T)
         assert await world.threads.thread(T) is None
         after = await world.messages("c")
-        assert await world.texts("c") == ["r0?", "r0!", "[erased]", "[erased]", "[erased]"]
+        assert await world.texts("c") == ["r0?", "r0!", "[erased]", "[erased]", "[erased]", "own?"]
         assert all(m.metadata == {} for m in after[2:])
         assert [(m.id, m.role, m.run_id, m.seq, m.parent_id) for m in after] == [
             (m.id, m.role, m.run_id, m.seq, m.parent_id) for m in before

@@ -47,7 +47,7 @@ async def expired(world: World, run_id: str, effects: Effects, thread: str = T) 
 class TestExpiry:
     @pytest.mark.parametrize("queue", ["default", "nobody"])
     async def test_run_that_nobody_starts_in_time_fails(self, world: World, queue: str) -> None:
-        """I1, R11: A run that no worker starts fails, in any queue, also one without workers. The feed has the failure."""
+        """I1, R11: A run that no worker starts fails in any queue, even in one without workers. The feed has the failure."""
         await world.accept("r", queue=queue, options=LATE)
         await over(world, "r")
         await expired(world, "r", (await world.runs.admit()).effects)

@@ -22,7 +22,7 @@ def at(time: datetime | None) -> str:
 
 class TestExplain:
     async def test_explain_names_why_a_queued_run_waits(self, world: World) -> None:
-        """R12: the head of the lane, the missing worker or agent, or nothing but a free worker."""
+        """R12: ``explain`` names why a queued run waits: the head of its lane, no worker, no agent, or no free worker."""
         await world.accept("r1")
         await world.accept("r2")
         await world.accept("r3")
@@ -36,7 +36,7 @@ class TestExplain:
         assert await world.runs.explain("u", "r4") == "no live worker of queue default serves agent reader"
 
     async def test_explain_names_the_time_for_which_a_run_waits(self, world: World) -> None:
-        """R12, R11: the due time, the end of a backoff, and the latest start."""
+        """R12, R11: ``explain`` names the due time, the end of a backoff, and the latest time to start."""
         due = now() + timedelta(hours=1)
         await world.accept("r1", run_at=due, options=RunOptions(expires_in=60.0))
         run = await world.run("r1")
@@ -51,7 +51,7 @@ class TestExplain:
         assert await world.runs.explain("u", "r2") == why
 
     async def test_explain_names_a_pause_before_the_lane(self, world: World) -> None:
-        """R12: no run of a paused queue starts, also if the run before it ends."""
+        """R12: ``explain`` names the pause and not the run ahead, because a paused queue starts no run even after that run."""
         await world.start("r1")
         await world.accept("r2")
         since = await world.backend.queues.pause("default")
@@ -61,7 +61,8 @@ class TestExplain:
         assert await world.runs.explain(T, "r1") == f"{lost}; queue default is paused since {moment(since)}"
 
     async def test_explain_names_the_run_for_which_a_fork_waits(self, world: World) -> None:
-        """R12, F5: also in a paused queue, because the pause is not the only reason."""
+        """R12, F5: ``explain`` names the run for which a fork job waits, even in a paused queue: the end of the pause would not
+        start the job."""
         await world.start("r1")
         fork = ForkRequest(src=T, new="copy", cut=Cut(after_run_id="r1"))
         await world.runs.accept(AcceptRequest(thread_id=T, run_id="job", kind="fork", fork=fork))
@@ -69,7 +70,7 @@ class TestExplain:
         assert await world.runs.explain(T, "job") == "waiting for run r1 to end"
 
     async def test_explain_describes_a_run_that_runs(self, world: World) -> None:
-        """R12, R21: with its crashes, the cancel that was requested, and the version that accepted it."""
+        """R12, R21: ``explain`` names the crashes of a running run, a requested cancel, and the version that accepted it."""
         await world.accept("r1", app_version="1")
         await world.crash("r1", 2)
         claim = await world.claim("r1")
@@ -86,7 +87,7 @@ class TestExplain:
         assert await world.runs.explain(T, "r1") == taken
 
     async def test_explain_describes_a_run_that_stopped(self, world: World) -> None:
-        """R12, H1: a question, an end, an error, and a death."""
+        """R12, H1: ``explain`` names the question of a suspended run, and the end and the error of an ended run."""
         request_id = await world.suspended("asked", thread="x")
         asked = await world.run("asked", "x")
         waits = f"waiting for an answer to request {request_id} since {at(asked.suspended_at)}"
@@ -108,7 +109,7 @@ class TestExplain:
         assert await world.runs.explain(T, "dead") == f"dead at {at(dead.finished_at)}: {why}"
 
     async def test_explain_of_a_run_outside_any_worker(self, world: World) -> None:
-        """R12, R17."""
+        """R12, R17: ``explain`` says that an external run is executed outside any worker."""
         await world.checkpointer.claim_run(T, "x")
         assert await world.runs.explain(T, "x") == "running outside any worker"
         await world.finish(await world.start("r", thread="u"), said("x"))

@@ -35,7 +35,7 @@ class TestExternalRuns:
         assert (await world.run("x")).completion_seq == 1
 
     async def test_repeated_append_is_stored_once(self, world: World) -> None:
-        """I3: A repeated append, after a lost answer, is stored once. The same id under another run is refused."""
+        """I3: The messages of a repeated append are stored once. The id of a stored message is refused for another run."""
         cp = world.checkpointer
         await cp.claim_run(T, "x")
         messages = [user("plain"), user("q", run_id="x"), user("unclaimed", run_id="y")]
@@ -178,7 +178,7 @@ class TestExternalRuns:
 
     @pytest.mark.parametrize("parallel", [False, True], ids=["the head moved", "parallel"])
     async def test_unclaimed_message_follows_its_run_to_another_branch(self, world: World, parallel: bool) -> None:
-        """I5, I3, R13: Unclaimed messages move to the branch of their run, also if the run appends them again. They are in no
+        """I5, I3, R13: Unclaimed messages move to the branch of their run, even if the run appends them again. They are in no
         context of another branch."""
         await world.turn("r1")
         early = [said("early", run_id="x"), said("more", run_id="x")]
@@ -273,7 +273,7 @@ class TestExternalRuns:
         await cp.mark_run_complete(T, "a")
         attempt = await world.start("r1", "q")
         assert await world.context(attempt) == ["a1", "a2", "b1", "b2", "plain", "q"]
-        assert await world.texts() == ["a1", "b1", "plain", "a2", "b2"]
+        assert await world.texts() == ["a1", "b1", "plain", "a2", "b2", "q"]
 
     async def test_extra_saved_between_runs_belongs_to_the_next_completion(self, world: World) -> None:
         """F3: Extra that is saved between runs belongs to the next completion."""

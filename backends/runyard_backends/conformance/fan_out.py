@@ -105,7 +105,7 @@ class TestFanOut:
 
     @pytest.mark.parametrize("how", ["fail", "cancel", "delete", "takeover", "dead"])
     async def test_f11_every_end_of_a_run_counts(self, world: World, how: str) -> None:
-        """F11, I1: Every kind of end of a run submits the job, also the deletion of its thread."""
+        """F11, I1: Every kind of end of a run submits the job, including the deletion of the run's thread."""
         attempt = await self.job(world)
         await self.child(world, "c")
         await world.runs.release(attempt, until_fewer=1)

@@ -156,7 +156,7 @@ class TestPruning:
         assert await world.texts() == ["r1?", "r1!", "r2?", "r2!"]
 
     async def test_dead_workers_are_forgotten(self, world: World) -> None:
-        """A worker whose row was deleted is treated like a dead worker: it must register again."""
+        """A worker whose row was deleted is treated like a dead worker. Its heartbeat is refused. Its runs are taken over."""
         attempt = await world.start("r1")
         await world.hire("alive")
         await world.bury("w")

@@ -210,6 +210,8 @@ class TestForks:
         for tags in ({"": "x"}, {"k" * 65: "x"}, {"a\n": "x"}):
             with pytest.raises(errors.InvalidInputError):
                 await world.fork("e", after_run_id="r1", options={"tags": tags})
+        with pytest.raises(errors.InvalidInputError):
+            await world.fork("e", after_run_id="r1", options={"title": "a\0"})
 
     async def test_fork_changes_nothing_on_the_source(self, world: World) -> None:
         """F8, I5: A fork is idle, and the source's messages and runs are unchanged."""
@@ -254,7 +256,7 @@ class TestForks:
         assert ((await world.run("own", "c")).completion_seq or 0) > 2
 
     async def test_fork_of_an_empty_completed_run(self, world: World) -> None:
-        """F2: A fork of a completed run without visible messages has no ``forked_at_seq``."""
+        """F2: ``forked_at_seq`` is None if the fork sees no message."""
         await world.checkpointer.claim_run(T, "x")
         await world.checkpointer.mark_run_complete(T, "x")
         forked = await world.fork("c", after_run_id="x")

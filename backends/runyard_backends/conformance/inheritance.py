@@ -212,7 +212,7 @@ class TestInheritance:
             await world.checkpointer.claim_run("d", run_id)
 
     async def test_branch_that_continues_an_open_run(self, world: World) -> None:
-        """F8, I5: The path to a message that follows a message of an unfinished run contains both, also in forks of forks."""
+        """F8, I5: The path to a message that follows a message of an unfinished run contains both, even in forks of forks."""
         await world.turn("r1")
         await world.checkpointer.claim_run("t", "x")
         half = said("half", run_id="x")

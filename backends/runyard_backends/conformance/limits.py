@@ -212,7 +212,7 @@ class TestPermits:
         await few.backend.close()
 
     async def test_a_tenant_that_left_the_line_has_no_turn(self, world: World) -> None:
-        """R16: A tenant without waiting runs has no turn. Its next run waits behind the other tenants, also if a cancel ended
+        """R16: A tenant without waiting runs has no turn. Its next run waits behind the other tenants, even if a cancel ended
         its last waiting run."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")

@@ -58,7 +58,7 @@ class TestPages:
             assert sorted(request.request_id for page in found for request in page) == ids
 
     async def test_leaves_come_in_pages(self, world: World) -> None:
-        """B3: If a leaf is continued between two pages it is no longer listed. Each other leaf is listed once."""
+        """B3: A leaf that is continued between two pages is no longer listed. Each other leaf is listed once."""
         root = await world.threads.store_message(THREAD, user("?"))
         leaves = [await world.threads.store_message(THREAD, said(f"{n}"), root.id) for n in range(7)]
         attempt = await world.start("r1", parent_id=leaves[6].id)
@@ -70,7 +70,7 @@ class TestPages:
         first = await world.threads.branches(THREAD, PageRequest(limit=3))
         await world.threads.store_message(THREAD, user("more"), first.items[-1].message_id)
         second = await world.threads.branches(THREAD, PageRequest(limit=5, cursor=first.next))
-        assert second.items == everything[3:]
+        assert [leaf.message_id for leaf in second.items] == [leaf.message_id for leaf in everything[3:]]
         for cursor in ("x", "e30="):
             with pytest.raises(InvalidCursorError):
                 await world.threads.branches(THREAD, PageRequest(cursor=cursor))

@@ -86,7 +86,7 @@ class TestHitl:
         assert recorded.answer == answer and recorded.answered_at is not None
 
     async def test_which_request(self, world: World) -> None:
-        """H3: An answer is refused (404) if no request is pending. If several requests are pending, the answer must name one.
+        """H3: An answer is refused [404] if no request is pending. If several requests are pending, the answer must name one.
         An answer to any other id is stale."""
         with pytest.raises(errors.ThreadNotFoundError):
             await world.runs.respond(1, thread_id=T)

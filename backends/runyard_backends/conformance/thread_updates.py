@@ -28,7 +28,7 @@ class TestThreadUpdates:
         assert await world.threads.thread(T) == thread
 
     async def test_merge_patch_with_none_clears_a_field(self, world: World) -> None:
-        """RFC 7396: A field that is None is cleared, also at the top level of extra. A field that is not given stays."""
+        """RFC 7396: A field that is None is cleared, even at the top level of extra. A field that is not given stays."""
         await world.store("a")
         before: JsonObject = {"a": 1, "b": {"c": None}, "d": 2}
         await world.threads.update_thread(T, title="One", tags={"k": "v"}, extra=before)

@@ -1,4 +1,4 @@
-"""Usage of runs by the day of their end. Each run counts once, also if it is redriven or deleted later."""
+"""Usage of runs by the day of their end. Each run counts once, even if it is redriven or deleted later."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TestUsage:
 
     @pytest.mark.parametrize("verb", ["complete", "fail", "suspend", "release", "release from outside"])
     async def test_usage_of_a_cancelled_attempt_counts(self, world: World, verb: str) -> None:
-        """I8: Nothing else of the attempt's last write is stored."""
+        """I8: The usage of a cancelled attempt counts. Nothing else of the attempt's last write is stored."""
         attempt = await world.start("r1")
         await world.runs.cancel(T, "r1")
         write = Write(attempt=attempt, messages=[said("late")], usage=USED)

@@ -191,8 +191,8 @@ class TestWorkers:
         assert await waiting(within=timedelta(milliseconds=1)) == []
 
     async def test_a_page_of_waiting_runs_ends_after_the_examined_runs(self, world: World) -> None:
-        """W2: ``limit`` counts examined runs, also those that are not the first of their lanes. A long lane thus does not make
-        a read long. The order is that of the last changes."""
+        """W2: ``limit`` counts examined runs, including those that are not the first of their lanes. A long lane thus does not
+        make a read long. The order is that of the last changes."""
         for thread in ("a", "b"):
             for n in range(3):
                 await world.accept(f"{thread}{n}", thread=thread)
@@ -210,7 +210,7 @@ class TestWorkers:
         assert [job.run_id for job in page.jobs] == ["p"]
 
     async def test_still_waiting_are_the_given_runs_that_wait(self, world: World) -> None:
-        """W2: A run that ended or runs is missing from Redis, too, and must not be submitted."""
+        """W2: A run that ended or runs has no job in Redis, and must not be submitted again."""
         for n in range(3):
             await world.accept("r", thread=f"t{n}")
         await world.accept("behind", thread="t0")
@@ -247,7 +247,7 @@ class TestWorkers:
 
     @pytest.mark.parametrize("dies", ["first", "last"])
     async def test_orphans_say_which_wait_for_their_cancel(self, world: World, dies: str) -> None:
-        """R10: A claim ends an orphaned run whose cancel was requested, also in a paused queue. The order of cancel and death
+        """R10: A claim ends an orphaned run whose cancel was requested, even in a paused queue. The order of cancel and death
         does not matter."""
         await world.start("cancelled")
         await world.start("lost", thread="u")

@@ -164,8 +164,8 @@ def memory_directory() -> Path | None:
     """Return MEMORY if it can have a cluster: its file system executes programs and has MEMORY_BYTES free. Return None
     otherwise.
 
-    Files in memory make a database quicker to create and drop. ext4 searches all inodes of the files deleted in the last
-    minutes for each file that it creates.
+    Files in memory make a database quicker to create and drop. For each file that it creates, ext4 searches the inodes of all
+    files that were deleted in the last minutes.
     """
     try:
         found = os.statvfs(MEMORY)
@@ -179,8 +179,8 @@ def forget_cluster(home: Path) -> None:
     """Remove the cluster to which the link in ``home`` leads. ``home``: the directory of a server that does not run.
 
     Removes only a directory that `_make_area` can have made. Such a directory belongs to this user, is directly in one of
-    PLACES, and its name starts with PREFIX. Any other target stays, and its link too, because another user may have made the
-    link.
+    PLACES, and its name starts with PREFIX. Any other target stays, because another user may have made the link. The link then
+    stays as well.
     """
     link = home / "cluster"
     if not link.is_symlink() or link.lstat().st_uid != os.geteuid():

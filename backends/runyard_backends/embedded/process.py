@@ -144,7 +144,7 @@ class EmbeddedServer(ABC):
         self._end(f"signal {int(signal.SIGKILL)}")
 
     def restart(self) -> None:
-        """Shut the server down in order and start it with the same port, password and data. Also works after `kill`."""
+        """Shut the server down in order and start it with the same port, password and data. This works after `kill` too."""
         self._end(f"stop {int(self.graceful)}")
         self.start()
 

@@ -1,4 +1,7 @@
-"""Both embedded servers together. For each of them, an environment variable can name a running server instead."""
+"""Both embedded servers together. For each of them, an environment variable can name a running server instead.
+
+The caller chooses the directory of the data. ``runyard dev`` chooses FOLDER of ``runyard_api/cli/dev/dev_file.py``.
+"""
 
 import os
 from collections.abc import Iterator

@@ -134,7 +134,7 @@ class HttpRunStore(DirectOnly):
         return read_page(Run, (await self._transport.ask("GET", *path, query=query)).data)
 
     async def explain(self, thread_id: str, run_id: str) -> str:
-        """Return one sentence that says why the run runs or waits, or how it ended."""
+        """Return one sentence that says why the run waits, that it runs, or how it ended."""
         answer = await self._transport.ask("GET", "threads", thread_id, "runs", run_id, "explain")
         return str(answer.data["explanation"])
 

@@ -95,10 +95,18 @@ class HttpThreadStore(DirectOnly):
             if path.limit is not None or cursor is None:
                 return Page(found, cursor)
 
-    async def branches(self, thread_id: str, page: PageRequest = FIRST_PAGE) -> Page[Branch]:
+    async def branches(self, thread_id: str, page: PageRequest = FIRST_PAGE, *, labelled: bool = False) -> Page[Branch]:
         """Return the branches, each with its leaf, the oldest first."""
-        answer = await self._transport.ask("GET", "threads", thread_id, "branches", query=codec.paging(page))
-        return read_page(Branch, answer.data)
+        query = {"labelled": labelled, **codec.paging(page)}
+        return read_page(Branch, (await self._transport.ask("GET", "threads", thread_id, "branches", query=query)).data)
+
+    async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
+        """Set a label to the branch of a message, or to the head."""
+        await self._transport.ask("PUT", "threads", thread_id, "labels", label, body=given(message_id=message_id))
+
+    async def remove_label(self, thread_id: str, label: str) -> None:
+        """Remove a label."""
+        await self._transport.ask("DELETE", "threads", thread_id, "labels", label)
 
     async def store_message(
         self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None

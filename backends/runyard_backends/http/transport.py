@@ -1,8 +1,8 @@
 """Requests to the HTTP API and their replies: typed errors, repetition where it is safe, streams.
 
 A request is always repeated if no server received it, or if a server refused it because the caller exceeded a rate. In both
-cases the request had no effect. A request whose repetition has the same effect is also repeated if its reply was lost, or if
-the server could not reach Postgres or Redis.
+cases the request had no effect. If a repetition has the same effect, a request is also repeated when its reply was lost, or
+when the server could not reach Postgres or Redis.
 """
 
 from __future__ import annotations

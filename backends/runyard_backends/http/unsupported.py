@@ -26,7 +26,7 @@ CLIENT_CALLS: Final = {
 def only_direct(what: str) -> CapabilityMissingError:
     """Return the error for the capability ``what``, such as the name of a call or of a parameter."""
     return CapabilityMissingError(
-        f"{what} needs a direct connection, such as postgresql://…; the HTTP API does not have it", capability=what
+        f"the HTTP API does not support {what}; connect directly, for example to postgresql://…", capability=what
     )
 
 

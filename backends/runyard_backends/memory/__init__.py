@@ -129,7 +129,8 @@ async def connect(
     """
     if redis is not None:
         if world is not None or urlsplit(url).netloc:
-            raise InvalidInputError("a shared memory database has a scheduler; give redis with memory:// only", field="redis")
+            message = "redis is for a new database only, with the URL memory://; a shared database has a scheduler of its own"
+            raise InvalidInputError(message, field="redis")
         from .on_redis import MemoryOnRedis  # imported here because importing the driver takes time
 
         return MemoryOnRedis(redis, tenant, now or wall_clock, page_bytes)

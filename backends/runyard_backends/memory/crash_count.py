@@ -21,8 +21,9 @@ def count(run: RunState, *, crashed: bool = False) -> int:
 
 
 def end(db: Database, thread: ThreadState, run: RunState, crashes: int, how: str) -> Effects | None:
-    """End a run that was cancelled or has crashed MAX_CRASHES times, and return the effects. Return None if the run continues.
-    ``crashes``: the result of :func:`count`. ``how``: the description of the last crash, for the run's error."""
+    """End a run for which a cancel was requested, or which has crashed MAX_CRASHES times, and return the effects. Return None
+    if the run continues. ``crashes``: the result of :func:`count`. ``how``: the description of the last crash, for the run's
+    error."""
     if run.run.cancel_requested_at is not None:
         run.run.crash_count = crashes
         return lanes.end_outside(db, thread, run, RunStatus.CANCELLED)

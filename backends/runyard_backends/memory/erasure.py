@@ -15,8 +15,8 @@ Values = dict[str, set[str]]
 
 
 def erase_extra(thread: ThreadState, threads: Iterable[ThreadState]) -> None:
-    """Remove the values that ``thread`` ever had in its extra, and has not inherited, from all threads that inherit from it. A
-    fork keeps its own metadata, which is under the key ``fork``."""
+    """Erase the values that ``thread`` ever had in its extra, except those that it inherited. They are removed from ``thread``
+    and from all threads that inherit from it. A fork keeps its own metadata, which is under the key ``fork``."""
     own = _own_extra(thread)
     _remove(thread, own)
     in_forks = {key: values for key, values in own.items() if key != "fork"}

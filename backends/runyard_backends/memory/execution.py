@@ -63,8 +63,8 @@ def _claim(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref
 
 
 def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref: RunRef) -> Claim:
-    """Start another attempt of a running run. The claim is ``busy`` unless the run's worker is dead or has left, or is
-    ``worker_id`` itself, which then has lost the run's task. Only the death of a worker counts as a crash."""
+    """Start another attempt of a running run. The claim is ``busy`` unless the run's worker is dead, has left, or is
+    ``worker_id`` itself (which has lost the run's task). Only the death of a worker counts as a crash."""
     if run.external:
         return Claim(ref, "busy")
     worker = db.workers.get(run.run.worker_id or "")
@@ -165,7 +165,7 @@ def branch_at(db: Database, thread: ThreadState, parent_id: str, lane: str) -> B
     the branch becomes the head."""
     branch = tree.branch_ending_at(thread, parent_id)
     if branch is None or branch.lane != lane:
-        branch = open_branch(db, thread, tree.cut_at(thread, *tree.find(thread, message_id=parent_id)), lane)
+        branch = open_branch(db, thread, tree.cut_at_parent(thread, parent_id), lane)
     if lane == "":
         thread.head = branch
     return branch
@@ -274,7 +274,7 @@ def _ended(
 
 
 def _repeated(db: Database, attempt: AttemptToken) -> Ended | None:
-    """Return None while the attempt is live. If it is over, the call is a repetition after a lost reply: return its end."""
+    """Return the end of an attempt that has ended: the call then repeats a call whose reply was lost. Otherwise return None."""
     _, run = _found(db, attempt)
     if run.run.fence != attempt.fence or run.run.status is RunStatus.RUNNING:
         return None
@@ -282,7 +282,7 @@ def _repeated(db: Database, attempt: AttemptToken) -> Ended | None:
 
 
 def cancelled(db: Database, thread: ThreadState, run: RunState, n: int, usage: Usage | None) -> Ended:
-    """Cancel the run. ``usage``: that of its last attempt, which counts although nothing else of the write is stored."""
+    """Cancel the run. ``usage``: the usage of its last attempt. It counts, although nothing else of the write is stored."""
     _use(run, usage)
     return _ended(db, thread, run, RunStatus.CANCELLED, n)
 

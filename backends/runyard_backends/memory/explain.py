@@ -22,14 +22,14 @@ Proof: TypeAlias = Entry | RequestState | Event
 
 
 def explain(db: Database, thread: ThreadState, run: RunState) -> str:
-    """Return one sentence that says why the run runs or waits, or how it ended."""
+    """Return one sentence that says why the run waits, that it runs, or how it ended."""
     reason, facts = _reason(db, thread, run)
     versions = {worker.app_version for worker in db.workers.values() if worker.dead_at is None}
     return explanation(run.run, reason, {"workers": versions} | facts)
 
 
 def _reason(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict[str, Any]]:
-    """Return the reason why the run runs or waits, or that it ended, and the facts that the sentence of the reason needs."""
+    """Return the reason why the run waits, or that it runs or has ended, and the facts that the sentence needs."""
     r = run.run
     if r.status is RunStatus.SUSPENDED:
         waiting = [x.request for x in db.requests_of(thread) if x.pending and x.request.run_id == run.id]
@@ -72,7 +72,7 @@ def _waits(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict[
 
 
 def _nobody(db: Database, run: RunState) -> tuple[str | None, dict[str, Any]]:
-    """Return the reason why no live worker serves the run, or None if one serves it, and the facts of the reason."""
+    """Return the reason why no live worker serves the run, and its facts. Return None as the reason if a worker serves it."""
     r = run.run
     serving = [w for w in db.workers.values() if w.dead_at is None and not w.draining and r.queue in w.queues]
     if not serving:

@@ -267,7 +267,8 @@ def cancel_run(db: Database, thread: ThreadState, run: RunState, *, keep: bool) 
 
 
 def abort_run(db: Database, thread: ThreadState, run: RunState, words: str) -> Effects:
-    """Cancel a run that waits for a human. ``words``: the text of the results of its open tool calls (H8)."""
+    """Cancel a run that waits for a human. ``words``: the text of the error results of the run's open tool calls, and of the
+    run's last message (H8)."""
     if run.run.cancel_requested_at is None:
         run.words = words
     for key, state in list(db.requests.items()):

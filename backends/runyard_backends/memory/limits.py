@@ -25,7 +25,8 @@ class MemoryLimitStore:
         self.db = db
 
     async def limits(self) -> list[Limit]:
-        """Return all limits that are set, in the order of their names. Of one name, the limit without a subject comes first."""
+        """Return all limits that are set, in the order of their names. The limit without a subject comes first under each
+        name."""
         found = [Limit(name=name, subject=subject, most=most) for (name, subject), most in self.db.limits.items()]
         return sorted(found, key=lambda limit: (limit.name, limit.subject is not None, limit.subject or ""))
 

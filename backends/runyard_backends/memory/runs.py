@@ -23,7 +23,7 @@ from runyard.errors import (
     ThreadAlreadyExistsError,
     WorkerDeadError,
 )
-from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, Usage, check_uuid
+from runyard.models import ROOT_ID, AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, Usage, check_uuid
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken, RunRef
@@ -125,8 +125,8 @@ class MemoryRunStore:
 
     async def admit(self, limit: int = 1000) -> Admitted:
         """Admit the due runs, apply the deadlines of HITL requests, and fail the runs that were not started by their
-        ``expires_at``. One call covers at most ``limit`` threads. Return also the seconds until the next due time, deadline or
-        expiry."""
+        ``expires_at``. One call covers at most ``limit`` threads. The result has the seconds until the next due time, deadline
+        or expiry."""
         effects = Effects()
         threads = [t for t in self.db.threads.values() if not t.deleted]
         due_ones = [
@@ -147,8 +147,8 @@ class MemoryRunStore:
         return Admitted(effects, max(0.0, (min(due) - now).total_seconds()) if due else None)
 
     async def claim(self, worker_id: str, refs: Sequence[RunRef], *, wait: float = 0.0) -> list[Claim]:
-        """Claim the runs ``refs`` for the worker, and return one outcome per run. No thread is ever locked. Raises
-        WorkerDeadError if the worker is not registered or was declared dead."""
+        """Claim the runs ``refs`` for the worker, and return one outcome per run. ``wait`` has no effect, because no
+        thread is ever locked. Raises WorkerDeadError if the worker is not registered or was declared dead."""
         worker = self.db.workers.get(worker_id)
         if worker is None or worker.dead_at is not None:
             raise WorkerDeadError(f"worker {worker_id!r} is not registered, or was declared dead", worker_id=worker_id)
@@ -262,7 +262,8 @@ class MemoryRunStore:
         return Changed(copy_run(run.run), effects)
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. ``reason``: the text of the results of its open tool calls (H8)."""
+        """Cancel the run that waits for a human. ``reason``: a part of the error results of the run's open tool calls, and of
+        the run's last message (H8)."""
         words = check_json(aborted(reason), "reason")
         thread = self.db.get(self.tenant, thread_id)
         effects = lanes.admit_thread(self.db, thread)
@@ -387,8 +388,8 @@ def _existing_run(thread: ThreadState, request: AcceptRequest) -> RunState | Non
 def _check_something_to_run(thread: ThreadState, run: RunState) -> None:
     """Raise NothingToRunError if a run without a message has nothing to answer. On a busy lane, do not raise, because an
     earlier run may still add a message to answer."""
-    if run.run.parent_id is not None:
-        leaf: Message | None = tree.find(thread, message_id=run.run.parent_id)[1].message
+    if (parent := run.run.parent_id) is not None:
+        leaf: Message | None = None if parent == ROOT_ID else tree.find(thread, message_id=parent)[1].message
     elif thread.lane(lanes.lane_for(thread, run.run)):
         return
     else:

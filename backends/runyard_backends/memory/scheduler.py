@@ -18,7 +18,8 @@ from .state import Clock
 LOCK = timedelta(seconds=3)
 """Time after which a lock expires that its worker does not renew."""
 SOON = timedelta(minutes=1)
-"""Time within which an offered job must be due, if it is due in the store already."""
+"""Longest time until the due time of an offered job whose run is due in the store. With a later due time, the job counts as not
+offered."""
 
 
 @dataclass
@@ -156,8 +157,9 @@ class MemoryScheduler:
         await self.submit(submit)
 
     async def unknown(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
-        """Return the lost jobs of ``jobs``, which are due. A job is lost if its run does not hold the lane's lock, and if it is
-        not offered or is due in more than SOON. The locks of the workers ``dead`` do not count."""
+        """Return the jobs of ``jobs`` that are lost. The store says that all ``jobs`` are due. A job is lost if two things
+        hold: its run does not hold the lane's lock, and the job is not offered within SOON. Locks of the workers ``dead`` do
+        not count."""
         now = self.now()
         offered = {id_ for id_, waiting in self._jobs.items() if waiting.due <= now + SOON}
         locks = [(key, lock) for key, lock in self._locks.items() if lock.until > now and lock.worker_id not in dead]

@@ -52,8 +52,8 @@ class Entry:
     """One stored message. ``owner``: the key of the thread that stored it. ``branch``: the number of its branch there.
 
     The other fields are set in a copied prefix only, with the values at the time of the copy. ``completion``: the completion
-    number of the message's run. ``cutoff``: the greatest completion number that a cut at this message shows. ``extra``: the
-    thread's extra at that cutoff. ``status``: the status of the message's run.
+    number of the message's run. ``cutoff``: a cut at this message shows no run with a higher completion number. ``extra``:
+    the thread's extra at that cutoff.
     """
 
     owner: int
@@ -63,7 +63,6 @@ class Entry:
     completion: int | None = None
     cutoff: int | None = None
     extra: JsonObject | None = None
-    status: RunStatus | None = None
 
     @property
     def seq(self) -> int:
@@ -194,7 +193,7 @@ class RequestState:
 @dataclass
 class ThreadState:
     """One thread. ``branches``: the first branch is the root. ``runs``: by id, in the order of acceptance. ``next_seq``,
-    ``next_completion``: the next message number and the next completion number."""
+    ``next_completion``: the next message number and the next completion number. ``labels``: the labelled branches."""
 
     key: int
     tenant: str
@@ -206,6 +205,7 @@ class ThreadState:
     runs: dict[str, RunState] = field(default_factory=dict)
     base_extra: JsonObject = field(default_factory=dict)
     fork_hash: str | None = None
+    labels: dict[str, Branch] = field(default_factory=dict)
     deleted: bool = False
     erased: bool = False
 
@@ -343,13 +343,18 @@ class Database:
         event: str | None = None,
     ) -> Entry:
         """Store a copy of ``message`` at the end of ``branch``, and return its entry."""
-        update = {"run_id": run_id, "parent_id": parent, "seq": thread.next_seq, "created_at": self.now()}
+        update = {"run_id": run_id, "parent_id": parent, "seq": thread.next_seq, "created_at": self.now(), "run_status": None}
         stored = message.model_copy(update=update, deep=True)
         thread.next_seq += 1
         thread.thread.updated_at = self.now()
         entry = Entry(thread.key, branch.number, stored, event)
         branch.own.append(entry)
         return entry
+
+    def status_of(self, entry: Entry) -> RunStatus | None:
+        """Return the present status of the message's run, or None for a message without a run."""
+        run = self.threads[entry.owner].runs.get(entry.run_id or "")
+        return run.run.status if run else None
 
     def requests_of(self, thread: ThreadState) -> list[RequestState]:
         return [r for r in self.requests.values() if r.thread_key == thread.key]

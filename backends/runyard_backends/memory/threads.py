@@ -11,15 +11,17 @@ from runyard.domain.list_entries import entry, entry_bytes, message_bytes
 from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import FORKED, closing
 from runyard.domain.unset import UNSET, Unset
+from runyard.domain.validation import MAX_LABELS, check_label
 from runyard.errors import (
+    InvalidInputError,
     LeafMovedError,
     MessageNotFoundError,
     PreconditionFailedError,
     ThreadAlreadyExistsError,
     ThreadBusyError,
 )
+from runyard.models import ROOT_ID, JsonObject, Message, Thread, check_id, check_tags, check_uuid
 from runyard.models import Branch as Leaf
-from runyard.models import JsonObject, Message, Thread, check_id, check_tags, check_uuid
 from runyard.ports.commands import Cut, ForkRequest, ThreadRequest
 from runyard.ports.queries import ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, ThreadFilter
 from runyard.ports.refs import RunRef
@@ -50,7 +52,10 @@ class MemoryThreadStore:
 
     async def threads(self, where: ThreadFilter = ALL_THREADS, page: PageRequest = FIRST_PAGE) -> Page[Thread]:
         """Return threads, the oldest first."""
-        found = [t.thread for t in self.db.of(self.tenant) if where.parent_thread_id in (None, t.thread.parent_thread_id)]
+        parent = self.db.find(self.tenant, where.parent_thread_id) if where.parent_thread_id is not None else None
+        # The forks of a deleted thread are no forks of a later thread with the same id.
+        states = [t for t in self.db.of(self.tenant) if parent is None or t.key > parent.key]
+        found = [t.thread for t in states if where.parent_thread_id in (None, t.thread.parent_thread_id)]
         found = [t for t in found if where.agent in (None, t.agent) and where.tags.items() <= t.tags.items()]
         part = page_of(found, page, lambda t: t.thread_id, entry_bytes, self.db.page_bytes)
         return Page([entry(t) for t in part.items], part.next)
@@ -97,16 +102,17 @@ class MemoryThreadStore:
         return thread.model_copy(deep=True)
 
     async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]:
-        """Return the path to ``leaf_id``. Without ``leaf_id``, return all visible messages of the head's path (B2)."""
+        """Return the path to ``leaf_id``. Without ``leaf_id``, return the head's path, with the messages of the run under way
+        there (B2)."""
         thread = self.db.get(self.tenant, thread_id)
-        branch, entries = thread.head, tree.view(thread, thread.head)
+        branch, entries = thread.head, tree.shown(thread, thread.head)
         after: int | None = None
         if path.leaf_id is not None:
             entries = tree.path(thread, *tree.find(thread, message_id=check_uuid(path.leaf_id, "leaf_id")))
         if path.cursor is not None:
             number, after = cursors.numbers(path.cursor, 2, below=2**63)
             branch = next((b for b in thread.branches if b.number == number), branch)
-            entries = entries if path.leaf_id is not None else tree.view(thread, branch)
+            entries = entries if path.leaf_id is not None else tree.shown(thread, branch)
         if path.newest_first:
             entries = entries[::-1]
         if after is not None:
@@ -115,7 +121,8 @@ class MemoryThreadStore:
         if path.limit is not None:
             part = within(entries[: path.limit], lambda e: message_bytes(e.message), self.db.page_bytes)
         following = cursors.encode([branch.number, part[-1].seq]) if part and len(part) < len(entries) else None
-        return Page(tree.copies(part), following)
+        items = [e.message.model_copy(update={"run_status": self.db.status_of(e)}, deep=True) for e in part]
+        return Page(items, following)
 
     async def cut_messages(self, thread_id: str, cut: Cut) -> tuple[list[Message], JsonObject]:
         """Return the messages that a fork at ``cut`` would see, and the extra that it would have."""
@@ -123,7 +130,7 @@ class MemoryThreadStore:
         messages = tree.copies(result.entries)
         return [*messages, *closing(result.open_calls, FORKED)], copied(result.extra)
 
-    async def branches(self, thread_id: str, page: PageRequest = FIRST_PAGE) -> Page[Leaf]:
+    async def branches(self, thread_id: str, page: PageRequest = FIRST_PAGE, *, labelled: bool = False) -> Page[Leaf]:
         """Return the branches of the tree, each with its leaf, in the order of the leaves' creation (B3)."""
         thread = self.db.get(self.tenant, thread_id)
         continued = {b.prefix[-1].id for b in thread.branches[1:] if b.prefix and _own_visible(thread, b)}
@@ -133,7 +140,16 @@ class MemoryThreadStore:
             if shown and (branch is thread.root or _own_visible(thread, branch)):
                 leaves.append((shown[-1], len(shown)))
         leaves += [(entry, len(tree.path(thread, branch, entry))) for branch, entry in tree.side_leaves(thread)]
-        found = [self._leaf(thread, entry, depth) for entry, depth in leaves if entry.id not in continued]
+        leaves = [(entry, depth) for entry, depth in leaves if entry.id not in continued]
+        labels: dict[str, list[str]] = {}
+        for label, branch in sorted(thread.labels.items()):
+            if shown := tree.shown(thread, branch):
+                labels.setdefault(shown[-1].id, []).append(label)
+                if all(entry.id != shown[-1].id for entry, _ in leaves):
+                    leaves.append((shown[-1], len(shown)))
+        head, trunk = (next((e.id for e in reversed(tree.shown(thread, b))), None) for b in (thread.head, thread.root))
+        found = [self._leaf(entry, depth, head, trunk, labels.get(entry.id, [])) for entry, depth in leaves]
+        found = [leaf for leaf in found if leaf.labels or not labelled]
         found.sort(key=lambda leaf: (leaf.created_at, leaf.message_id))
         if page.cursor is not None:
             after = cursors.moment(page.cursor)
@@ -142,11 +158,34 @@ class MemoryThreadStore:
         more = cursors.encode([part[-1].created_at.isoformat(), part[-1].message_id]) if len(found) > page.limit else None
         return Page(part, more)
 
-    def _leaf(self, thread: ThreadState, entry: Entry, depth: int) -> Leaf:
+    def _leaf(self, entry: Entry, depth: int, head: str | None, trunk: str | None, labels: list[str]) -> Leaf:
         created = entry.message.created_at
         assert created is not None
-        status = tree.status_of(thread, entry)
-        return Leaf(message_id=entry.id, depth=depth, created_at=created, run_id=entry.run_id, run_status=status)
+        status = self.db.status_of(entry)
+        return Leaf(
+            message_id=entry.id,
+            depth=depth,
+            created_at=created,
+            run_id=entry.run_id,
+            run_status=status,
+            head=entry.id == head,
+            trunk=entry.id == trunk,
+            labels=labels,
+        )
+
+    async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
+        """Set a label to the branch of a message, or to the head (B9)."""
+        thread = self.db.get(self.tenant, thread_id)
+        label = check_label(label)
+        branch = thread.head if message_id is None else tree.branch_of(thread, check_uuid(message_id, "message_id"))
+        if label not in thread.labels and len(thread.labels) >= MAX_LABELS:
+            message = f"thread {thread_id} has {MAX_LABELS} labels, which is the maximum; remove one"
+            raise InvalidInputError(message, thread_id=thread_id, field="label")
+        thread.labels[label] = branch
+
+    async def remove_label(self, thread_id: str, label: str) -> None:
+        """Remove a label."""
+        self.db.get(self.tenant, thread_id).labels.pop(check_label(label), None)
 
     async def store_message(
         self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None
@@ -159,7 +198,7 @@ class MemoryThreadStore:
         expected_leaf = check_uuid(expected_leaf, "expected_leaf") if expected_leaf is not None else None
         thread = self.db.find(self.tenant, thread_id)
         if thread is None:
-            if parent_id is not None:
+            if parent_id not in (None, ROOT_ID):
                 raise MessageNotFoundError(f"thread {thread_id!r} has no message {parent_id}", message_id=parent_id)
             if expected_leaf is not None:
                 raise LeafMovedError(f"thread {thread_id!r} is empty", expected=expected_leaf, leaf=None)
@@ -186,7 +225,7 @@ class MemoryThreadStore:
             return Forked(existing.thread.model_copy(deep=True), False)
         src = self.db.get(self.tenant, request.src)
         self.db.tell(lanes.admit_thread(self.db, src))
-        tags = check_tags(check_json(dict(request.tags), "tags"), request.title)
+        tags = check_tags(check_json(dict(request.tags), "tags"), check_json(request.title, "title"))
         metadata = check_json(request.metadata, "metadata")
         cut = tree.resolve(src, request.cut)
         if existing is not None:
@@ -236,6 +275,7 @@ class MemoryThreadStore:
             effects += Effects(events=ended.events, withdrawn=ended.withdrawn)
             effects += lanes.wake_starter(self.db, run)
         thread.deleted = True
+        thread.labels.clear()
         self.db.note(thread, "thread.deleted")
         for key in [key for key, state in self.db.requests.items() if state.thread_key == thread.key]:
             del self.db.requests[key]
@@ -267,7 +307,8 @@ def _known(thread: ThreadState, message: Message, parent_id: str | None) -> Entr
     another content or parent."""
     if (known := tree.holder_of(thread, message.id)) is None:
         return None
-    if known.run_id is not None or not known.message.says(message) or parent_id not in (None, known.message.parent_id):
+    elsewhere = parent_id not in (None, known.message.parent_id or ROOT_ID)
+    if known.run_id is not None or not known.message.says(message) or elsewhere:
         raise tree.id_taken(thread.id, message.id)
     return known
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from runyard.domain.states import RunStatus
 from runyard.errors import ForkBoundaryError, InvalidInputError, MessageNotFoundError, RunNotCompletedError
-from runyard.models import JsonObject, Message, check_uuid, open_tool_calls
+from runyard.models import ROOT_ID, JsonObject, Message, check_uuid, open_tool_calls
 from runyard.ports.commands import Cut
 
 from .state import Ancestral, Branch, Entry, RunState, ThreadState
@@ -37,16 +36,25 @@ def view(thread: ThreadState, branch: Branch) -> list[Entry]:
     return [*branch.prefix, *(e for e in branch.own if e.run_id is None or completion(thread, e) is not None)]
 
 
+def shown(thread: ThreadState, branch: Branch) -> list[Entry]:
+    """Return all messages that are visible on a branch, and those of the run under way there. This is the first run of
+    the branch's lane that has not ended, once an attempt has begun it."""
+    first = next(iter(thread.lane(branch.lane)), None)
+    live = first.id if first is not None and first.branch is branch else None
+    own = (e for e in branch.own if e.run_id in (None, live) or completion(thread, e) is not None)
+    return [*branch.prefix, *own]
+
+
 def last_visible(thread: ThreadState, branch: Branch) -> Entry | None:
     return next(iter(reversed(view(thread, branch))), None)
 
 
 def branch_ending_at(thread: ThreadState, message_id: str) -> Branch | None:
-    """Return a branch whose last visible message has this id, or None. Of several such branches, return the head, or else the
-    oldest."""
+    """Return a branch whose last visible message has this id, or with ROOT_ID a branch without visible messages, or None. If
+    there are several such branches, return the head, or else the oldest."""
     for branch in sorted(thread.branches, key=lambda b: (b is not thread.head, b.number)):
         last = last_visible(thread, branch)
-        if last and last.id == message_id:
+        if (last.id if last else ROOT_ID) == message_id:
             return branch
     return None
 
@@ -66,6 +74,17 @@ def find(thread: ThreadState, *, message_id: str | None = None, seq: int | None 
             return thread.root, entry
     named = f"message {message_id}" if message_id else f"message with seq {seq}"
     raise MessageNotFoundError(f"thread {thread.id!r} has no {named}", thread_id=thread.id, message_id=message_id, seq=seq)
+
+
+def branch_of(thread: ThreadState, message_id: str) -> Branch:
+    """Return the branch that shows a message as its own, with the messages of the run under way there. For an inherited message
+    it is the root. Raises MessageNotFoundError, and RunNotCompletedError if the message's run is on no path of the branch."""
+    branch, entry = find(thread, message_id=message_id)
+    if entry.owner == thread.key and entry not in shown(thread, branch):
+        status = thread.runs[entry.run_id or ""].run.status
+        message = f"message {message_id} belongs to the {status} run {entry.run_id}, which is on no branch"
+        raise RunNotCompletedError(f"{message}; label another message of the branch", thread_id=thread.id, run_id=entry.run_id)
+    return branch
 
 
 def holder_of(thread: ThreadState, message_id: str) -> Entry | None:
@@ -108,7 +127,7 @@ def _counts(entry: Entry, number: int | None, leaf: Entry, limit: int) -> bool:
 
 
 def cutoff_of(thread: ThreadState, entry: Entry) -> int:
-    """Return the greatest completion number that a cut at one of the thread's own messages shows."""
+    """Return the limit of a cut at one of the thread's own messages. The cut shows no run with a higher completion number."""
     if entry.run_id is None:
         return thread.next_completion - 1
     run = thread.runs[entry.run_id]
@@ -125,8 +144,8 @@ def snapshot_after(thread: ThreadState, run: RunState) -> tuple[Entry, ...]:
 
 
 def frozen(thread: ThreadState, entries: Iterable[Entry], limit: int) -> tuple[Entry, ...]:
-    """Return copies of ``entries`` that later changes of their runs cannot affect. ``limit``: the greatest completion number
-    that a cut at one of them shows."""
+    """Return copies of ``entries``, the messages that a cut shows. Later changes of their runs cannot affect the copies.
+    ``limit``: the cut shows no run with a higher completion number."""
 
     def freeze(entry: Entry) -> Entry:
         if entry.cutoff is not None:
@@ -134,15 +153,14 @@ def frozen(thread: ThreadState, entries: Iterable[Entry], limit: int) -> tuple[E
         number = completion(thread, entry)
         number = number if number is not None and number <= limit else None
         cutoff = number if number is not None else min(limit, cutoff_of(thread, entry))
-        status = status_of(thread, entry)
-        return replace(entry, completion=number, cutoff=cutoff, extra=thread.extra_at(cutoff), status=status)
+        return replace(entry, completion=number, cutoff=cutoff, extra=thread.extra_at(cutoff))
 
     return tuple(freeze(entry) for entry in entries)
 
 
 def _ancestral(thread: ThreadState, branch: Branch, entries: Sequence[Entry], limit: int) -> dict[str, Ancestral]:
-    """Return the runs that a cut of ``branch`` shows, by id. ``entries``: the messages that the cut shows. ``limit``: the
-    greatest completion number that the cut shows."""
+    """Return the runs that a cut of ``branch`` shows, by id. ``entries``: the messages that the cut shows. ``limit``: the cut
+    shows no run with a higher completion number."""
     seen = {e.place for e in entries}
     kept: dict[str, Ancestral] = {}
     for run in branch.ancestral.values():
@@ -229,13 +247,21 @@ def resolve(thread: ThreadState, cut: Cut) -> CutAt:
     return result
 
 
-def check_parent(thread: ThreadState, message_id: str) -> tuple[Branch, Entry]:
-    """Return the branch and the entry of the message that a prompt continues. Raises MessageNotFoundError, and
-    ForkBoundaryError if the message is inside an open tool cycle."""
+def cut_at_parent(thread: ThreadState, message_id: str) -> CutAt:
+    """Return the cut at the message after which a branch begins. With ROOT_ID the cut shows nothing."""
+    if message_id == ROOT_ID:
+        return CutAt((), {}, {})
+    return cut_at(thread, *find(thread, message_id=message_id))
+
+
+def check_parent(thread: ThreadState, message_id: str) -> None:
+    """Check the id of the message that a prompt continues. Raises MessageNotFoundError, and ForkBoundaryError if the message is
+    inside an open tool cycle."""
+    if message_id == ROOT_ID:
+        return
     branch, entry = find(thread, message_id=message_id)
     if calls := open_tool_calls(e.message for e in path(thread, branch, entry)):
         raise boundary_error(thread, branch, entry, calls)
-    return branch, entry
 
 
 def boundary_error(thread: ThreadState, branch: Branch, entry: Entry, calls: list[str]) -> ForkBoundaryError:
@@ -277,11 +303,3 @@ def grouped(entries: Sequence[Entry]) -> list[Message]:
 
 def copies(entries: Iterable[Entry]) -> list[Message]:
     return [entry.message.model_copy(deep=True) for entry in entries]
-
-
-def status_of(thread: ThreadState, entry: Entry) -> RunStatus | None:
-    """Return the status of the message's run. For an inherited message, return the status at the time of the cut."""
-    if entry.owner != thread.key:
-        return entry.status
-    run = thread.runs.get(entry.run_id or "")
-    return run.run.status if run else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from runyard.domain.size_limits import MAX_EXTRA, check_value
 from runyard.errors import InvalidInputError
-from runyard.models import ErrorInfo, JsonObject, Message, check_message, check_usage, check_uuid
+from runyard.models import ErrorInfo, JsonObject, Message, check_message, check_message_id, check_usage
 
 
 def check_messages(messages: Iterable[Message]) -> list[Message]:
@@ -19,7 +19,7 @@ def check_messages(messages: Iterable[Message]) -> list[Message]:
         check_message(message)
         if message.usage is not None:
             check_usage(message.usage)
-        checked.append(message.model_copy(update={"id": check_uuid(message.id, "id")}))
+        checked.append(message.model_copy(update={"id": check_message_id(message.id, "id")}))
     return checked
 
 

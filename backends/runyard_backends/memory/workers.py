@@ -104,7 +104,7 @@ class MemoryWorkerStore:
         within: timedelta | None = None,
         limit: int = 1000,
     ) -> WaitingPage:
-        """Examine up to ``limit`` queued runs. Return the lane heads among them that need nothing but a worker. ``unchanged``:
+        """Examine up to ``limit`` queued runs. Return the lane heads among them that wait for a worker only. ``unchanged``:
         the shortest time since the last change of an examined run. ``within``: the longest such time, or None."""
         found = [(place(run), thread, run) for thread, run in self._live() if self._queued(run, unchanged)]
         if within is not None:
@@ -152,7 +152,7 @@ class MemoryWorkerStore:
         return run.changed_at is None or run.changed_at <= self.db.now() - unchanged
 
     def _queued(self, run: RunState, unchanged: timedelta) -> bool:
-        """Return True for an admitted, queued run without a permit to wait for."""
+        """Return True for an admitted, queued run that did not change for ``unchanged`` and waits for no permit."""
         queued = run.run.status is RunStatus.QUEUED and run.lane_seq is not None and run.permit is None
         return queued and self._settled(run, unchanged)
 

@@ -55,10 +55,13 @@ LISTEN_TIMEOUT_SECONDS: Final = 5.0
 LISTEN_CHECK_SECONDS: Final = 10.0
 """Seconds without a notification after which the connection is checked."""
 
+MAX_TENANTS: Final = 1_000
+"""Maximum number of tenants whose backends a backend keeps. Concurrent calls of a tenant share the batches of its backend."""
+
 
 class PostgresBackend:
     """The backend of one tenant. ``listen_url``: the URL of the connection for LISTEN, which must not go through PgBouncer.
-    ``stream_limits``: what the event streams may take."""
+    ``stream_limits``: the limits of the event streams."""
 
     def __init__(
         self, db: Database, redis: RedisServer | None, tenant: str, listen_url: str, stream_limits: StreamLimits | None = None
@@ -80,10 +83,17 @@ class PostgresBackend:
             self.events = events = RedisEventLog(redis, stream_limits)
             self.scheduler = RedisScheduler(redis, events)
         self.streams: Streams = DirectStreams(self)
+        self._others: dict[str, Backend] = {}
 
     def for_tenant(self, tenant: str) -> Backend:
         """Return a backend on the same connections, bound to another tenant."""
-        return PostgresBackend(self.db, self.redis, tenant, self.listen_url, self.stream_limits)
+        if tenant == self.tenant:
+            return self
+        if tenant not in self._others:
+            if len(self._others) >= MAX_TENANTS:
+                del self._others[next(iter(self._others))]
+            self._others[tenant] = PostgresBackend(self.db, self.redis, tenant, self.listen_url, self.stream_limits)
+        return self._others[tenant]
 
     async def check(self) -> None:
         """Check that Postgres answers and takes writes, and that this code can run on its schema. Raises
@@ -183,7 +193,7 @@ async def connect(
 
     ``redis``: a URL; with None, only the stores work. ``tenant``: the tenant of the backend. ``min_pool_size`` and
     ``max_pool_size`` limit the number of Postgres connections. ``listen_url``: the URL of a direct connection to Postgres, if
-    ``url`` goes through PgBouncer. ``stream_limits``: what the event streams may take, the same in every process. ``name``: the
+    ``url`` goes through PgBouncer. ``stream_limits``: the limits of the event streams, the same in every process. ``name``: the
     name under which both servers list the connections. ``settings``: arguments of asyncpg's pool, for example
     ``statement_cache_size=0`` behind PgBouncer in transaction mode. Raises SchemaUninitialized, SchemaMismatch,
     BackendUnavailableError. Raises InvalidInputError for ``fakeredis://``: the server inside this process would not be seen by

@@ -11,7 +11,6 @@ from runyard.domain.tool_cycles import aborted
 from runyard.models import CheckpointData, HitlRequest, JsonObject, Message, check_id, check_named_once
 from runyard.ports.commands import Cut, ForkRequest
 from runyard.ports.results import Aborted, Responded
-from runyard.support.store_retries import until_unlocked
 
 from . import codec, history, hitl_answers
 from .database import Database
@@ -33,8 +32,8 @@ class PostgresCheckpointer:
             if row is None:
                 return None
             rows = await db.rows("load", self.tenant, thread_id)
-        # Sort here and not in SQL. Without a sort, Postgres sends the first rows before it has found the last ones. They arrive
-        # almost in order, so that sorting them here is cheap.
+        # Sort here and not in SQL. Without a sort, Postgres sends the first rows before it has found the last ones. The
+        # rows arrive almost in order, so that sorting them here is cheap.
         rows.sort(key=itemgetter("seq"))
         messages = await history.messages(rows, thread_id=thread_id)
         thread = codec.thread(row)
@@ -99,7 +98,8 @@ class PostgresCheckpointer:
         return responded
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. Error results with ``reason`` close its open tool calls (H8)."""
+        """Cancel the run that waits for a human. ``reason``: a part of the error results of the run's open tool calls, and of
+        the run's last message (H8)."""
         row = await self.db.one("abort_pending", self.tenant, thread_id, run_id, aborted(reason))
         await self._notify(row["effects"])
         return Aborted(codec.run_entry(row) if row["run_id"] is not None else None)
@@ -111,8 +111,7 @@ class PostgresCheckpointer:
 
     async def claim_run(self, thread_id: str, run_id: str) -> None:
         """Start an external run. Raises RunAlreadyClaimedError, RunAlreadyCompletedError."""
-        place = (self.tenant, check_id(thread_id, "thread_id"), check_id(run_id, "run_id"))
-        await until_unlocked(lambda: self.db.row("claim_external", *place))
+        await self.db.row("claim_external", self.tenant, check_id(thread_id, "thread_id"), check_id(run_id, "run_id"))
 
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
         """Complete an external run. A repetition has no effect. Raises RunNotClaimedError, RunAlreadyClaimedError."""

@@ -21,9 +21,11 @@ from runyard.support.connect_pause import ConnectPause
 from .driver_errors import DRIVER_ERRORS
 
 NEXT_HOST_SECONDS: Final = 0.3
-"""Seconds after which the next host of the URL is tried, too, if the host before has not answered."""
+"""Seconds to wait for the answer of a host before the next host of the URL is tried at the same time."""
 IDLE_IN_TRANSACTION_SECONDS: Final = 10.0
 """Seconds after which Postgres ends a transaction whose client sends nothing: a frozen client must not hold locks."""
+LOCK_WAIT_SECONDS: Final = 0.1
+"""Seconds for which a statement waits for a lock. Then it is undone, and its connection is free for other calls."""
 MARGIN_SECONDS: Final = 1.0
 """Seconds by which Postgres waits longer than the caller, who cancels a late statement first."""
 TARGET: Final = "target_session_attrs"
@@ -37,10 +39,10 @@ log = structlog.get_logger("runyard.postgres")
 
 
 def session_timeouts(command_timeout: float) -> dict[str, str]:
-    """Return the timeouts of a session, for callers that wait ``command_timeout`` seconds for a statement. They bound the
-    statements and locks of a caller that has vanished."""
+    """Return the timeouts of a session, for callers that wait ``command_timeout`` seconds for a call. They bound the statements
+    and locks of a caller that has vanished, and the time for which a connection waits for a lock."""
     seconds = {
-        "lock_timeout": command_timeout / 2,
+        "lock_timeout": LOCK_WAIT_SECONDS,
         "statement_timeout": command_timeout + MARGIN_SECONDS,
         "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_SECONDS,
     }
@@ -51,7 +53,8 @@ class Connector:
     """Opens connections to ``url``. An instance can be the argument ``connect`` of asyncpg's pool.
 
     ``name``: the name under which Postgres lists the connections. ``timeouts``: settings of the session. A parameter of the URL
-    with the same name takes precedence. A URL with ``target_session_attrs`` chooses its servers itself.
+    with the same name takes precedence. If the URL has ``target_session_attrs``, asyncpg selects the server by this parameter,
+    and the instance also accepts a server that takes no writes.
     """
 
     def __init__(self, url: str, name: str, timeouts: Mapping[str, str]) -> None:
@@ -59,7 +62,7 @@ class Connector:
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         self._hosts = [url] if TARGET in query else hosts(url)
         self._any_server = TARGET in query
-        # asyncpg parses hosts in the query of the URL, and then chooses among them.
+        # asyncpg itself parses hosts in the query of the URL. This parameter makes it connect to a host that takes writes.
         self._target = {TARGET: "read-write"} if "," in query.get("host", "") and TARGET not in query else {}
         self._name = name
         self._timeouts = {setting: value for setting, value in timeouts.items() if setting not in query}
@@ -70,14 +73,14 @@ class Connector:
         self._pause.check()
         try:
             return await self._first({**self._target, **options})
-        except TimeoutError:  # calls that wait are no flood
+        except TimeoutError:  # no pause: calls that end at a time limit do not flood the server
             raise
         except DRIVER_ERRORS as error:
             self._pause.failed(str(error))
             raise
 
     def refuse(self, error: Exception) -> None:
-        """Record that a connection turned out to be of no use."""
+        """Begin a pause, because a connection that was open cannot be used."""
         self._pause.failed(str(error))
 
     async def _first(self, options: Mapping[str, Any]) -> asyncpg.Connection:
@@ -150,8 +153,8 @@ def hosts(url: str) -> list[str]:
 def split_url(url: str) -> tuple[str, dict[str, Any]]:
     """Remove ``statement_cache_size`` from ``url``. Return the URL, and the setting as an argument of asyncpg's pool.
 
-    asyncpg would send the setting to the server. The URL has it because processes behind PgBouncer read their URL, and no other
-    setting of the pool, from the environment. Raises InvalidInputError if the setting is not a number.
+    Without this, asyncpg sends the setting to the server. Processes behind PgBouncer need the setting. They read only their URL
+    from the environment, so the setting must be in the URL. Raises InvalidInputError if the setting is not a number.
     """
     parts = urlsplit(url)
     query = parse_qsl(parts.query, keep_blank_values=True)

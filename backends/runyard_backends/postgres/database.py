@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import asyncpg
 
 from runyard.ports.results import PAGE_BYTES
 from runyard.ports.stores import DEFAULT_MAX_POOL_CONNECTIONS, DEFAULT_MIN_POOL_CONNECTIONS
+from runyard.support.store_retries import until_unlocked
 
 from .connecting import TAKES_NO_WRITES, Connector, session_timeouts, split_url
 from .driver_errors import DRIVER_ERRORS, translated, undone_again
@@ -21,10 +22,12 @@ from .driver_errors import DRIVER_ERRORS, translated, undone_again
 DEFAULT_COMMAND_SECONDS: Final = 30.0
 """Seconds that a call of Postgres may take."""
 CONNECT_SECONDS: Final = 10.0
-"""Seconds that a new connection may take at least, if no call ends its attempt before. On a machine under load, attempts that
-always end too early would never succeed."""
+"""Shortest time limit for opening a connection, in seconds. With a shorter limit, a machine under load might never open a
+connection. A call whose own time limit is shorter ends before this limit."""
+CONNECTIONS_PER_LOCKED_CALL: Final = 4
+"""Number of connections in the pool for each call that may wait for a lock after its first try."""
 RELEASE_SECONDS: Final = 0.5
-"""Seconds that a cancelled statement has to end. After them its connection is closed."""
+"""Seconds within which a cancelled statement must end. Otherwise its connection is closed."""
 
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 
@@ -51,16 +54,28 @@ class _PlainConnection(asyncpg.Connection):
 class Database:
     """A pool of connections that sends the named statements.
 
+    A statement that waits for a lock is undone after LOCK_WAIT_SECONDS and sent again, so that calls that wait for the lock of
+    one thread leave connections to calls for other threads. The call raises LockedError after LOCKED_SECONDS, or after half of
+    ``command_timeout`` if that is shorter.
+
     ``command_timeout``: seconds that a call may take, from the wait for a connection to the reply. ``page_bytes``: maximal
-    bytes of a page of a list; a larger entry is a page of its own. The attribute ``decoding`` is the lock to hold while
-    decoding a page of a run's events, so that other tasks get their turn between the pages of many readers.
+    bytes of a page of a list; a larger entry is a page of its own. ``locked_calls``: maximal number of calls that are sent
+    again at once because of a lock. The attribute ``decoding`` is the lock to hold while decoding a page of a run's events,
+    so that other tasks get their turn between the pages of many readers.
     """
 
     def __init__(
-        self, pool: asyncpg.Pool, connector: Connector, *, command_timeout: float, page_bytes: int = PAGE_BYTES
+        self,
+        pool: asyncpg.Pool,
+        connector: Connector,
+        *,
+        command_timeout: float,
+        page_bytes: int = PAGE_BYTES,
+        locked_calls: int = 1,
     ) -> None:
         self.pool, self.page_bytes, self.decoding = pool, page_bytes, asyncio.Lock()
         self._connector, self._command_timeout = connector, command_timeout
+        self._locked = asyncio.Semaphore(locked_calls)
 
     @classmethod
     async def connect(
@@ -90,10 +105,11 @@ class Database:
                     connect=connector,
                     **{"timeout": connect_timeout} | in_url | settings,
                 )
-        return cls(pool, connector, command_timeout=command_timeout, page_bytes=page_bytes)
+        locked_calls = max(1, max_pool_size // CONNECTIONS_PER_LOCKED_CALL)
+        return cls(pool, connector, command_timeout=command_timeout, page_bytes=page_bytes, locked_calls=locked_calls)
 
     async def close(self) -> None:
-        """Close the pool. After 5 seconds, close connections that are still in use too."""
+        """Close the pool. Connections that are still in use are closed after 5 seconds."""
         try:
             async with asyncio.timeout(5):
                 await self.pool.close()
@@ -104,6 +120,13 @@ class Database:
         """Return all rows of a statement."""
         rows: list[asyncpg.Record] = await self._call("fetch", name, args)
         return rows
+
+    async def rows_unless_locked(self, name: str, *args: Any) -> list[asyncpg.Record]:
+        """Return all rows of a statement that is not sent again. Raises LockedError after the first wait for a lock."""
+        with translated():
+            async with asyncio.timeout(self._command_timeout):
+                rows: list[asyncpg.Record] = await self._send("fetch", name, args)
+                return rows
 
     async def row(self, name: str, *args: Any, connection: Connection | None = None) -> asyncpg.Record | None:
         """Return the first row of a statement, executed on ``connection`` if one is given."""
@@ -142,15 +165,18 @@ class Database:
             yield bound
 
     async def _call(self, method: str, name: str, args: Sequence[Any]) -> Any:
-        statement = statements()[name]
-
-        async def send() -> Any:
-            async with self._acquired() as connection:
-                return await getattr(connection, method)(statement, *args)
-
         with translated():
             async with asyncio.timeout(self._command_timeout):
-                return await undone_again(send)
+                send = partial(self._send, method, name, args)
+                return await until_unlocked(send, self._locked, bound=self._command_timeout / 2)
+
+    async def _send(self, method: str, name: str, args: Sequence[Any]) -> Any:
+        async def send() -> Any:
+            async with self._acquired() as connection:
+                return await getattr(connection, method)(statements()[name], *args)
+
+        with translated():
+            return await undone_again(send)
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
@@ -161,8 +187,8 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def _acquired(self) -> AsyncIterator[Connection]:
-        """Return a connection of the pool. After an error, wait at most RELEASE_SECONDS until it can be used again, then close
-        it. Close it at once if the server takes no writes."""
+        """Return a connection of the pool. After an error, wait at most RELEASE_SECONDS until it can be used again, and
+        otherwise close it. Close it at once if the server takes no writes."""
         connection = await self.pool.acquire()
         try:
             yield connection
@@ -173,7 +199,10 @@ class Database:
             with contextlib.suppress(*DRIVER_ERRORS):
                 await self.pool.release(connection, timeout=RELEASE_SECONDS)
             raise
-        await self.pool.release(connection)
+        # pool.release would do this in a task of its own, so that a cancel of the caller cannot interrupt it. Each call would
+        # wait for that task. Here nothing waits: the last statement was not interrupted, and the connection is not reset.
+        if connection._con is not None:  # type: ignore[attr-defined]  # a connection that was lost has left the pool
+            await connection._holder.release(None)
 
     @contextlib.asynccontextmanager
     async def _transaction(self, **options: Any) -> AsyncIterator[Database]:
@@ -210,4 +239,7 @@ class _Bound(Database):
         self._bound = connection
 
     async def _call(self, method: str, name: str, args: Sequence[Any]) -> Any:
+        return await self._send(method, name, args)  # an error ends the transaction, so that nothing can be sent again
+
+    async def _send(self, method: str, name: str, args: Sequence[Any]) -> Any:
         return await getattr(self._bound, method)(statements()[name], *args)

@@ -29,8 +29,8 @@ from runyard.support.store_retries import jittered
 T = TypeVar("T")
 
 _DEADLOCK_PAUSE_SECONDS: Final = 0.05
-"""Seconds to wait before a statement is repeated that Postgres undid because of a deadlock. Waiting statements get its locks
-first."""
+"""Seconds to wait before a statement is repeated that Postgres undid because of a deadlock. In this time, statements that wait
+for its locks get them."""
 
 DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 

@@ -38,5 +38,6 @@ class PostgresFeed:
         ]
         if len(entries) == page.limit and entries:
             return Page(entries, entries[-1].cursor)
-        # All entries of transactions below the horizon were read. With the horizon as its cursor, a quiet feed advances too.
+        # All entries of transactions below the horizon were read. The horizon is the cursor, so that the cursor advances even
+        # if there are no new entries.
         return Page(entries, cursors.encode([rows[0]["horizon"], 0]))

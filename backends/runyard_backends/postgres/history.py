@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from runyard.domain.states import RunStatus
 from runyard.models import Message
 from runyard.support.garbage_collector import held_back
 
@@ -17,7 +18,7 @@ from . import codec
 
 SLICE_MESSAGES: Final = 2_000
 """Maximum number of messages of one slice."""
-SLICE_BYTES: Final = 2**18
+SLICE_BYTES: Final = 2**17
 """Bytes of stored messages after which a slice ends. The limit is low because each byte may decode to one Python object."""
 PART_MESSAGES: Final = 5_000
 """Maximum number of messages that one statement returns. A part also ends at the number of bytes of a page."""
@@ -26,7 +27,7 @@ _PAYLOAD: Final = 5
 
 
 def more_after(part: Sequence[codec.Row]) -> bool:
-    """Return True if messages may follow a part: it is full, or some were left out for their size."""
+    """Return True if messages may follow a part: the part is full, or some messages were left out for their size."""
     return bool(part) and (part[0]["found"] >= PART_MESSAGES or len(part) < part[0]["found"])
 
 
@@ -38,6 +39,14 @@ async def messages(rows: Sequence[codec.Row], **thread: str | int) -> list[Messa
             if made:
                 await asyncio.sleep(0)
             made += codec.messages(part, **thread)
+    return made
+
+
+async def path(rows: Sequence[codec.Row], **thread: str | int) -> list[Message]:
+    """Decode any number of rows of a path, which have the status of each message's run."""
+    made = await messages(rows, **thread)
+    for message, row in zip(made, rows, strict=True):
+        message.run_status = row["run_status"] and RunStatus(row["run_status"])
     return made
 
 

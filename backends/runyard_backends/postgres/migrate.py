@@ -1,8 +1,8 @@
 """Versions of the schema: tables in ``migrations``, stored functions in ``functions``.
 
 A file of ``migrations`` is a version. It is applied once. A version on which older code cannot run (a contraction) has the
-header ``-- oldest code: N``, which is recorded with the version. A file of ``functions`` is applied again whenever its text has
-changed, or one of its functions or triggers was edited by hand, but never over the functions of a newer release.
+header ``-- oldest code: N``, which is recorded with the version. A file of ``functions`` is applied again if its text has
+changed, or if one of its functions or triggers was edited by hand. The functions of a newer release are never replaced.
 
 Code can run on a schema if the schema's version is at least OLDEST_SCHEMA, if no applied contraction excludes the code, and if
 the schema has every function that the code calls. Migrating before an upgrade therefore never stops processes of the release
@@ -32,7 +32,7 @@ from .driver_errors import translated
 
 CODE_VERSION: Final = 1
 """The version of this code. A contraction names the lowest code version that runs after it."""
-OLDEST_SCHEMA: Final = 6
+OLDEST_SCHEMA: Final = 7
 """The first schema version with all tables and columns that this code uses. A version that only later code uses does not raise
 it."""
 
@@ -205,7 +205,7 @@ async def _replace_functions(connection: Connection, release: Release) -> int:
         await connection.execute("SET LOCAL check_function_bodies = on")
         await connection.execute(sql["functions_parsed"])
         stored = await connection.fetch(sql["functions_stored"])
-    await connection.execute(sql["schema_closed"])  # also if no text changed: a restore of a dump may have lost the rights
+    await connection.execute(sql["schema_closed"])  # even if no text changed: a restored dump may lack this
     made = {row["name"]: row["digest"] for row in stored}
     await connection.execute(
         sql["functions_record"],

@@ -96,8 +96,8 @@ SELECT (a.run).*, a.effects FROM runyard.abort_pending($1, $2, $3, $4) a
 SELECT (c.run).*, c.effects FROM runyard.redrive($1, $2, $3) c
 
 -- name: run
--- Return one run by its ids.
-SELECT i.* FROM runyard.runs r, runyard.with_input(r) i WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
+-- Return one run by its ids. stored_input: the payload of its input if that is a message already.
+SELECT r.*, CASE WHEN r.input IS NULL THEN runyard.stored_input(r.input_id, r.branch_id) END AS stored_input FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
   AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key)
 
 -- name: last_message
@@ -111,7 +111,7 @@ WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
 SELECT f.omitted, f.place_time, f.place_no, (f.run).* FROM runyard.list_runs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) f
 
 -- name: explain
--- Return a run, and the reason why it is not running.
+-- Return a run, and the reason why it waits, or that it runs or has ended.
 SELECT (e.run).*, e.reason, e.facts FROM runyard.explain($1, $2, $3) e
 
 -- name: attempts
@@ -150,14 +150,15 @@ SELECT (c.thread).*, c.created FROM runyard.create_thread($1, $2, $3, $4, $5, $6
 SELECT t.* FROM runyard.update_thread($1, $2, $3::jsonb, $4) t
 
 -- name: page
--- Return a page of the messages of a branch, or of the path to a message, and the branch for the next page.
+-- Return a page of the messages of a branch, or of the path to a message, each with the status of its run, and the branch for the next
+-- page.
 SELECT x.seq, x.message_id::text AS id, x.parent_id::text AS parent_id, x.run_id, x.role, x.payload, x.note, x.calls, x.results, x.created_at,
-       x.found,
+       x.run_status, x.found,
        coalesce($8, (SELECT t.head_branch FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL)) AS branch
 FROM (
-    SELECT p.*, count(*) OVER () AS found,
-           p.ordinality = 1 OR sum(512 + coalesce(octet_length(p.payload), 0)) OVER (ORDER BY p.ordinality) <= $9 AS fits
-    FROM runyard.page($1, $2, $3, $4, $5, $6, $7, $8) WITH ORDINALITY p
+    SELECT (p.message).*, p.run_status, p.ordinality, count(*) OVER () AS found,
+           p.ordinality = 1 OR sum(512 + coalesce(octet_length((p.message).payload), 0)) OVER (ORDER BY p.ordinality) <= $9 AS fits
+    FROM runyard.path_page($1, $2, $3, $4, $5, $6, $7, $8) WITH ORDINALITY p
 ) x
 WHERE x.fits ORDER BY x.ordinality
 
@@ -174,8 +175,16 @@ ORDER BY v.seq
 
 -- name: branches
 -- Return a page of the leaves of a thread, the oldest first.
-SELECT l.message_id::text AS message_id, l.depth, l.created_at, l.run_id, l.run_status
-FROM runyard.known_snapshot($1, $2) t, runyard.leaves(t, $3, $4, $5) l
+SELECT l.message_id::text AS message_id, l.depth, l.created_at, l.run_id, l.run_status, l.head, l.trunk, l.labels
+FROM runyard.list_leaves($1, $2, $3, $4, $5, $6) l
+
+-- name: set_label
+-- Set a label to a branch.
+SELECT runyard.set_label($1, $2, $3, $4, $5)
+
+-- name: remove_label
+-- Remove a label.
+SELECT runyard.remove_label($1, $2, $3)
 
 -- name: store_message
 -- Store a message without a run. Return the stored message.
@@ -455,8 +464,9 @@ SELECT max(f.release) FROM runyard.schema_functions f WHERE f.release > $1::inte
 SELECT f.file, f.digest, f.made FROM runyard.schema_functions f
 
 -- name: functions_stored
--- Return the digests of the functions and triggers of the schema. The name of the schema is left out, because its presence in the
--- texts depends on the search_path. Of a function's settings only the search_path counts: operators may set others.
+-- Return the digests of the functions and triggers of the schema. The name of the schema is left out, because its
+-- presence in the texts depends on the search_path. The digest of a function covers no setting except the search_path, because operators
+-- may make other settings.
 SELECT d.name, md5(string_agg(replace(d.definition, 'runyard.', ''), '' ORDER BY d.definition)) AS digest FROM (
     SELECT p.proname AS name, concat_ws(' ', p.prosrc, pg_get_function_sqlbody(p.oid), p.prosecdef,
         (SELECT c FROM unnest(p.proconfig) c WHERE c LIKE 'search_path=%')) AS definition

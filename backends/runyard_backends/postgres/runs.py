@@ -40,7 +40,8 @@ class PostgresRunStore:
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
         """Accept a run. ``connection``: an asyncpg connection of the host, in whose transaction the run is accepted. Workers
-        admit such a run after the commit."""
+        admit such a run after the commit. With ``connection``, the first LockedError is raised and the call is not repeated.
+        The host must repeat its whole transaction."""
         if connection is None:
             return await self._accepts(request)
         inserted = await self.db.one("accept_request", self.tenant, codec.run_request(request), connection=connection)
@@ -58,7 +59,7 @@ class PostgresRunStore:
 
     async def _accept_rows(self, requests: Sequence[AcceptRequest], *, wait: float) -> list[codec.Row]:
         encoded = [codec.run_request(request) for request in requests]
-        return await self.db.rows("accept", self.tenant, encoded, _milliseconds(wait))
+        return await self.db.rows_unless_locked("accept", self.tenant, encoded, _milliseconds(wait))
 
     async def _accepted(self, request: AcceptRequest, row: codec.Row) -> Accepted | Exception:
         if row["refused"] is not None:
@@ -69,16 +70,16 @@ class PostgresRunStore:
         return Accepted(codec.run(await self.db.one("run", self.tenant, request.thread_id, request.run_id)), False, effects)
 
     async def admit(self, limit: int = 100) -> Admitted:
-        """Admit committed runs that are due, on up to ``limit`` threads of all tenants. Return also the seconds until the next
-        run is due."""
+        """Admit committed runs that are due, on up to ``limit`` threads of all tenants. The result has the seconds until the
+        next run is due."""
         row = await self.db.one("admit", limit)
         return Admitted(codec.effects(row["effects"]), row["next_due"])
 
     async def claim(self, worker_id: str, refs: Sequence[RunRef], *, wait: float = 0.0) -> list[Claim]:
         """Claim the runs ``refs`` for the worker in one transaction, and return one outcome per run. ``wait``: seconds to wait
-        for a locked thread. Raises WorkerDeadError, LockedError."""
+        for a locked thread, which is skipped afterwards. Raises WorkerDeadError."""
         keys, ids = [ref.thread_key for ref in refs], [ref.run_id for ref in refs]
-        rows = await self.db.rows("claim", worker_id, keys, ids, _milliseconds(wait))
+        rows = await self.db.rows_unless_locked("claim", worker_id, keys, ids, _milliseconds(wait))
         return [await self._claim(row) for row in rows]
 
     async def _claim(self, row: codec.Row) -> Claim:
@@ -155,10 +156,14 @@ class PostgresRunStore:
         await self.db.row("finish_step", attempt.thread_key, attempt.run_id, attempt.fence, key, packed)
 
     async def complete(self, writes: Sequence[Write], *, wait: float | None = None) -> list[Ended | Exception]:
-        """Complete runs in one transaction. ``wait``: seconds to wait for a locked thread; None for the session's limit. The
-        result of a refused completion is an error, which is LockedError if the thread is locked. Raises LockedError."""
-        patience = None if wait is None else _milliseconds(wait)
-        rows = await self.db.rows("complete", [codec.attempt_write(write) for write in writes], patience)
+        """Complete runs in one transaction. ``wait``: seconds to wait for a locked thread. The result of a refused completion
+        is an error, which is LockedError if the thread stayed locked. If ``wait`` is None, the call raises
+        LockedError after LOCKED_SECONDS."""
+        encoded = [codec.attempt_write(write) for write in writes]
+        if wait is None:
+            rows = await self.db.rows("complete", encoded, None)
+        else:
+            rows = await self.db.rows_unless_locked("complete", encoded, _milliseconds(wait))
         found = {(row["thread_key"], row["run_id"]): row for row in rows}
         return [_ended_or_error(found[w.attempt.thread_key, w.attempt.run_id], w.attempt) for w in writes]
 
@@ -224,7 +229,8 @@ class PostgresRunStore:
         return Changed(codec.run_entry(row), codec.effects(row["effects"]))
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. Error results with ``reason`` close its open tool calls (H8)."""
+        """Cancel the run that waits for a human. ``reason``: a part of the error results of the run's open tool calls, and of
+        the run's last message (H8)."""
         words = aborted(reason)
         check_value(words, "reason")
         codec.to_json(words)
@@ -268,7 +274,8 @@ class PostgresRunStore:
         )
 
     async def explain(self, thread_id: str, run_id: str) -> str:
-        """Explain in one sentence why the run is not running. Raises RunNotFoundError, ThreadNotFoundError."""
+        """Return one sentence that says why the run waits, that it runs, or how it ended. Raises RunNotFoundError,
+        ThreadNotFoundError."""
         row = await self.db.one("explain", self.tenant, thread_id, run_id)
         return explanation(codec.run_entry(row), row["reason"], codec.from_json(row["facts"]))
 

@@ -1,8 +1,9 @@
 -- The schema "runyard": every sequence, type and table, and the signature of every function, with the comments of migrations/
 -- and functions/. Written by `make schema`. To read, not to edit or run: `runyard migrate` applies the files of those folders.
 
--- Times that programs can read and add durations to. Python's calendar ends with the year 9999, and a driver reads a row as a whole.
--- moment and small_count are domains because Postgres parses the constraint of a table again for every statement.
+-- Times that programs can read and add durations to. Python's calendar ends with the year 9999, and a driver cannot read a row if it cannot
+-- read one of the row's times. moment and small_count are domains because Postgres parses the constraint of a table again for every
+-- statement.
 CREATE DOMAIN runyard.moment AS timestamptz
     CONSTRAINT moment_check CHECK (((VALUE >= '1970-01-01 00:00:00+00'::timestamptz) AND (VALUE < '9100-01-01 00:00:00+00'::timestamptz)));
 
@@ -19,7 +20,7 @@ CREATE SEQUENCE runyard.lane_numbers;
 CREATE SEQUENCE runyard.fences;
 
 -- Threads. A deleted thread stays as long as a fork shows a part of it. fork_hash: the hash of the request that made the thread.
--- lane_floor: all runs of the lane '' whose lane_seq is at most this number have ended. Reads of the lane begin after it, because
+-- lane_floor: all runs of the lane '' whose lane_seq is at most this number have ended. Reads of the lane begin after this number, because
 -- the index entries of ended runs stay as long as any transaction is older than the end of the run.
 -- base_extra: the extra with which the thread began. extra_changed: true if the extra changed since the last completed run.
 CREATE TABLE runyard.threads (
@@ -124,11 +125,12 @@ CREATE INDEX messages_id ON runyard.messages (message_id, branch_id);
 CREATE INDEX messages_tools ON runyard.messages (branch_id, seq)
     WHERE ((calls IS NOT NULL) OR (results IS NOT NULL));
 
--- The deleted threads whose rows are not all removed (runyard.remove_step). Runs up to the id after_run are removed, except those that forks
--- show. runs_hidden: true after all runs were. Then the messages of the branches from below_branch on are removed, and those of the
--- branch before it up to the number after_seq. erased: for an erased thread, the hashes (runyard.extra_hash) of the entries to
--- remove from the extra of forks, as keys of an object. after_fork: the forks up to this key are done, and the thread itself if it is
--- not 0. after_completion: in the next of them, the runs up to this completion number are done.
+-- The deleted threads whose rows are not all removed (runyard.remove_step). Runs up to the id after_run are removed, except those that
+-- forks show. runs_hidden: true after all runs were removed or hidden. Then messages are removed, from the highest branch to the lowest:
+-- those of the branches from below_branch on are removed, and of the next lower branch those up to the number after_seq. For an erased
+-- thread, entries are first removed from the extra of the thread and then from the extra of its forks. erased: the hashes
+-- (runyard.extra_hash) of these entries, as keys of an object. after_fork: 0 until the thread itself is done; then the forks up to this key
+-- are done. after_completion: the runs up to this completion number are done in the thread or fork that comes next.
 CREATE TABLE runyard.removals (
     thread_key bigint NOT NULL,
     tenant text NOT NULL,
@@ -267,14 +269,14 @@ CREATE TABLE runyard.runs (
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 -- No index has a column that a claim, an append or the end of a run changes. Such an update therefore writes no index, if the page
--- of the row has room for the new version. What these verbs change and others search is in the tables of 0006_live_runs.sql.
+-- of the row has room for the new version. The values that these verbs change and others search are in the tables of 0006_live_runs.sql.
 CREATE UNIQUE INDEX runs_id ON runyard.runs (tenant, thread_id, run_id)
     WHERE (NOT deleted);
 CREATE UNIQUE INDEX runs_key ON runyard.runs (thread_key, run_id);
 CREATE INDEX runs_unadmitted ON runyard.runs (tenant, thread_id)
     WHERE (lane_seq IS NULL);
--- The last condition is always true, and only the statements of runyard.admit have it. A search for the runs of a thread in this index
--- would read the delayed runs of all threads.
+-- The last condition is always true, and only the statements of runyard.admit have it. Postgres therefore uses this index for no other
+-- statement. A search for the runs of one thread would read the delayed runs of all threads in it.
 CREATE INDEX runs_due ON runyard.runs (COALESCE(run_at, accepted_at))
     WHERE ((lane_seq IS NULL) AND (accept_no > 0));
 CREATE INDEX runs_waiting ON runyard.runs (thread_key, after_run_id)
@@ -290,8 +292,12 @@ CREATE INDEX runs_list_of_thread ON runyard.runs (thread_key, accepted_at, accep
     WHERE ((NOT deleted) AND (emptied_at IS NULL) AND (accept_no > 0));
 CREATE INDEX runs_list_hosted ON runyard.runs (tenant, thread_id, accepted_at, accept_no)
     WHERE ((NOT deleted) AND (emptied_at IS NULL) AND (thread_key IS NULL) AND (accept_no > -1));
-CREATE TRIGGER run_accepted AFTER INSERT ON runyard.runs FOR EACH ROW EXECUTE FUNCTION runyard.follow_run();
-CREATE TRIGGER run_changed AFTER UPDATE ON runyard.runs FOR EACH ROW WHEN ((((old.changed_at)::timestamptz IS DISTINCT FROM (new.changed_at)::timestamptz) OR (old.status IS DISTINCT FROM new.status) OR (old.worker_id IS DISTINCT FROM new.worker_id) OR (old.lane_seq IS DISTINCT FROM new.lane_seq) OR (old.thread_key IS DISTINCT FROM new.thread_key) OR (old.waits_for_permit IS DISTINCT FROM new.waits_for_permit) OR ((new.status = ANY (ARRAY['failed', 'dead', 'cancelled'])) AND ((old.deleted <> new.deleted) OR ((old.emptied_at)::timestamptz IS DISTINCT FROM (new.emptied_at)::timestamptz))))) EXECUTE FUNCTION runyard.follow_run();
+CREATE TRIGGER runs_accepted AFTER INSERT ON runyard.runs REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION runyard.follow_accepts();
+-- No verb inserts a run that has ended. A program that copies runs may.
+CREATE TRIGGER ended_run_inserted AFTER INSERT ON runyard.runs FOR EACH ROW WHEN ((new.finished_at IS NOT NULL)) EXECUTE FUNCTION runyard.follow_run();
+-- The last two conditions leave out claims and ends of runs. They are too frequent for a trigger of each row. The functions that claim or end
+-- runs write these tables themselves.
+CREATE TRIGGER run_changed AFTER UPDATE ON runyard.runs FOR EACH ROW WHEN (((((old.changed_at)::timestamptz IS DISTINCT FROM (new.changed_at)::timestamptz) OR (old.status IS DISTINCT FROM new.status) OR (old.worker_id IS DISTINCT FROM new.worker_id) OR (old.lane_seq IS DISTINCT FROM new.lane_seq) OR (old.thread_key IS DISTINCT FROM new.thread_key) OR (old.waits_for_permit IS DISTINCT FROM new.waits_for_permit) OR ((new.status = ANY (ARRAY['failed', 'dead', 'cancelled'])) AND ((old.deleted <> new.deleted) OR ((old.emptied_at)::timestamptz IS DISTINCT FROM (new.emptied_at)::timestamptz)))) AND ((NOT (old.fence IS DISTINCT FROM new.fence)) OR (new.status <> 'running')) AND ((old.finished_at IS NOT NULL) OR (new.finished_at IS NULL)))) EXECUTE FUNCTION runyard.follow_run();
 CREATE TRIGGER runs_deleted AFTER DELETE ON runyard.runs REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION runyard.forget_runs();
 
 -- The places of messages that were appended under the id of a run that was never claimed.
@@ -332,8 +338,8 @@ CREATE TABLE runyard.steps (
 -- body: msgpack of payload, answer_schema and on_deadline.
 -- otherwise: the answer that is stored at the deadline. With NULL, the run fails at the deadline.
 -- closed_at: the time at which the run ended without an answer to the request.
--- answered_by: the author of the answer, as the API authenticated them. on_behalf_of: the person for whom the author says to
--- answer.
+-- answered_by: the author of the answer, as the API authenticated them. on_behalf_of: the person for whom the
+-- author answers, as the author states it.
 CREATE TABLE runyard.hitl_requests (
     tenant text NOT NULL,
     request_id text NOT NULL,
@@ -641,8 +647,8 @@ WITH (fillfactor='50');
 -- Subscriptions to the feed.
 -- tenant: NULL for a subscription to the feeds of all tenants.
 -- version: the version of the secret that signs. The secret is derived and not stored.
--- both_until: the time until which the version before also signs.
--- rotation_id: the id of the rotation that made the version. It shows a repetition of the rotation.
+-- both_until: the time until which the version before it also signs.
+-- rotation_id: the id of the rotation that made the version. A repetition of the rotation has the same id.
 -- since: the snapshot at which the webhook was made. Entries that were committed before it get no delivery.
 -- cursor: the entries of transactions before this one were made into deliveries.
 -- disabled_at: the time at which the receiver replied that it does not exist any more.
@@ -725,7 +731,7 @@ CREATE TABLE runyard.api_keys (
 CREATE INDEX api_keys_tenant ON runyard.api_keys (tenant, created_at);
 
 -- The live runs: a row for each run that has not ended, with the columns by which live runs are searched.
--- expires_at: NULL also after the first attempt began.
+-- expires_at: NULL for a run without an expiry, and after the first attempt began.
 -- waits_since: the time from which a queued run waits for its lane or for a worker; NULL for a job that waits for runs that it started.
 CREATE TABLE runyard.live_runs (
     accept_no bigint NOT NULL,
@@ -800,6 +806,14 @@ CREATE TABLE runyard.fork_results (
 );
 CREATE INDEX fork_results_by_age ON runyard.fork_results (finished_at);
 
+-- Labels of branches. A thread has a bounded number of labels (runyard.set_label).
+CREATE TABLE runyard.labels (
+    thread_key bigint NOT NULL,
+    label text NOT NULL,
+    branch_id bigint NOT NULL,
+    CONSTRAINT labels_pkey PRIMARY KEY (thread_key, label)
+);
+
 CREATE TABLE runyard.schema_functions (
     file text NOT NULL,
     digest text NOT NULL,
@@ -819,19 +833,18 @@ CREATE TABLE runyard.schema_versions (
 
 -- functions/accept.sql --------------------------------------------------------------------------------------------------------
 -- Accepting runs: the verb of clients, which also admits the run, and the functions that it shares with the verb of hosts.
+-- make_way in lanes.sql decides what happens if the lane is busy.
 
--- Accept many runs in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. Requests
--- for one thread keep their order. A refused request changes nothing and does not affect the other requests. The refusal of a
--- single request raises an error. patience: milliseconds to wait for a thread that another transaction has locked, after which the
--- call fails; NULL for the session's limit. With 0, the requests for a locked thread are refused as locked. So is a request whose
--- run id a host's open transaction has taken.
+-- Accept many runs in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. Requests for one
+-- thread keep their order. A refused request changes nothing and does not affect the other requests. The refusal of a single request raises
+-- an error. patience: milliseconds to wait for a thread that another transaction has locked. After them the requests for the thread are
+-- refused as locked. NULL for the session's limit. A request is also refused as locked if a host's open transaction has taken its run id.
 FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[], patience integer DEFAULT NULL)
 RETURNS SETOF runyard.accepted;
 
 -- Accept and admit a client's run in one step, so that a refusal reaches the caller. limited: true if the deployment has limits.
--- skip: true to raise locked instead of waiting for the thread's lock.
 FUNCTION runyard.accept_and_admit(
-    for_tenant text, q runyard.request, limited boolean, skip boolean, OUT run runyard.runs, OUT created boolean, OUT effects jsonb
+    for_tenant text, q runyard.request, limited boolean, OUT run runyard.runs, OUT created boolean, OUT effects jsonb
 );
 
 FUNCTION runyard.accepted_as(n integer, r runyard.runs, created boolean, effects jsonb) RETURNS runyard.accepted;
@@ -875,8 +888,8 @@ FUNCTION runyard.is_webhook_url(url text) RETURNS boolean;
 
 FUNCTION runyard.is_ipv6(address text) RETURNS boolean;
 
--- Refuse metadata that runyard.domain.size_limits would refuse. jsonb does not tell a large integer from a large floating-point number,
--- so that this function refuses both.
+-- Refuse metadata that runyard.domain.size_limits would refuse. jsonb does not distinguish a large integer from a large floating-point
+-- number, so that this function refuses both.
 FUNCTION runyard.check_metadata(metadata jsonb) RETURNS void;
 
 -- Return the number of bytes of all strings and names in a value.
@@ -899,17 +912,18 @@ FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETURNS bool
 
 -- functions/admit.sql ---------------------------------------------------------------------------------------------------------
 -- Admitting runs that were accepted in a host's transaction or for a later time. The verb admit also applies the deadlines of HITL
--- requests and the expiry of runs, whose functions are in deadlines.sql.
+-- requests and the expiry of runs, whose functions are in deadlines.sql. make_way in lanes.sql decides what happens if the lane is busy.
 
 -- Admit the committed runs that are due, apply the deadlines of HITL requests, and fail the runs that were not started by their
 -- expires_at, on up to `most` threads of each kind. A thread that another transaction has locked is left to a later call. next_due:
--- seconds until the next of these times; NULL if there is none. For a thread that was left, it is the time for which the thread is
--- overdue, from 0.01 to 1, so that calls become rare while the thread stays locked. Each statement reads the clock in a subquery,
--- because a query that reads it for each row uses no index.
+-- seconds until the next of these times; NULL if there is none. For a thread that was left, next_due is the time for which the thread
+-- is overdue, at least 0.01 and at most 1. Calls therefore become rare while the thread stays locked. Each statement reads the clock
+-- in a subquery, because a query that reads the clock for each row uses no index.
 FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision);
 
--- Lock a thread that has something due, and return it, or make it. key: its number when it was read, or NULL. locked: true if
--- another transaction has locked the thread. The row is NULL then, and if the thread was deleted since it was read.
+-- Lock and return a thread for which something is due. Make the thread if it does not exist. key: the number of the thread when it
+-- was read, or NULL. locked: true if another transaction has locked the thread. t is NULL in this case, and if the thread was
+-- deleted after it was read.
 FUNCTION runyard.due_thread(for_tenant text, thread_id text, key bigint, OUT t runyard.threads, OUT locked boolean);
 
 -- Admit the thread's committed runs that are due, in order, so that no later run overtakes them.
@@ -931,9 +945,9 @@ RETURNS SETOF runyard.messages;
 
 -- Insert messages of a run after its last message. Skip a message that the run has already, because its call is a repetition
 -- after a lost reply. The caller must save the rows of the thread and the run. first_event: the number of the first message's
--- event; NULL for a run without events.
+-- event; NULL for a run without events. new: true if the caller knows that no message of the thread has one of the ids.
 FUNCTION runyard.put_messages(
-    INOUT t runyard.threads, INOUT r runyard.runs, messages runyard.new_message[], first_event integer
+    INOUT t runyard.threads, INOUT r runyard.runs, messages runyard.new_message[], first_event integer, new boolean DEFAULT false
 );
 
 -- Return the thread's own or inherited message with this id, or a NULL row. Almost every id is new, so that the first query
@@ -943,7 +957,7 @@ FUNCTION runyard.holder_of(thread_key bigint, message_id uuid, OUT holder runyar
 -- functions/cancel.sql --------------------------------------------------------------------------------------------------------
 -- Cancelling runs.
 
--- Cancel a live run. A cancelled run stays unchanged. Raises run_ended for another ended run. keep: true to keep the run's
+-- Cancel a live run. A cancelled run stays unchanged. Raises run_ended for any other ended run. keep: true to keep the run's
 -- messages.
 FUNCTION runyard.cancel(for_tenant text, thread_id text, run_id text, keep boolean, OUT run runyard.runs, OUT effects jsonb);
 
@@ -984,9 +998,10 @@ FUNCTION runyard.load_requests(for_tenant text, thread_id text, run_id text) RET
 -- functions/claim.sql ---------------------------------------------------------------------------------------------------------
 -- Claiming runs for a worker.
 
--- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot
--- deadlock. A thread that another transaction has locked is skipped. patience: milliseconds to wait for such a thread instead,
--- after which the call fails. It has no effect if there are limits on running runs, because permits are then locked first.
+-- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. A thread
+-- that another transaction has locked is skipped. patience: milliseconds to wait for such a thread before it is skipped. There is no wait
+-- if there are limits on running runs. In this case the function locks permits before it locks threads, and the transaction that has locked
+-- a thread may wait for one of these permits.
 FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[], patience integer DEFAULT 0)
 RETURNS SETOF runyard.claimed;
 
@@ -1000,8 +1015,9 @@ FUNCTION runyard.claim_locked(
 FUNCTION runyard.fail_taken(t runyard.threads, r runyard.runs) RETURNS jsonb;
 
 -- Begin a prompt at its first claim. Determine its branch and its snapshot, and store its input. Messages that were appended
--- under the run's id before its claim become messages of the run. The caller must save the run's row.
-FUNCTION runyard.begin_run(INOUT t runyard.threads, INOUT r runyard.runs);
+-- under the run's id before its claim become messages of the run. The caller must save the run's row. has_input: true if the input is
+-- one of these messages; false if no message of the thread has its id.
+FUNCTION runyard.begin_run(INOUT t runyard.threads, INOUT r runyard.runs, has_input boolean);
 
 -- Return true if a worker serves an agent. Every worker has the agent `default`. A worker that lists no agents serves all agents.
 FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean;
@@ -1009,9 +1025,9 @@ FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean;
 -- functions/complete.sql ------------------------------------------------------------------------------------------------------
 -- Ending an attempt: complete, fail and release.
 
--- Complete many runs in one transaction. Threads are locked in the order of their keys. patience: milliseconds to wait for a
--- thread that another transaction has locked, after which the call fails; NULL for the session's limit. With 0, the writes of a
--- locked thread are refused as locked, and the others are stored.
+-- Complete many runs in one transaction. Threads are locked in the order of their keys. patience: milliseconds to wait for a thread that
+-- another transaction has locked. After them the writes of the thread are refused as locked, and the others are stored. NULL for the
+-- session's limit, after which the call fails.
 FUNCTION runyard.complete(writes runyard.attempt_write[], patience integer DEFAULT NULL) RETURNS SETOF runyard.ended;
 
 -- Fail a run. why: its error.
@@ -1025,13 +1041,14 @@ FUNCTION runyard.release(
 ) RETURNS runyard.ended;
 
 -- functions/crashes.sql -------------------------------------------------------------------------------------------------------
--- Crashes of runs: their number, the attempt that runs alone, and the end of a run that crashed too often.
+-- Crashes of runs: their number, the attempt that runs alone, and the end of a run that crashed too often. MAX_CRASHES in
+-- runyard/domain/crashes.py is the same limit.
 
--- Return the number of crashes without progress after which a run is dead. After one crash less, the next attempt runs alone.
+-- Return the number of crashes without progress after which a run is dead. After one crash fewer, the next attempt runs alone.
 FUNCTION runyard.max_crashes() RETURNS integer;
 
 -- Return the number of a run's crashes without progress, with the crash of its current attempt. The crash does not count if the
--- attempt had to run alone and waited for that, because another run made its worker crash.
+-- attempt was still waiting to run alone. In this case another run made the worker crash.
 FUNCTION runyard.crashes(r runyard.runs) RETURNS integer;
 
 -- End a run whose attempt has crashed, if a cancel was requested or the run has crashed too often. Otherwise e.status is NULL.
@@ -1046,13 +1063,19 @@ FUNCTION runyard.isolate(thread_key bigint, run_id text, with_fence bigint) RETU
 FUNCTION runyard.bury(thread_key bigint, run_id text, with_fence bigint, how text) RETURNS runyard.ended;
 
 -- functions/cuts.sql ----------------------------------------------------------------------------------------------------------
--- Cuts: find the view of the thread at a message, at a message number or after a run.
+-- Cuts of forks: find the view of the thread at a message, at a message number or after a run. Refuse a cut inside a tool cycle (F6).
 
 -- Return the cut that a request names: its view, and the run after which it is, or NULL. q: the cut as JSON.
 FUNCTION runyard.cut(t runyard.threads, q jsonb, OUT view runyard.level[], OUT after_run runyard.runs);
 
+-- The id that stands for the place before the first message. A message with this parent begins a tree of its own. No message has this
+-- id.
+FUNCTION runyard.root_id() RETURNS uuid;
+
+FUNCTION runyard.refuse_message(t runyard.threads, message_id uuid) RETURNS void;
+
 -- Return the cut at a message, which the cut includes. view: shows exactly the path to the message. whole: shows all visible
--- messages of the message's branch. run: the message's run, or NULL.
+-- messages of the message's branch. run: the message's run, or NULL. At root_id() both views are empty.
 FUNCTION runyard.cut_at_message(
     t runyard.threads, message_id uuid, OUT view runyard.level[], OUT whole runyard.level[], OUT message runyard.messages, OUT run runyard.runs
 );
@@ -1081,11 +1104,12 @@ FUNCTION runyard.expire_run(INOUT t runyard.threads, r runyard.runs, OUT effects
 FUNCTION runyard.expire_runs(INOUT t runyard.threads, OUT effects jsonb, OUT lines text[]);
 
 -- functions/deletion.sql ------------------------------------------------------------------------------------------------------
--- Deletion. A thread is deleted at once. Its messages that forks see stay until the last of these forks is deleted.
+-- Deletion. A thread is deleted at once, and removal.sql removes its rows step by step. Its messages that forks see stay until the last of
+-- these forks is deleted.
 
 -- Delete a thread. cancel_first: true to cancel live runs; otherwise a live run raises thread_busy. seen: the updated_at that the
--- caller has read, or NULL. erase: true to erase the content that forks show, too. unremoved: the deleted threads whose rows are not
--- all removed. The caller removes them by runyard.remove_step. If it stops before, the leader does.
+-- caller has read, or NULL. erase: true to erase also the content that forks show. unremoved: the deleted threads whose rows are not
+-- all removed. The caller removes these rows with runyard.remove_step. If the caller stops, the leader removes them.
 FUNCTION runyard.delete_thread(
     for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, erase boolean DEFAULT false,
     OUT effects jsonb, OUT unremoved bigint[]
@@ -1096,8 +1120,20 @@ FUNCTION runyard.delete_thread(
 FUNCTION runyard.find_family(for_tenant text, thread_id text) RETURNS runyard.threads;
 
 -- Delete the content of a run that has ended and is in no context. Its row stays, so that a repeated request finds it. Messages
--- that a live thread shows through a fork or a branch stay. A later call deletes those of them that no live thread shows.
+-- that a live thread shows through a fork or a branch stay. A later call deletes them if no live thread shows them any more.
 FUNCTION runyard.delete_run(for_tenant text, thread_id text, run_id text) RETURNS void;
+
+-- functions/depths.sql --------------------------------------------------------------------------------------------------------
+-- Depths of leaves: the numbers of messages on several paths, counted together.
+
+-- Return the number of messages on each of several paths, in their order. ends: the last level of each path. The path also has the
+-- levels that this level's branch inherits. Paths share levels. The messages of a branch are read once, from its start to the
+-- highest high water, and are counted between the high waters. A level shows all completed runs up to its high water. If a run
+-- there completed after the level's cutoff, the level is counted alone.
+FUNCTION runyard.count_paths(ends runyard.level[]) RETURNS bigint[];
+
+-- Return the number of messages of a run on a branch up to a message number.
+FUNCTION runyard.count_of_run(thread_key bigint, run_id text, branch_id bigint, last bigint) RETURNS bigint;
 
 -- functions/effects.sql -------------------------------------------------------------------------------------------------------
 -- Effects: the work that a verb asks of Redis. They are JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […],
@@ -1107,8 +1143,13 @@ FUNCTION runyard.delete_run(for_tenant text, thread_id text, run_id text) RETURN
 FUNCTION runyard.merge_effects(a jsonb, b jsonb) RETURNS jsonb;
 
 -- Return the job of a run as JSON. Its field `queued` has the data of the event run.queued, which is written when the job is
--- submitted. It is NULL if an attempt has begun since the run was accepted or redriven.
+-- submitted. `queued` is NULL if an attempt has begun since the run was accepted or redriven.
 FUNCTION runyard.job(r runyard.runs) RETURNS jsonb;
+
+-- Return the job of a run of which a statement has only these columns. Postgres copies the body of this function into the statement.
+FUNCTION runyard.job_of(
+    thread_key bigint, run_id text, lane text, kind text, queue text, priority text, tenant text, not_before timestamptz, queued jsonb
+) RETURNS jsonb;
 
 -- Send effects to the workers through NOTIFY, for a function that does not return them. Effects that are too large for a
 -- notification are not sent. The reconciler then finds the runs.
@@ -1131,11 +1172,24 @@ FUNCTION runyard.end_run(
 -- caller must save the rows of the run and the thread.
 FUNCTION runyard.close_cancelled(INOUT t runyard.threads, INOUT r runyard.runs);
 
--- functions/explain.sql -------------------------------------------------------------------------------------------------------
--- Explaining why a run is not running.
+-- functions/erased_extra.sql --------------------------------------------------------------------------------------------------
+-- What an erasure removes from the extra of runs and threads (removal.sql).
 
--- Return the reason why a run is not running, and the facts that its sentence needs. runyard.domain.explanations makes the
--- sentence.
+-- Return up to `most` completed runs with an extra of a thread, after a completion number. last: the completion number of the last
+-- one, or NULL if there are no further runs.
+FUNCTION runyard.runs_with_extra(key bigint, after_completion bigint, most integer, OUT numbers bigint[], OUT last bigint);
+
+-- Return the hash of an entry of an extra.
+FUNCTION runyard.extra_hash(key text, value jsonb) RETURNS text;
+
+-- Return an extra without the entries whose hashes are keys of `hashes`.
+FUNCTION runyard.without_extra(extra jsonb, hashes jsonb) RETURNS jsonb;
+
+-- functions/explain.sql -------------------------------------------------------------------------------------------------------
+-- Explaining why a run waits, or that it runs or has ended.
+
+-- Return the reason why a run waits, or that it runs or has ended. facts: the values that the sentence about the reason needs.
+-- runyard.domain.explanations makes the sentence.
 FUNCTION runyard.explain(for_tenant text, thread_id text, run_id text, OUT run runyard.runs, OUT reason text, OUT facts jsonb);
 
 -- functions/external_runs.sql -------------------------------------------------------------------------------------------------
@@ -1151,6 +1205,16 @@ FUNCTION runyard.complete_external(for_tenant text, thread_id text, run_id text)
 -- Return the live external run that has this id, or a NULL row if no run has it. Refuse the id of any other run.
 FUNCTION runyard.open_external(t runyard.threads, run_id text) RETURNS runyard.runs;
 
+-- functions/fan_out.sql -------------------------------------------------------------------------------------------------------
+-- Fan-outs: a job that starts runs, and waits until fewer of them are live (runs.until_fewer).
+
+-- Return effects with the job that started the run r. The claim of the job checks whether it may continue, because other runs
+-- that it started may end at the same time.
+FUNCTION runyard.wake_starter(r runyard.runs) RETURNS jsonb;
+
+-- Return the number of live runs that a job started.
+FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint;
+
 -- functions/feed.sql ----------------------------------------------------------------------------------------------------------
 -- The feed: reading the outbox in order, and pruning data whose retention has passed.
 
@@ -1160,27 +1224,30 @@ FUNCTION runyard.open_external(t runyard.threads, run_id text) RETURNS runyard.r
 FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz);
 
--- Return for how many seconds committed entries of the feed cannot be read, because a transaction that began before them is open in any
--- database of the server. A delay of two seconds is usual. holder: after five seconds, the oldest open transaction that has written.
+-- Return for how many seconds committed entries of the feed have not been readable. An entry is not readable while a transaction that began
+-- before the entry's transaction is open in any database of the server. A delay of two seconds is usual. holder: the oldest open
+-- transaction that has written, if the delay is at least five seconds.
 FUNCTION runyard.feed_delay(OUT seconds double precision, OUT holder text);
 
 -- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return
--- their number. Entries stay until they were counted (runyard.count_usage) and every active webhook has read them. Entries of
--- transactions that are not older than the oldest open transaction are not counted.
--- A call looks at the oldest entry of up to 500 tenants. The next call goes on with the tenant after them.
+-- the number of deleted entries. An entry stays until runyard.count_usage has counted it and every active webhook has read it. Entries
+-- of transactions that are not older than the oldest open transaction are not counted yet.
+-- A call examines the oldest entry of up to 500 tenants. The next call continues with the tenant after them.
 FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer;
 
 -- Delete up to `most` of the oldest entries of a tenant that are older than old_before, and record the last deleted entry. Return
 -- their number.
 FUNCTION runyard.prune_tenant(whose text, old_before timestamptz, most integer) RETURNS integer;
 
--- Delete data whose retention has passed: up to `most` each of entries of the feed, results of fork jobs, and deliveries that
--- arrived or failed, of rows of deleted threads, and all rows of dead workers. Deliveries have the retention of the feed. The leader calls this function.
--- Return the largest number of rows that were deleted of one kind.
+-- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, and rows of
+-- dead workers. Also remove rows of deleted threads. A call deletes up to `most` rows of each kind, but the rows of all dead workers.
+-- Deliveries have the retention of the feed. Return the largest number of rows that were deleted of one kind. The leader calls this
+-- function.
 FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer;
 
 -- functions/fork.sql ----------------------------------------------------------------------------------------------------------
--- Forking a thread.
+-- Forking a thread. A fork copies no message: it gets rows in `levels` that show its source up to the cut (cuts.sql). visibility.sql
+-- decides which messages the levels show.
 
 -- Fork a thread. A repetition of the request returns the existing fork, with created = false. q: the request as JSON. hash: the
 -- request's hash.
@@ -1189,9 +1256,29 @@ FUNCTION runyard.fork(for_tenant text, q jsonb, hash text, OUT thread runyard.th
 -- Close the open tool calls of a view with one message of error results at the end of a branch. reason: its text.
 FUNCTION runyard.repair(INOUT t runyard.threads, branch_id bigint, view runyard.level[], reason text);
 
+-- functions/labels.sql --------------------------------------------------------------------------------------------------------
+-- Labels: names of branches. A label is unique in its thread and follows its branch as the branch grows.
+
+-- Set a label to a branch. If the thread has the label, it moves. message_id: a message of the branch, or NULL for the head. An
+-- inherited message names the thread's first branch. most: maximum number of labels of a thread. Raises message_not_found,
+-- run_not_completed if the message's run is on no path of the branch, and invalid_input if the thread has too many labels.
+FUNCTION runyard.set_label(for_tenant text, thread_id text, label text, message_id uuid, most integer) RETURNS void;
+
+-- Remove a label. Nothing changes if the thread does not have it.
+FUNCTION runyard.remove_label(for_tenant text, thread_id text, label text) RETURNS void;
+
+-- Return the branch that shows a message as its own, with the messages of the run under way there. For an inherited message it is
+-- the thread's first branch.
+FUNCTION runyard.branch_of(t runyard.threads, message_id uuid) RETURNS bigint;
+
+-- Return the last message of every labelled branch, with the messages of the run under way there. level: the last level of the
+-- path to the message. stored_on, stored_seq: the branch and the number of the message.
+FUNCTION runyard.labelled_ends(t runyard.threads)
+RETURNS TABLE (label text, message_id uuid, level runyard.level, stored_on bigint, stored_seq bigint);
+
 -- functions/lanes.sql ---------------------------------------------------------------------------------------------------------
--- Lanes: the lane of a run, and the effect of a run on the run before it in the lane. startable.sql decides which run of a lane
--- may start.
+-- Lanes: the lane of a run, and what a run does if its lane is busy (multitask_strategy: enqueue, reject, interrupt, rollback).
+-- startable.sql decides which run of a lane may start.
 
 -- Return the lane to which a run is admitted. alone: true for a parallel run.
 FUNCTION runyard.lane_of(t runyard.threads, kind text, alone boolean, run_id text, parent_id uuid) RETURNS text;
@@ -1199,6 +1286,28 @@ FUNCTION runyard.lane_of(t runyard.threads, kind text, alone boolean, run_id tex
 -- Apply a run's multitask_strategy to the head of its lane. busy: the id of the lane's head afterwards, or NULL. refused: the
 -- error of the strategy `reject`, or NULL.
 FUNCTION runyard.make_way(INOUT t runyard.threads, in_lane text, strategy text, OUT busy text, OUT refused jsonb, OUT effects jsonb);
+
+-- functions/leaves.sql --------------------------------------------------------------------------------------------------------
+-- Leaves of the message tree of a thread.
+
+-- Return a page of the leaves, the oldest first. only_labelled: true for the leaves with labels only. Depths are counted for the
+-- returned leaves only.
+FUNCTION runyard.list_leaves(
+    for_tenant text, thread_id text, only_labelled boolean, after_time timestamptz, after_id uuid, most integer
+) RETURNS TABLE (
+    message_id uuid, depth bigint, created_at timestamptz, run_id text, run_status text, head boolean, trunk boolean, labels text[]
+);
+
+-- Return the leaves of the thread's tree: the last visible message of every branch, and the last message of every run that is not
+-- completed. A branch without visible messages of its own has no leaf, except the thread's first branch. A message after which
+-- another branch begins is no leaf, unless it is the end of a labelled branch. level: the last level of the path to the leaf. The
+-- path also has the levels that this level's branch inherits.
+FUNCTION runyard.tree_leaves(t runyard.threads)
+RETURNS TABLE (message_id uuid, created_at timestamptz, run_id text, run_status text, level runyard.level, labels text[]);
+
+-- Return the last message of the thread's head, and that of its first branch. If a run is under way on the branch, it is the run's last
+-- message.
+FUNCTION runyard.branch_ends(t runyard.threads, OUT head uuid, OUT trunk uuid);
 
 -- functions/limits.sql --------------------------------------------------------------------------------------------------------
 -- The values of limits. The limits on queued runs are applied in queue_limits.sql, the limits on running runs in permits.sql, and
@@ -1234,9 +1343,10 @@ FUNCTION runyard.runs_statement(
 -- Its statement is planned for the given filters, because one plan for all filters would read the whole table for some of them.
 -- Each index has a condition that only its list has. If a primary key would have the same order for the given filters, Postgres
 -- could use the key. To prevent this, the statement gives one column as a range and orders by this column first. The range ends
--- with a comparison of this column alone, because a comparison of rows does not end a scan at a change of the first column.
+-- with a comparison of this column alone, because a comparison of rows does not end a scan before its first column changes.
 
--- Return threads, the oldest first. If there are more, the last row has only the place after which the next page begins.
+-- Return threads, the oldest first. If there are more, the last row has only the place after which the next page begins. The forks of
+-- a deleted thread are no forks of a later thread under its id, whose thread_key is greater than theirs.
 FUNCTION runyard.list_threads(
     for_tenant text, parent text, of_agent text, with_tags jsonb, after bigint, most integer, bytes bigint
 ) RETURNS TABLE (thread runyard.threads, omitted text[], place bigint);
@@ -1259,17 +1369,27 @@ RETURNS SETOF runyard.webhook_deliveries;
 FUNCTION runyard.json_bytes(value jsonb) RETURNS bigint;
 
 -- functions/live_runs.sql -----------------------------------------------------------------------------------------------------
--- The tables that follow the table of runs: live_runs, completions, unsuccessful_runs and fork_results. Triggers of runyard.runs call
--- these functions, so that the tables fit the runs whichever statement changes a run.
+-- The tables that follow the table of runs: live_runs, completions, unsuccessful_runs and fork_results. Triggers of runyard.runs call these
+-- functions, so that the tables are correct whichever statement changes a run. Only the functions that claim or end runs write the rows
+-- themselves.
 
--- Record what became of a run: as a row of live_runs until the run ends, then as rows of the other tables.
+-- Write the rows of live_runs of the new runs of a statement.
+FUNCTION runyard.follow_accepts() RETURNS trigger;
+
+-- Change the row of live_runs of a run that a worker has claimed.
+FUNCTION runyard.follow_claim(r runyard.runs) RETURNS void;
+
+-- Write the rows of a run that has ended: its row of live_runs gives way to those of the other tables.
+FUNCTION runyard.follow_end(r runyard.runs) RETURNS void;
+
+-- Write the rows of a run that was inserted after its end, or changed other than by a claim or its end.
 FUNCTION runyard.follow_run() RETURNS trigger;
 
--- Delete what the tables have about deleted runs.
+-- Delete the rows of deleted runs from these tables.
 FUNCTION runyard.forget_runs() RETURNS trigger;
 
 -- functions/message_branches.sql ----------------------------------------------------------------------------------------------
--- Branches of the messages of a thread: the branch of a new run or message, and the leaves of the tree.
+-- Branches of the messages of a thread: the branch of a new run or message. visibility.sql decides which messages a branch shows.
 
 -- Make a branch that begins after the message `base` and inherits the levels of `view`.
 FUNCTION runyard.open_branch(
@@ -1277,21 +1397,15 @@ FUNCTION runyard.open_branch(
 );
 
 -- Return the branch for a run at its first claim, or for a stored message. With parent_id, it is the branch that ends at that
--- message, or else a new branch that begins there. Without parent_id, it is the head. alone: true for a run that gets a new
--- branch in any case.
+-- message, or else a new branch that begins there. At root_id() the branch begins a tree of its own. Without parent_id, it is the
+-- head. alone: true for a run that gets a new branch in any case.
 FUNCTION runyard.branch_for(
     INOUT t runyard.threads, in_lane text, parent_id uuid, alone boolean, OUT branch runyard.branches
 );
 
--- Return the branch whose last visible message is message_id, or NULL. Of several such branches, return the head, or else the
--- oldest.
+-- Return the branch whose last visible message is message_id, or with root_id() one without visible messages, or NULL. If there are several
+-- such branches, return the head, or else the oldest.
 FUNCTION runyard.branch_ending_at(thread_key bigint, message_id uuid) RETURNS runyard.branches;
-
--- Return the leaves of the thread's tree, the oldest first: the last visible message of every branch, and the last message of
--- every run that is not completed. A branch without visible messages of its own has no leaf, except the thread's first branch.
--- depth is computed for the returned leaves only.
-FUNCTION runyard.leaves(t runyard.threads, after_time timestamptz, after_id uuid, most integer)
-RETURNS TABLE (message_id uuid, depth bigint, created_at timestamptz, run_id text, run_status text);
 
 -- functions/permits.sql -------------------------------------------------------------------------------------------------------
 -- Permits under the limits on running runs, and the lines of runs that wait for a permit. A permit is named after the agent or the
@@ -1302,7 +1416,8 @@ RETURNS TABLE (message_id uuid, depth bigint, created_at timestamptz, run_id tex
 FUNCTION runyard.permits_of(r runyard.runs) RETURNS text[];
 
 -- Lock the permits of these names in the order of the names, so that one transaction at a time counts and frees them. A transaction
--- must not wait for the lock of a thread after this call, because both could then wait for each other.
+-- must not wait for the lock of a thread after this call, because both could then wait for each other. Transactions that hold these
+-- locks are short. A call waits longer for these locks than for a thread's lock, because after a failed wait its changes would be undone.
 FUNCTION runyard.lock_permits(permits text[]) RETURNS void;
 
 -- Return the limit on the permits of a name, or NULL.
@@ -1312,8 +1427,8 @@ FUNCTION runyard.limit_of_permit(permit text) RETURNS bigint;
 -- limit allows runs.
 FUNCTION runyard.free_permits(permit text) RETURNS bigint;
 
--- Return the name of a permit for which a run must wait, or NULL if all its permits are free. Free permits that runs ahead of it in
--- the line need do not count.
+-- Return the name of a permit for which a run must wait, or NULL if all its permits are free. A free permit does not count as free
+-- if a run ahead in the line needs it.
 FUNCTION runyard.missing_permit(r runyard.runs) RETURNS text;
 
 -- Return the accept_no of the first `most` runs in the line for a permit. The first run of each tenant comes first, in the order
@@ -1321,7 +1436,8 @@ FUNCTION runyard.missing_permit(r runyard.runs) RETURNS text;
 FUNCTION runyard.first_in_line(permit text, most bigint) RETURNS SETOF bigint;
 
 -- Put a run into the line for a permit. Tenants take turns, as in lua/turns.lua. A tenant's runs are ordered by priority. Return
--- as effects the jobs of the runs that may start: of the line that the run leaves, or of its line if the run is in it already.
+-- as effects the jobs of runs that may start: runs in the line that the run leaves or, if the run is in the line for this permit
+-- already, runs in this line.
 FUNCTION runyard.wait_for_permit(r runyard.runs, permit text) RETURNS jsonb;
 
 -- Give a tenant whose run left the line the last turn. If the tenant has no other run in the line, delete its turn.
@@ -1344,6 +1460,34 @@ FUNCTION runyard.free(permits text[]) RETURNS jsonb;
 -- tenants without a run in the line. The leader calls this function.
 FUNCTION runyard.review_limits() RETURNS jsonb;
 
+-- functions/plain_runs.sql ----------------------------------------------------------------------------------------------------
+-- The plain path: accept_many, claim and complete process the usual runs of a batch together, in few statements. A statement for 32 runs
+-- costs little more than one for a single run. What is not plain takes the long way of these functions, run by run, with the same result.
+--
+-- A plain run is a prompt without a parent message on the lane ''. Its thread is no fork and has no unadmitted runs. It was never claimed
+-- before, and completes with messages that have no tool calls and results, and ids of their own. The deployment has no limits.
+--
+-- Each function locks its threads in the order of their keys, in one statement. It does nothing if a lock is not free in time. Its block
+-- with an exception handler contains all its writes, because a row that a subtransaction has locked costs more to change outside it.
+-- The settings of the functions keep their generic plans good for a table of any size: every row is found by an index.
+
+-- Accept and admit the plain requests. Return one row per run that is new. A request that is a repetition, or whose thread has a request
+-- that is not plain, is left to the caller.
+FUNCTION runyard.accept_plain(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.accepted;
+
+-- Lock threads in the order of their keys, and return the keys of those that exist. patience: milliseconds to wait for each lock, after which
+-- lock_not_available is raised; NULL for the session's limit; 0 to leave out the threads that another transaction has locked.
+FUNCTION runyard.lock_threads(thread_keys bigint[], patience integer) RETURNS bigint[];
+
+-- Claim the plain runs for a worker. Return one row per claimed run. paused, patience: as in runyard.claim.
+FUNCTION runyard.claim_plain(
+    claimant runyard.workers, thread_keys bigint[], run_ids text[], paused text[], patience integer
+) RETURNS SETOF runyard.claimed;
+
+-- Complete the runs of the plain writes. Return one row per completed run. A thread with two writes is left to the caller. message_bytes:
+-- the size limit of a message. patience: as in runyard.complete.
+FUNCTION runyard.complete_plain(writes runyard.attempt_write[], message_bytes bigint, patience integer) RETURNS SETOF runyard.ended;
+
 -- functions/printable.sql -----------------------------------------------------------------------------------------------------
 -- Printable characters, which ids and names consist of.
 
@@ -1358,6 +1502,10 @@ FUNCTION runyard.unprintable(given text) RETURNS boolean;
 -- Refuse a request that exceeds a limit on queued runs or on the size of a message. The limit of a lane also counts runs that are
 -- not admitted. may_write: see runyard.queue_size.
 FUNCTION runyard.check_room(for_tenant text, q runyard.request, key bigint, in_lane text, may_write boolean) RETURNS void;
+
+-- Return the lane number up to which all runs of a lane have ended. Readers of the lane begin after it, because the index entries of
+-- ended runs stay while an older transaction is open.
+FUNCTION runyard.floor_of(key bigint, in_lane text) RETURNS bigint;
 
 -- Return the error for a run that is admitted after its accept and exceeds the limit of its lane, or NULL. One more run than the
 -- limit is allowed, because the lane's head may have been released to the queue.
@@ -1392,14 +1540,22 @@ FUNCTION runyard.queues() RETURNS TABLE (
 -- functions/reading.sql -------------------------------------------------------------------------------------------------------
 -- Reading a thread's messages, a run's context and a run's input.
 
--- Return the run with its input. From the first claim on, the input is a message of the run, and its row has it no more.
+-- Return the run with its input. From the first claim on, the input is a message of the run and not in the run's row.
 FUNCTION runyard.with_input(r runyard.runs) RETURNS runyard.runs;
 
--- Return one page of messages, in the order of their numbers. at: the last message of the path; NULL for all visible messages of
--- of_branch, by default of the head. The call for a later page must name the branch of the first page.
-FUNCTION runyard.page(
+-- Return the payload of the message that was the input of a run of this branch, or NULL. input_id and branch_id: NULL if the run has none.
+FUNCTION runyard.stored_input(input_id uuid, branch_id bigint) RETURNS bytea;
+
+-- Return one page of messages, each with the present status of its run, in the order of their numbers. at: the last message of the
+-- path; NULL for all visible messages of the branch of_branch (NULL: the head), and those of the run under way there. The call for a
+-- later page must name the branch of the first page.
+FUNCTION runyard.path_page(
     for_tenant text, thread_id text, at uuid, after bigint, before bigint, most bigint, newest_first boolean, of_branch bigint
-) RETURNS SETOF runyard.messages;
+) RETURNS TABLE (message runyard.messages, run_status text);
+
+-- Return the view of all visible messages of a branch, and of the messages of the run under way there. The run under way is the
+-- first run of the branch's lane that has not ended, once an attempt has begun it.
+FUNCTION runyard.live_view(t runyard.threads, of_branch bigint) RETURNS runyard.level[];
 
 -- Return up to `most` of the messages that a run sees: the messages of its snapshot after the number `after`, then its own messages
 -- after the number own_after. Some of its own messages may have been stored before its claim. Raises stale_fence if another attempt has
@@ -1437,8 +1593,9 @@ FUNCTION runyard.id_taken(t runyard.threads, message_id uuid) RETURNS jsonb;
 -- lock of a fork that another transaction has locked. most: maximum number of runs and messages to examine.
 FUNCTION runyard.remove_step(thread_key bigint, most integer) RETURNS boolean;
 
--- Make steps for deleted threads that their callers have left, until about `most` rows are examined or a fork is locked. Return true
--- if there may be more to do. A thread whose step fails stops neither the other threads nor the caller.
+-- Make steps for deleted threads whose rows their callers have not removed, until about `most` rows are examined or a fork is locked.
+-- Return true if there may be more to do. A thread whose step fails or takes too long stops neither the other threads nor the caller. Each
+-- call begins at a random thread and looks at up to 100 threads, so that threads whose steps always fail do not delay the others.
 FUNCTION runyard.remove_leftovers(most integer) RETURNS boolean;
 
 -- Remove up to `most` rows of a deleted thread whose row is locked. Return the number of examined rows. It is 0 if there is nothing to
@@ -1457,8 +1614,8 @@ FUNCTION runyard.remove_runs(s runyard.removals, most integer) RETURNS integer;
 -- examined messages.
 FUNCTION runyard.remove_messages(s runyard.removals, of_branch bigint, most integer) RETURNS integer;
 
--- Remove the extra that an erased thread has not inherited from the thread and from up to `most` of its runs, and note the hashes of
--- the removed entries. Return the number of examined runs, at least 1. Forks that are made later read no removed entry from them.
+-- Remove the entries of the extra that an erased thread has not inherited, and record their hashes. They are removed from the thread and
+-- from up to `most` of its runs, so that forks that are made later do not inherit them. Return the number of examined runs, at least 1.
 FUNCTION runyard.erase_own_extra(s runyard.removals, most integer) RETURNS integer;
 
 -- Remove the extra of an erased thread from the next thread that inherits from it, and from up to `most` runs of that thread. The
@@ -1466,18 +1623,8 @@ FUNCTION runyard.erase_own_extra(s runyard.removals, most integer) RETURNS integ
 -- has locked a thread, because its transaction must not lock a second one.
 FUNCTION runyard.erase_extra(s runyard.removals, most integer) RETURNS integer;
 
--- Return up to `most` completed runs with an extra of a thread, after a completion number. last: the completion number of the last
--- one, or NULL if there are no further runs.
-FUNCTION runyard.runs_with_extra(key bigint, after_completion bigint, most integer, OUT numbers bigint[], OUT last bigint);
-
--- Return the hash of an entry of an extra.
-FUNCTION runyard.extra_hash(key text, value jsonb) RETURNS text;
-
--- Return an extra without the entries whose hashes are keys of `hashes`.
-FUNCTION runyard.without_extra(extra jsonb, hashes jsonb) RETURNS jsonb;
-
 -- functions/respond.sql -------------------------------------------------------------------------------------------------------
--- Answers to HITL requests.
+-- Answers to HITL requests. postgres/hitl_answers.py compares a repeated answer with the stored one.
 
 -- Record an answer once. checked_request_id: the request against whose schema the caller has checked the answer. created: true if
 -- the answer was recorded; false if the request was answered before, and the caller must compare the answers; NULL if
@@ -1500,8 +1647,8 @@ FUNCTION runyard.wake_run(thread_key bigint, run_id text, OUT effects jsonb);
 -- Return the events that a run's rows prove, in the order of their ids, after the id `after`: at most `most` events, which
 -- together have at most `bytes`. A larger event is returned alone. An attempt numbers its messages as it appends them, and a
 -- later attempt has a higher fence. The event ids of messages are therefore in the order of seq, and a binary search finds the
--- first message after an id. A wrong first_event can give two events the same id. The event of the later kind is then returned,
--- because readers wait for the end of the run. why: the error of the run. asked: the ids of the HITL requests for which a
+-- first message after an id. A wrong first_event can give two events the same id. The function then returns the event with the higher
+-- `kind`, because readers wait for the end of the run. why: the error of the run. asked: the ids of the HITL requests for which a
 -- suspended run waits. attempt: the number of the queued attempt.
 FUNCTION runyard.run_events(thread_key bigint, run_id text, after bigint[], most integer, bytes bigint)
 RETURNS TABLE (type text, proved_id text, in_thread text, message runyard.messages, request runyard.requests, why jsonb, asked text[], attempt integer);
@@ -1510,7 +1657,8 @@ RETURNS TABLE (type text, proved_id text, in_thread text, message runyard.messag
 FUNCTION runyard.event_place(event_id text) RETURNS bigint[];
 
 -- functions/same_request.sql --------------------------------------------------------------------------------------------------
--- Repetitions of requests: decide whether a request with a known id is the same request again.
+-- Repetitions of requests: decide whether a request with a known id is the same request again. The hashes in
+-- runyard/ports/commands.py, and runyard.accept for a host, decide which fields count.
 
 -- Return the run that has the id of the request, or a NULL row if the id is free. Raises run_conflict if the run's request was
 -- different.
@@ -1533,36 +1681,33 @@ FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS 
 -- runyard.domain.size_limits has the same value.
 FUNCTION runyard.default_message_bytes() RETURNS bigint;
 
--- Refuse messages of which one has more than `most` bytes.
+-- Refuse the messages if one of them has more than `most` bytes.
 FUNCTION runyard.check_size(messages runyard.new_message[], most bigint) RETURNS void;
 
 -- Refuse an extra that is too large for a thread. Each of its merged parts is small enough, but together they may be too large.
 FUNCTION runyard.check_extra(merged jsonb) RETURNS void;
 
 -- functions/startable.sql -----------------------------------------------------------------------------------------------------
--- Decides which queued run may start next, and which runs to wake when a run ends. A prompt may start if it is the head of its
--- lane. A fork job may start if it waits for no other run.
+-- Decides which queued run may start next, and which fork jobs to wake when the run of their cut ends. A prompt may start if it is
+-- the head of its lane. A fork job may start if it waits for no other run. fan_out.sql wakes a job that waits for runs that it
+-- started.
 
--- Return the head of a lane: its first run that has not ended. floor: a number up to which the lane has ended runs only
--- (threads.lane_floor); 0 for a lane other than ''. Postgres copies the body of this function into the plan of a
--- statement that names the function after FROM, so that a statement that needs the whole row pays nothing for the function. A
--- statement that needs one column, or whether there is a head, is about ten microseconds slower, because its plan keeps a place
--- for every column. The statements of each accept and claim therefore repeat the condition (make_way, startable, not_startable).
+-- Return the head of a lane: its first run that has not ended. floor: a number up to which all runs of the lane have ended
+-- (threads.lane_floor); 0 for a lane other than ''. Postgres copies the body of this function into the plan of a statement that names
+-- the function after FROM. The function therefore costs nothing in a statement that needs the whole row. A statement that needs one
+-- column, or only the existence of a head, becomes about ten microseconds slower, because its plan has a place for every column. The
+-- statements of each accept and claim therefore repeat the condition (make_way, startable, not_startable).
 FUNCTION runyard.lane_head(thread_key bigint, in_lane text, floor bigint) RETURNS SETOF runyard.runs;
 
--- Return effects with the fork jobs that wait for a run.
+-- Return effects with the queued fork jobs that wait for the end of a run.
 FUNCTION runyard.waiting_for(thread_key bigint, run_id text) RETURNS jsonb;
-
--- Return effects with the job that started the run r. The claim of the job checks whether it may continue, because other runs
--- that it started may end at the same time.
-FUNCTION runyard.wake_starter(r runyard.runs) RETURNS jsonb;
 
 -- Return effects with the job of the run if the run may start at once. It must be the head of its lane, or a fork job that waits
 -- for no run.
 FUNCTION runyard.startable(t runyard.threads, r runyard.runs) RETURNS jsonb;
 
--- Return as the outcome of a claim why a queued run cannot start, or NULL if it can. Fail a run that was not started by its
--- expires_at. retry_in: seconds until the run is due.
+-- Return the outcome of a claim of a queued run that cannot start. outcome: the reason, or NULL if the run can start. Fail a run that
+-- was not started by its expires_at. retry_in: seconds until the run is due.
 FUNCTION runyard.not_startable(
     t runyard.threads, r runyard.runs, OUT outcome text, OUT retry_in double precision, OUT effects jsonb
 );
@@ -1570,14 +1715,11 @@ FUNCTION runyard.not_startable(
 -- Return true if a fork job must wait for the end of another run, or for runs that it started.
 FUNCTION runyard.must_wait(r runyard.runs) RETURNS boolean;
 
--- Return the number of live runs that a job started.
-FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint;
-
 -- functions/steps.sql ---------------------------------------------------------------------------------------------------------
 -- The steps of runs: begin and finish a step.
 
 -- Begin a step. Return its row as it was before this call if the step is finished or another attempt began it. Otherwise return
--- no row, also for a repetition of this call after a lost reply.
+-- no row. A repetition of this call after a lost reply therefore returns no row either.
 FUNCTION runyard.start_step(thread_key bigint, run_id text, with_fence bigint, step text) RETURNS SETOF runyard.steps;
 
 -- Record the result of a step. The first result stays.
@@ -1587,7 +1729,7 @@ FUNCTION runyard.finish_step(thread_key bigint, run_id text, with_fence bigint, 
 -- Storing messages without a run.
 
 -- Store a message without a run. If a message with its id is stored already, return the stored message; the caller must compare
--- the two. parent_id: NULL for the head. expected: the leaf that the caller has seen, or NULL.
+-- the two. parent_id: NULL for the head, root_id() for another first message. expected: the leaf that the caller has seen, or NULL.
 FUNCTION runyard.store_message(for_tenant text, thread_id text, m runyard.new_message, parent_id uuid, expected uuid)
 RETURNS SETOF runyard.messages;
 
@@ -1596,7 +1738,7 @@ RETURNS SETOF runyard.messages;
 FUNCTION runyard.put_plain(INOUT t runyard.threads, branch runyard.branches, messages runyard.new_message[]);
 
 -- functions/suspend.sql -------------------------------------------------------------------------------------------------------
--- Suspending a run until one of its HITL requests is answered.
+-- Suspending a run until one of its HITL requests is answered. A suspended run holds no permit and no worker.
 
 -- Suspend an attempt's run until one of `requests` is answered. If one is answered already, the run stays running. Store the
 -- attempt's write w.
@@ -1605,8 +1747,8 @@ FUNCTION runyard.suspend(w runyard.attempt_write, requests runyard.new_request[]
 -- functions/tags.sql ----------------------------------------------------------------------------------------------------------
 -- Tags of threads: the table thread_tags, which lists read and triggers keep up to date.
 
--- Return the digest of a tag. It is indexed because a tag may be too long for an index entry. Readers also compare the tag
--- itself, because two tags may have one digest.
+-- Return the digest of a tag. The digest is indexed, because a tag may be too long for an index entry. Readers also compare the tag
+-- itself, because two tags may have the same digest.
 FUNCTION runyard.tag_term(name text, value text) RETURNS bytea;
 
 -- Write the changed tags of a thread to thread_tags.
@@ -1625,11 +1767,11 @@ FUNCTION runyard.take_over(
 -- functions/threads.sql -------------------------------------------------------------------------------------------------------
 -- Threads: find, lock, make and change a thread.
 
--- Lock and return the thread, or return a NULL row. skip: true to raise locked instead of waiting for the lock.
-FUNCTION runyard.live_thread(for_tenant text, thread_id text, skip boolean DEFAULT false) RETURNS runyard.threads;
+-- Lock and return the thread, or return a NULL row.
+FUNCTION runyard.live_thread(for_tenant text, thread_id text) RETURNS runyard.threads;
 
--- Lock and return the thread. Raises thread_not_found. skip: as in runyard.live_thread.
-FUNCTION runyard.known_thread(for_tenant text, thread_id text, skip boolean DEFAULT false) RETURNS runyard.threads;
+-- Lock and return the thread. Raises thread_not_found.
+FUNCTION runyard.known_thread(for_tenant text, thread_id text) RETURNS runyard.threads;
 
 -- Return the thread without a lock, for reads. Raises thread_not_found.
 FUNCTION runyard.known_snapshot(for_tenant text, thread_id text) RETURNS runyard.threads;
@@ -1637,13 +1779,14 @@ FUNCTION runyard.known_snapshot(for_tenant text, thread_id text) RETURNS runyard
 -- Return a run of the thread. Raises run_not_found.
 FUNCTION runyard.known_run(t runyard.threads, run_id text) RETURNS runyard.runs;
 
--- Lock and return the thread. If it does not exist, make it with its first branch. skip: as in runyard.live_thread.
-FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL, skip boolean DEFAULT false)
+-- Lock and return the thread. If it does not exist, make it with its first branch.
+FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL)
 RETURNS runyard.threads;
 
--- Raise locked if the runs of a deleted thread with this id are still being removed. A new run of the same id would be taken for
--- the old one.
-FUNCTION runyard.check_removed(for_tenant text, thread_id text) RETURNS void;
+-- Raise locked if the runs of a deleted thread with this id are still being removed. A new run of the same id would be taken for the old
+-- one. run_id: the run of a request, or NULL. If this run was accepted in a host's transaction and has no thread yet, nothing is raised,
+-- because the request is a repetition.
+FUNCTION runyard.check_removed(for_tenant text, thread_id text, run_id text DEFAULT NULL) RETURNS void;
 
 -- Lock and return the thread of a run. If the run was accepted in a host's transaction before its thread existed, make the
 -- thread.
@@ -1683,8 +1826,8 @@ FUNCTION runyard.repeats(ids text[]) RETURNS boolean;
 -- functions/usage.sql ---------------------------------------------------------------------------------------------------------
 -- Usage of runs: adding and subtracting usages, and totals by tenant, agent and day, counted from the feed.
 
--- Return the sum of two usages. If one of them is damaged, return `a`, because an error would stop every verb that adds usage to
--- it.
+-- Return the sum of two usages. If one of them is damaged, return `a`, because an error would stop every verb that adds to a
+-- damaged usage.
 FUNCTION runyard.add_usage(a jsonb, b jsonb) RETURNS jsonb;
 
 -- Return a number of a usage. A value that is no number, or is larger than a usage can be, counts as 0. An error would stop the
@@ -1747,8 +1890,8 @@ FUNCTION runyard.run_view(r runyard.runs) RETURNS runyard.level[];
 FUNCTION runyard.last_visible(levels runyard.level[], OUT message_id uuid, OUT seq bigint);
 
 -- Return a message of an ancestor with the level through which a thread shows it and with its run, or no row if the thread does
--- not show it. The function reads the levels of the thread's first branch only, because it inherits all messages that any branch
--- of the thread inherits.
+-- not show it. The function reads the levels of the thread's first branch only, because this branch inherits all messages that
+-- any branch of the thread inherits.
 FUNCTION runyard.seen_through(thread_key bigint, message_id uuid)
 RETURNS TABLE (level runyard.level, message runyard.messages, run runyard.runs);
 
@@ -1768,8 +1911,8 @@ FUNCTION runyard.extra_at(view runyard.level[]) RETURNS jsonb;
 -- Webhooks: make deliveries from the feed, take due deliveries, and settle their tries.
 
 -- Make deliveries from committed entries. Then take up to `most` due deliveries, endpoint by endpoint in the order of their
--- names, from after the endpoint `after`. An endpoint gets at most `each`, less its number in `busy` (endpoint → number of
--- deliveries that are being sent). A taken delivery that is not settled is due again after `lease` seconds. versions: the
+-- names, from after the endpoint `after`. An endpoint gets at most `each` deliveries, minus its number in `busy` (endpoint →
+-- number of deliveries that are being sent). A taken delivery that is not settled is due again after `lease` seconds. versions: the
 -- versions of the secret that sign; empty if the webhook was removed.
 FUNCTION runyard.take_webhooks(busy jsonb, after text, most integer, each integer, lease double precision)
 RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id text, versions integer[], url text, endpoint text, type text,
@@ -1833,16 +1976,20 @@ FUNCTION runyard.still_waiting(unchanged interval, thread_keys bigint[], run_ids
 -- lane may have index entries of many runs that ended.
 FUNCTION runyard.leads_lane(l runyard.live_runs) RETURNS boolean;
 
--- Return true if a queued run that is the first of its lane waits for a worker only: it is due since the time `unchanged`, and it
--- waits for no other run.
+-- Return true if a queued run that is the first of its lane waits for a worker only. The run must have been due for the time
+-- `unchanged`, and wait for no other run.
 FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged interval) RETURNS boolean;
 
 -- functions/write.sql ---------------------------------------------------------------------------------------------------------
 -- The writes of attempts: lock the run, compare the fence, and store the write.
 
--- Lock a thread, and return it with one of its runs. A row is NULL if there is none. skip: true to return at once if another
--- transaction has locked the thread. Both rows are then NULL.
-FUNCTION runyard.lock_run(thread_key bigint, run_id text, skip boolean DEFAULT false, OUT t runyard.threads, OUT r runyard.runs);
+-- Lock a thread, and return it with one of its runs. A row is NULL if there is none. patience: milliseconds after which the rows are
+-- NULL because another transaction keeps the lock; NULL to raise an error after the session's limit.
+FUNCTION runyard.lock_run(thread_key bigint, run_id text, patience integer DEFAULT NULL, OUT t runyard.threads, OUT r runyard.runs);
+
+-- Wait for the lock of a thread, and return the thread. The row is NULL if there is none, or if another transaction keeps the lock for
+-- longer than `patience` milliseconds. Only this wait has the short lock_timeout, and only it needs a subtransaction.
+FUNCTION runyard.wait_for_thread(thread_key bigint, patience integer) RETURNS runyard.threads;
 
 -- Return NULL if the attempt may write. Otherwise return 'stale_fence', 'cancel_requested', or 'repeated' if the attempt has
 -- already ended.
@@ -1851,12 +1998,13 @@ FUNCTION runyard.write_refused(r runyard.runs, with_fence bigint) RETURNS text;
 -- Raise stale_fence or cancel_requested if the attempt may not write.
 FUNCTION runyard.refuse_write(r runyard.runs, with_fence bigint) RETURNS void;
 
--- Lock an attempt's run for its last write. over: true if the caller must return `e` and store nothing. A cancel was then
--- requested, and this function has cancelled the run; or the write is stale or a repetition. first_event: NULL if the caller is
--- not the attempt; the event of the cancellation then gets a new fence. used: the usage of the write, which counts although the run
--- is cancelled; or NULL. skip: true to refuse the write at once, as locked, if another transaction has locked the thread.
+-- Lock an attempt's run for its last write. over: true if the caller must return `e` and store nothing. This is so if a cancel was
+-- requested, and this function has cancelled the run, or if the write is stale, a repetition, or refused as locked. first_event: NULL if
+-- the caller is not the attempt; the event of the cancellation then gets a new fence. used: the usage of the write, or NULL. The usage
+-- counts even if the run is cancelled. patience: milliseconds after which the write is refused as locked because another transaction
+-- keeps the thread's lock.
 FUNCTION runyard.lock_attempt(
-    thread_key bigint, run_id text, with_fence bigint, first_event integer, used jsonb, skip boolean DEFAULT false,
+    thread_key bigint, run_id text, with_fence bigint, first_event integer, used jsonb, patience integer DEFAULT NULL,
     OUT t runyard.threads, OUT r runyard.runs, OUT e runyard.ended, OUT over boolean
 );
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
 from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import FORKED, closing
 from runyard.domain.unset import UNSET, Unset
-from runyard.errors import BackendUnavailableError, InvalidInputError, LockedError
+from runyard.domain.validation import MAX_LABELS, check_label
+from runyard.errors import BackendUnavailableError, InvalidInputError
 from runyard.models import Branch, JsonObject, Message, Thread, check_id, check_tags, check_uuid, open_tool_calls
 from runyard.ports.commands import Cut, ForkRequest, ThreadRequest
 from runyard.ports.queries import ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, ThreadFilter
 from runyard.ports.results import Created, Forked, Page
 from runyard.ports.scheduling import Effects
-from runyard.support.store_retries import until_unlocked
 
 from .. import cursors
 from . import codec, history
@@ -36,6 +36,7 @@ class PostgresThreadStore:
 
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
+        self._telling: set[asyncio.Task[object]] = set()
 
     async def thread(self, thread_id: str) -> Thread | None:
         """Return the thread, or None if it does not exist."""
@@ -65,7 +66,7 @@ class PostgresThreadStore:
             codec.to_json(request.extra),
             codec.to_json(request.config),
         )
-        row = await until_unlocked(partial(self.db.one, "create_thread", *values))
+        row = await self.db.one("create_thread", *values)
         return Created(codec.thread(row), row["created"])
 
     async def update_thread(
@@ -90,7 +91,8 @@ class PostgresThreadStore:
         return codec.thread(await self.db.one("update_thread", self.tenant, thread_id, given, expected))
 
     async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]:
-        """Return the path to ``leaf_id``. Without ``leaf_id``, return all visible messages of the head's path (B2)."""
+        """Return the path to ``leaf_id``. Without ``leaf_id``, return the head's path, with the messages of the run under way
+        there (B2)."""
         leaf_id, limit, newest_first = path.leaf_id, path.limit, path.newest_first
         if leaf_id is not None:
             check_uuid(leaf_id, "leaf_id")
@@ -98,12 +100,12 @@ class PostgresThreadStore:
         after, before = (-1 if last is None or newest_first else last), (last if newest_first and last is not None else _LAST)
         place = (self.tenant, thread_id, leaf_id, after, before)
         if limit is None:
-            found = await history.messages(await self._path(place, branch), thread_id=thread_id)
+            found = await history.path(await self._path(place, branch), thread_id=thread_id)
             return Page(found[::-1] if newest_first else found)
         rows = await self.db.rows("page", *place, limit + 1, newest_first, branch, self.db.page_bytes)
         shown = rows[:limit]
         more = cursors.encode([shown[-1]["branch"], shown[-1]["seq"]]) if shown and len(shown) < shown[0]["found"] else None
-        return Page(await history.messages(shown, thread_id=thread_id), more)
+        return Page(await history.path(shown, thread_id=thread_id), more)
 
     async def _path(self, place: tuple[str, str, str | None, int, int], branch: int | None) -> list[codec.Row]:
         """Read all messages of a path in parts. All parts are of one state of the thread."""
@@ -132,10 +134,10 @@ class PostgresThreadStore:
             messages += closing(calls, FORKED)
         return messages, codec.from_json(extra)
 
-    async def branches(self, thread_id: str, page: PageRequest = FIRST_PAGE) -> Page[Branch]:
+    async def branches(self, thread_id: str, page: PageRequest = FIRST_PAGE, *, labelled: bool = False) -> Page[Branch]:
         """Return the branches of the tree, each with its leaf, in the order of the leaves' creation (B3)."""
         since, last = cursors.message(page.cursor) if page.cursor is not None else (None, None)
-        rows = await self.db.rows("branches", self.tenant, thread_id, since, last, page.limit + 1)
+        rows = await self.db.rows("branches", self.tenant, thread_id, labelled, since, last, page.limit + 1)
         found = [
             Branch(
                 message_id=row["message_id"],
@@ -143,11 +145,23 @@ class PostgresThreadStore:
                 created_at=row["created_at"],
                 run_id=row["run_id"],
                 run_status=RunStatus(row["run_status"]) if row["run_status"] else None,
+                head=row["head"],
+                trunk=row["trunk"],
+                labels=row["labels"],
             )
             for row in rows[: page.limit]
         ]
         more = cursors.encode([found[-1].created_at.isoformat(), found[-1].message_id]) if len(rows) > page.limit else None
         return Page(found, more)
+
+    async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
+        """Set a label to the branch of a message, or to the head (B9)."""
+        named = check_uuid(message_id, "message_id") if message_id is not None else None
+        await self.db.row("set_label", self.tenant, thread_id, check_label(label), named, MAX_LABELS)
+
+    async def remove_label(self, thread_id: str, label: str) -> None:
+        """Remove a label."""
+        await self.db.row("remove_label", self.tenant, thread_id, check_label(label))
 
     async def store_message(
         self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None
@@ -158,7 +172,7 @@ class PostgresThreadStore:
             if value is not None:
                 check_uuid(value, name)
         new = codec.new_message(message)
-        row = await until_unlocked(partial(self.db.one, "store_message", self.tenant, thread_id, new, parent_id, expected_leaf))
+        row = await self.db.one("store_message", self.tenant, thread_id, new, parent_id, expected_leaf)
         (stored,) = codec.messages([row], thread_id=thread_id)
         if (row["role"], row["payload"]) != new[1:3] and not stored.says(message):
             text = f"message id {stored.id} is taken on thread {thread_id} by another message; use a fresh one"
@@ -169,7 +183,7 @@ class PostgresThreadStore:
         """Fork a thread, in a time that does not depend on its length (F1 to F8). Return the fork that an equal request made
         before."""
         asked = codec.fork_json(request) | {"tags": check_tags(request.tags, request.title)}
-        row = await until_unlocked(partial(self.db.one, "fork", self.tenant, codec.to_json(asked), request.fork_hash))
+        row = await self.db.one("fork", self.tenant, codec.to_json(asked), request.fork_hash)
         return Forked(codec.thread(row), row["created"])
 
     async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
@@ -178,18 +192,30 @@ class PostgresThreadStore:
         return await self._remove(thread_id, cancel, expected, erase=False)
 
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
-        """Erase the content of the thread's messages, also where forks see them, and delete the thread."""
+        """Delete the thread, and erase the content of its messages even where forks see them."""
         return await self._remove(thread_id, cancel, expected, erase=True)
 
     async def _remove(self, thread_id: str, cancel: bool, expected: datetime | None, *, erase: bool) -> Effects:
         """Delete the thread in one transaction, and remove the rows of a large one in further ones. If this process stops
-        before the end, the leader goes on. So it does if a fork stays locked or the database does not answer after the first
-        transaction: the thread is deleted then, and the effects are returned as usual."""
+        before the end, the leader continues. It also continues after an error, because the first transaction has deleted the
+        thread. The effects are then returned as usual. If the caller is cancelled, the workers are told of the effects."""
         row = await self.db.one("delete_thread", self.tenant, thread_id, cancel, expected, erase)
         try:
             for key in row["unremoved"]:
-                while await until_unlocked(partial(self.db.value, "remove_step", key, REMOVAL_ROWS)):
+                while await self.db.value("remove_step", key, REMOVAL_ROWS):
                     pass
-        except (LockedError, BackendUnavailableError) as error:
-            log.warning("The leader removes the remaining rows of deleted thread %s: %s", thread_id, error)
+        except BackendUnavailableError as error:
+            log.warning("thread_removal_interrupted thread_id=%s error=%s", thread_id, error)
+        except Exception:
+            log.exception("thread_removal_interrupted thread_id=%s", thread_id)
+        except asyncio.CancelledError:
+            telling = asyncio.create_task(self.db.row("tell", row["effects"]))
+            self._telling.add(telling)
+            telling.add_done_callback(self._told)
+            raise
         return codec.effects(row["effects"])
+
+    def _told(self, telling: asyncio.Task[object]) -> None:
+        self._telling.discard(telling)
+        if not telling.cancelled() and (error := telling.exception()) is not None:
+            log.warning("deletion_effects_not_told error=%s", error)  # the workers find them later

@@ -2,8 +2,8 @@
 
 They are not used while a Redis fails: ``worker/claim_loop.py`` and ``worker/rescue.py`` handle that.
 
-The stores work without Redis. Its loss costs latency only. The reconciler submits the jobs that were not submitted. A worker's
-heartbeat reads the cancels whose hints were lost. Readers of streams read the events that Postgres proves.
+The stores work without Redis. Runs and cancels take effect later, and streams lack the events that Postgres does not prove. The
+reconciler submits the jobs that were not submitted. A worker's heartbeat reads the cancels whose hints were lost.
 """
 
 from __future__ import annotations

@@ -113,8 +113,8 @@ class PostgresWorkerStore:
         within: timedelta | None = None,
         limit: int = 1000,
     ) -> WaitingPage:
-        """Examine up to ``limit`` queued runs that did not change for ``unchanged``. Return the lane heads among them that need
-        nothing but a worker. ``within``: examine only runs that changed in this time."""
+        """Examine up to ``limit`` queued runs that did not change for ``unchanged``. Return the lane heads among them that
+        wait for a worker only. ``within``: examine only runs that changed in this time."""
         rows = await self.db.rows("waiting", unchanged, within, *(after or (None, None)), limit)
         jobs = [codec.job(codec.from_json(row["job"])) for row in rows if row["job"] is not None]
         more = bool(rows) and rows[-1]["job"] is None

@@ -24,6 +24,7 @@ from runyard.ports.stores import Backend, WebhookSender
 from runyard.ports.workers import DEFAULT_GRACE_SECONDS, DEFAULT_SLOTS, DEFAULT_WATCHDOG_SECONDS, Retention
 from runyard.worker.claim_loop import KINDS
 from runyard.worker.heartbeat import Connect
+from runyard.worker.heartbeat_process import HeartbeatProcess
 from runyard.worker.isolation import Isolation
 from runyard.worker.worker import Worker
 
@@ -61,6 +62,7 @@ class ArqWorker(arq.worker.Worker):
         grace: float = DEFAULT_GRACE_SECONDS,
         watchdog: float = DEFAULT_WATCHDOG_SECONDS,
         connect: Connect | None = None,
+        heartbeat_process: HeartbeatProcess | None = None,
         retention: Retention | None = None,
         address: str | None = None,
         isolation: Isolation | None = None,
@@ -86,6 +88,7 @@ class ArqWorker(arq.worker.Worker):
             grace=grace,
             watchdog=watchdog,
             connect=connect,
+            heartbeat_process=heartbeat_process,
             address=address,
             isolation=isolation,
             dispatch=self._dispatch,

@@ -33,8 +33,8 @@ def cannot_serve(error: RedisError) -> bool:
 
 
 def refuses_writes(error: RedisError) -> bool:
-    """Return True if the server that replied ``error`` is a primary that takes no writes. What it publishes still arrives,
-    unless another server has its name by now."""
+    """Return True if the server that replied ``error`` is a primary that takes no writes. Subscribers still receive its
+    messages, unless another server has its name by now."""
     return _REFUSES_WRITES.search(str(error)) is not None
 
 

@@ -1,16 +1,17 @@
 """The EventLog port on Redis: one bounded stream per run, followed over one connection per process.
 
-All streams together have a limit, too (:class:`runyard.ports.scheduling.StreamLimits`). ``lua/streams.lua`` keeps the account.
+All streams together have a limit, too. :class:`runyard.ports.scheduling.StreamLimits` has all numbers. ``lua/append.lua``
+applies those of one stream, ``lua/trim.lua`` applies that of all streams, and ``lua/streams.lua`` keeps the account.
 
 Event ids are ``fence-n``. Every attempt counts n from 1 without holes. A follower can therefore prove that it missed no event.
-Where it cannot, it yields a ``gap`` (E1).
+If it cannot prove this, it yields a ``gap`` (E1).
 """
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -33,16 +34,22 @@ from .pubsub import Published
 
 STREAMS_PER_CALL: Final = 500
 """Maximum number of streams that one call drops or deletes. The limit keeps a script from blocking the server for long."""
+MAX_HEAD: Final = 64
+"""Maximum bytes of an event's id and length in a message of several events."""
+EVENTS_PER_APPEND: Final = 500
+"""Number of events after which the events of further runs are in another call, so that no script blocks the server for long."""
 CALLS_PER_TRIM: Final = 20
 """Maximum number of calls per shard with which one trim drops streams."""
 TRIM_SECONDS: Final = 0.5
-"""Seconds after which one trim only sets the limits of the other shards. The leader has other work."""
+"""Seconds after which one trim makes only one call for each further shard, because the leader has other work."""
 FORGOTTEN_MS: Final = 3_600_000
-"""Milliseconds for which events of a deleted thread are not stored. A cut-off worker may go on with a run for a while."""
+"""Milliseconds for which events of a deleted thread are not stored. A worker without a connection to Postgres may continue a
+run for a while."""
 MAX_UNREAD_EVENTS: Final = 1000
 """Maximum number of live events that a follower leaves unread."""
 SEALED_BYTES: Final = 2**11
-"""Minimum bytes of an entry whose event is held as JSON, which takes less memory than objects while a slow reader holds it."""
+"""Minimum bytes of an entry whose event is held as JSON. JSON takes less memory than objects, which matters while a slow reader
+holds the event."""
 
 
 class EventId(NamedTuple):
@@ -72,7 +79,7 @@ class EventId(NamedTuple):
 class RedisEventLog:
     """Implements :class:`runyard.ports.scheduling.EventLog`.
 
-    limits: what the streams may take, and for how long they are kept (E4). backlog: maximum number of live events that a
+    limits: the limits of the streams, and the time for which they are kept (E4). backlog: maximum number of live events that a
     follower leaves unread; a slower follower reads the stream again (:mod:`runyard_backends.redis.pubsub` has the limit in
     bytes).
     Every method raises BackendUnavailableError when Redis does not answer, or when a run's key does not hold a stream.
@@ -91,7 +98,7 @@ class RedisEventLog:
         await self.append_many([(RunRef(thread_key, event.run_id), [event]) for event in events])
 
     async def append_many(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> None:
-        """Add the events of many runs in one round trip. Events of one run keep the given order."""
+        """Add the events of many runs in one round trip. Events of one run keep the given order, and are added in one step."""
         await self._server.call(*self.appends(batch))
 
     def appends(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> list[Call]:
@@ -99,16 +106,26 @@ class RedisEventLog:
         runs: defaultdict[RunRef, list[Event]] = defaultdict(list)
         for ref, events in batch:
             runs[ref] += events
-        shards: defaultdict[int, list[Any]] = defaultdict(list)
+        pages: defaultdict[int, list[list[Any]]] = defaultdict(lambda: [[]])
+        sizes: Counter[int] = Counter()
         for ref, events in runs.items():
             if events:
-                args = shards[self._keys.events_shard(ref)]
-                args += (events_suffix(ref), int(events[-1].type in STREAM_ENDS), len(events))
+                shard = self._keys.events_shard(ref)
+                if sizes[shard] >= EVENTS_PER_APPEND:
+                    pages[shard].append([])
+                    sizes[shard] = 0
+                sizes[shard] += len(events)
+                args = pages[shard][-1]
+                args += (events_suffix(ref), _state(events), len(events))
                 for event in events:
                     args += (event.id, packb((event.type, event.thread_id, event.data)))
         limits = self._limits
         bounds = (limits.events, limits.bytes, int(limits.running * 1000), int(limits.stopped * 1000))
-        return [Call(script("append"), self._keys.prefix(shard), (*bounds, *args)) for shard, args in shards.items()]
+        return [
+            Call(script("append"), self._keys.prefix(shard), (*bounds, *args))
+            for shard, of_shard in pages.items()
+            for args in of_shard
+        ]
 
     async def forget(self, thread_keys: Sequence[int]) -> None:
         """Delete the streams of these threads. Events that are appended in the next FORGOTTEN_MS reach live followers and are
@@ -124,9 +141,11 @@ class RedisEventLog:
                 del left[:done]
 
     async def trim(self) -> StreamUsage:
-        """Drop streams until all of them keep to the limit, at most CALLS_PER_TRIM × STREAMS_PER_CALL per shard, and
-        STREAMS_PER_CALL once TRIM_SECONDS have passed. Return what they take then. Appends of every process keep to the limit
-        afterwards."""
+        """Drop streams until all streams together keep to the limit. Return the bytes that they take then.
+
+        At most CALLS_PER_TRIM × STREAMS_PER_CALL streams are dropped per shard. After TRIM_SECONDS, at most STREAMS_PER_CALL
+        are dropped in each further shard. Afterwards the appends of every process keep to the limit.
+        """
         loop = asyncio.get_running_loop()
         ends, taken, dropped = loop.time() + TRIM_SECONDS, 0, 0
         for trim in self._trims(decide=True):
@@ -182,17 +201,19 @@ class RedisEventLog:
                 except TimeoutError:
                     yield None
                     continue
-                live_event = _decoded(message, ref) if message is not None else None
-                if live_event is None or (position.is_ahead(live_event[0]) and not live_event[0].follows(position.last)):
-                    # The reader was slow, events before this one are missing, or the message is no event. Read the stream.
+                live_events = _decoded(message, ref) if message is not None else []
+                if not live_events or position.misses(live_events[0][0]):
+                    # The reader was slow, events before these are missing, or the message has no event. Read the stream.
                     position.expect_events()
                     async for event in self._stored(position):
                         ended = event.type in STREAM_ENDS
                         yield event
-                if live_event is not None:
+                for live_event in live_events:
                     for event in position.advance(*live_event):
                         ended = event.type in STREAM_ENDS
                         yield event
+                    if ended:
+                        break
 
     async def begins(self, thread_key: int) -> AsyncGenerator[bool, None]:
         """Yield True at once, and again whenever an event numbered 1 is added to a run of the thread. Raises
@@ -238,17 +259,49 @@ def _a_stream() -> Iterator[None]:
         raise BackendUnavailableError(f"a run's events cannot be read ({error.message}); delete the key") from error
 
 
-def _decoded(message: Published, ref: RunRef) -> tuple[EventId, Event] | None:
-    """Decode the event of a message on the channel of ``ref``, once for all current readers. Return None if the append script
-    did not write the message."""
-    known: Event | None = message.made() if message.made is not None else None
-    if known is not None and known.id is not None and (id_ := EventId.parse(known.id)) is not None:
-        return id_, known
-    text, _, payload = message.data.partition(b" ")
-    if (found := _event(text, payload, ref)) is not None:
-        found[1].share()
-        message.made = weakref.ref(found[1])
+def _state(events: Sequence[Event]) -> int:
+    """Return the state of a run after ``events``, as the append script takes it."""
+    if events[-1].type in STREAM_ENDS:
+        return 1
+    return 2 if events[0].type == "run.queued" else 0
+
+
+def _decoded(message: Published, ref: RunRef) -> list[tuple[EventId, Event]]:
+    """Decode the events of a message on the channel of ``ref``, once for all current readers. Return an empty list if
+    :func:`_entries` and :func:`_event` cannot read the message."""
+    found = []
+    for known in message.made or ():
+        event: Event | None = known()
+        if event is not None and event.id is not None and (id_ := EventId.parse(event.id)) is not None:
+            found.append((id_, event))
+    if message.made and len(found) == len(message.made):
+        return found
+    found = []
+    for text, payload in _entries(message.data):
+        if (decoded := _event(text, payload, ref)) is None:
+            return []
+        decoded[1].share()
+        found.append(decoded)
+    message.made = [weakref.ref(event) for _, event in found]
     return found
+
+
+def _entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the ids and payloads of a message. ``lua/append.lua`` describes the format. The last payload may be cut."""
+    if not data.startswith(b"* "):
+        text, _, payload = data.partition(b" ")
+        yield text, payload
+        return
+    at = 2
+    while at < len(data):
+        text, _, rest = data[at : at + MAX_HEAD].partition(b" ")
+        length, space, _ = rest.partition(b" ")
+        if not (space and length.isdigit()):
+            yield b"", b""
+            return
+        at += len(text) + len(length) + 2
+        yield text, data[at : at + int(length)]
+        at += int(length)
 
 
 def _event(text: bytes, payload: bytes | None, ref: RunRef) -> tuple[EventId, Event] | None:
@@ -261,7 +314,7 @@ def _event(text: bytes, payload: bytes | None, ref: RunRef) -> tuple[EventId, Ev
     if id_ is None or not (isinstance(type_, str) and isinstance(thread_id, str) and isinstance(data, dict)):
         return None
     # The append script wrote the data of a validated event.
-    event = Event.model_construct(id=str(id_), type=type_, thread_id=thread_id, run_id=ref.run_id, data=data)
+    event = Event.trusted(str(id_), type_, thread_id, ref.run_id, data)
     if payload is not None and len(payload) >= SEALED_BYTES:
         try:
             event.seal()
@@ -281,11 +334,15 @@ class _Position:
         self._expects_events = True
 
     def expect_events(self) -> None:
-        """Take it for a loss if the next page has no event and the stream does not hold the event of this position."""
+        """Record a loss if the next page has no event and the stream does not hold the event of this position."""
         self._expects_events = True
 
     def is_ahead(self, id_: EventId) -> bool:
         return self.last is None or id_ > self.last
+
+    def misses(self, id_: EventId) -> bool:
+        """Return True if events may lie between this position and ``id_``."""
+        return self.is_ahead(id_) and not id_.follows(self.last)
 
     def turn_page(self, whole: bool, entries: list[Any]) -> Iterator[Event]:
         """Yield the events of a page of ``read.lua``. ``whole``: True if the page starts directly after this position.

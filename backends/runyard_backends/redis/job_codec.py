@@ -12,7 +12,7 @@ from runyard.models import RunKind
 from runyard.ports.scheduling import Job
 
 VERSION: Final = 1
-"""Version of the keyword arguments. A worker puts a job of another version back instead of failing it."""
+"""Version of the keyword arguments. ``scheduler.py`` puts a job of another version back instead of failing it."""
 
 
 def packb(value: Any) -> bytes:
@@ -52,7 +52,7 @@ def decode(payload: bytes) -> Job:
         kind, _args, kwargs, _try, _enqueued_ms = deserialize_job_raw(payload, deserializer=unpackb)
         version = kwargs.pop("v")
         if version != VERSION:
-            raise UnknownEnvelopeError(f"job of version {version}")
+            raise UnknownEnvelopeError(f"the job has version {version}, and this worker reads version {VERSION}")
         return Job(kind=cast(RunKind, kind), **kwargs)
     except UnknownEnvelopeError:
         raise

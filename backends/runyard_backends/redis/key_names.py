@@ -25,7 +25,8 @@ key                                       type    contents
 ``<ns>:cancel``                           channel hints that the cancellation of a run was requested
 ========================================  ======  =============================================================================
 
-Keys of queues expire within a day after the leader last saw a job in them (``lua/turns.lua``): ended runs leave nothing behind.
+Keys of queues expire within a day after the leader last looked up a job in them (``lua/turns.lua``). Nothing remains of ended
+runs.
 
 ``ns`` is the namespace: ``runyard``, or another name if several deployments share one Redis. ``n`` is the shard of the lane.
 ``m`` is the length of the queue's name in bytes. ``thread`` is the thread key, and ``run`` the run id. All keys of one script

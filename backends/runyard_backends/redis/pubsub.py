@@ -2,7 +2,7 @@
 
 A :class:`PubSub` connects with the first subscription. When the connection is lost, every subscription raises
 :class:`~runyard.errors.BackendUnavailableError`, because messages published meanwhile are lost. The subscriber must read the
-missed data from their store. The next subscription opens a new connection.
+missed data from its store. The next subscription opens a new connection.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from redis.exceptions import RedisError
 from runyard.errors import BackendUnavailableError, RunyardError
 
 PING_AFTER_SECONDS = 5.0
-"""Seconds without a reply after which a PING is sent. If the PING has no reply for as long, the connection is lost."""
+"""Seconds without a reply after which a PING is sent. If the PING has no reply within the same time, the connection is lost."""
 CHECK_SECONDS = 5.0
-"""Seconds between two checks that the server takes writes. A replica answers a PING, too."""
+"""Seconds between two checks that the server takes writes. A PING is no such check, because a replica answers it."""
 
 MAX_UNREAD_BYTES = 2**20
 """Maximum bytes of unread messages that one subscription holds. A larger message is held alone."""
@@ -36,14 +36,14 @@ ones."""
 
 
 class Published:
-    """A message, shared by all subscriptions of its channel. ``made`` is a weak reference to the object that a subscriber
-    decoded from the message. The other subscribers use the object and decode nothing."""
+    """A message, shared by all subscriptions of its channel. ``made`` has weak references to the objects that a subscriber
+    decoded from the message. The other subscribers use these objects and decode nothing."""
 
     __slots__ = ("data", "made")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.made: weakref.ref[Any] | None = None
+        self.made: list[weakref.ref[Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.data)
@@ -104,7 +104,7 @@ class Subscription:
     def put(self, message: Published) -> None:
         self._heard_at = self._loop.time()
         self._silent = False
-        if self._dropped:  # after get() has returned None, the subscriber reads the missed data from their store
+        if self._dropped:  # after get() has returned None, the subscriber reads the missed data from its store
             return
         if self._has_room(len(message)):
             self._messages.append(message)
@@ -236,10 +236,10 @@ class _Link:
             await self.connection.disconnect(nowait=True)
 
     async def _check(self, check: Callable[[], Awaitable[None]]) -> None:
-        """Call ``check`` every CHECK_SECONDS. It calls :meth:`PubSub.lose` if the server became a replica."""
+        """Call ``check`` every CHECK_SECONDS. ``check`` calls :meth:`PubSub.lose` if the server became a replica."""
         while self.alive:
             await asyncio.sleep(CHECK_SECONDS)
-            with suppress(RunyardError):  # a server that does not answer is found by the PING
+            with suppress(RunyardError):  # the PING finds a server that does not answer
                 await check()
 
     def _dispatch(self, reply: list[bytes]) -> None:
@@ -303,8 +303,8 @@ class PubSub:
                 await link.leave(name, subscription)
 
     def lose(self, *, seldom: bool = False) -> None:
-        """End every subscription as if the connection was lost. The next one opens a new connection. With ``seldom``, do
-        nothing in the CHECK_SECONDS after the last time."""
+        """End every subscription as if the connection was lost. The next subscription opens a new connection. With
+        ``seldom``, do nothing if subscriptions were ended in this way in the last CHECK_SECONDS."""
         now = asyncio.get_running_loop().time()
         if self._link is not None and self._link.alive and not (seldom and now < self._lost_at + CHECK_SECONDS):
             self._lost_at = now

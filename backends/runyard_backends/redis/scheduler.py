@@ -1,8 +1,9 @@
 """The Scheduler port on Redis: the jobs that may start now, and the locks of lanes.
 
 Postgres determines which run of a lane is next. Redis keeps the jobs of due runs and one lock per lane, and wakes workers. A
-job is in a queue, or held by a worker, or lost. The reconciler submits a lost job again. A lock only saves work. An attempt
-continues without its lock, because the fence alone proves the right to write.
+job is in a queue, or held by a worker, or lost. The reconciler submits a lost job again. A lock only prevents wasted work. An
+attempt continues without its lock, because the fence alone proves the right to write. A lock lasts for LANE_LOCK_SECONDS of
+``ports/scheduling.py``.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ class RedisScheduler:
     async def submit(self, jobs: Sequence[Job]) -> None:
         """Add the ``queued`` events of ``jobs`` to their streams and offer the jobs to the workers. A job that is offered
         already keeps the earlier one of its two due times. Concurrent calls are sent together."""
-        await asyncio.gather(*map(self._submits, jobs))
+        if len(jobs) == 1:  # gather would take one more turn of the event loop
+            await self._submits(jobs[0])
+        else:
+            await asyncio.gather(*map(self._submits, jobs))
 
     async def _submit(self, jobs: Sequence[Job]) -> list[None]:
         await self._server.call_after(self._queued(jobs), self._submissions(jobs))
@@ -65,10 +69,10 @@ class RedisScheduler:
     async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]:
         """Take up to ``limit`` due jobs of ``queues`` with their lanes' locks. Tenants and queues take turns.
 
-        ``wait``: seconds to wait first, of which at most LANE_POLL_SECONDS count. The wait ends earlier when a submission wakes
-        this worker, at :meth:`rouse`, or at the due time of the next job that the worker's last claim found. Redis executes the
-        claim as soon as the wait ends, without another round trip. A job that this version cannot decode is put back with a
-        delay, so that a worker of another version can take it.
+        ``wait``: seconds to wait first. The wait takes LANE_POLL_SECONDS at most. It ends earlier when a submission
+        wakes this worker, at :meth:`rouse`, or at the due time of the next job that the worker's last claim found.
+        Redis executes the claim as soon as the wait ends, without another round trip. A job that this version cannot decode is
+        put back with a delay, so that a worker of another version can take it.
         """
         if "|" in worker_id:
             raise InvalidInputError(f"a worker id must not contain '|', got {worker_id!r}")
@@ -121,8 +125,9 @@ class RedisScheduler:
         await self._server.call_after(self._queued(submit), [*(call for _, call in calls), *self._submissions(submit)])
 
     async def unknown(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
-        """Return the lost jobs of ``jobs``, which are due. A job is lost if its run does not hold the lane's lock, and if it is
-        not offered or is due in more than a minute: the clock of another server wrote that time.
+        """Return the jobs of ``jobs`` that are lost. Postgres says that all ``jobs`` are due. A job is lost if two things hold:
+        its run does not hold the lane's lock, and the job is not offered within a minute. A later due time was computed by the
+        clock of another server.
 
         ``dead``: the workers whose locks do not count. A worker that reaches Redis but not Postgres keeps its locks for some
         seconds after its death.
@@ -181,7 +186,7 @@ class RedisScheduler:
         return [self._keys.rouse(worker_id), *wake]
 
     def _queued(self, jobs: Sequence[Job]) -> list[Call]:
-        """Return the calls that write the ``queued`` events of ``jobs``. A run also starts without its event."""
+        """Return the calls that write the ``queued`` events of ``jobs``. A run starts even if its event is not written."""
         return self._events.appends([(job.ref, [job.queued]) for job in jobs if job.queued is not None])
 
     def _submissions(self, jobs: Sequence[Job]) -> list[Call]:

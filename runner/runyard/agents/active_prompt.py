@@ -1,4 +1,4 @@
-"""The prompt that an in-process Agent executes: at most one at a time, which can be aborted."""
+"""The prompt that an in-process Agent executes. The Agent executes at most one prompt at a time, and can abort the prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..domain.requests import HitlRequest
 from ..errors import AgentCancelledError, IncompleteToolCycleError, ThreadBusyError
 
 Attempt: TypeAlias = Callable[[], Coroutine[Any, Any, list[HitlRequest]]]
-"""Executes an attempt; returns the questions that its run waits for."""
+"""Executes an attempt and returns the questions for which its run waits."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class ActivePrompt:
 
     @contextmanager
     def begin(self) -> Iterator[None]:
-        """Mark the agent as streaming, before its first call of the store. Raise ThreadBusyError if it is streaming."""
+        """Mark the agent as streaming, before the agent calls the store. Raise ThreadBusyError if it is already streaming."""
         self.check_idle()
         self._state.is_streaming, self._over, self._aborting = True, asyncio.Event(), False
         try:
@@ -78,7 +78,7 @@ class ActivePrompt:
             self._state.active_run_id = None
 
     async def abort(self) -> None:
-        """Cancel the prompt that is being executed, and wait until it has stopped. Do nothing if there is none."""
+        """Cancel the prompt that is being executed, and wait until it has stopped. Without such a prompt do nothing."""
         if (over := self._over) is not None:
             self._aborting = True
             if self._task is not None:

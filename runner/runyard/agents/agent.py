@@ -44,23 +44,23 @@ if TYPE_CHECKING:
 class Agent:
     """A model with tools.
 
-    In one process the agent keeps its conversation under ``thread_id`` in ``checkpointer``. Without these two it keeps the
-    conversation in memory only. The same object executes the runs of a worker: ``App(agents={"support": agent})``. The worker
-    then supplies the store, the thread and the channel.
+    In one process the agent keeps its conversation under ``thread_id`` in ``checkpointer``. If one of the two is missing, and
+    no CheckpointedChannel supplies it, the agent keeps the conversation in memory only. The same object executes the runs of a
+    worker: ``App(agents={"support": agent})``. The worker then supplies the store, the thread and the channel.
 
     ``model``: ``"provider:model"`` or a pydantic-ai model. ``tools``: functions or pydantic-ai tools. ``system_prompt``: one
     text or several. ``middleware``: pydantic-ai capabilities, such as :class:`~runyard.hitl.ApprovalPolicyMiddleware`.
-    ``channel``: the store of questions, by default the checkpointer, or memory if there is none. ``output_type``, ``toolsets``,
-    ``model_settings``, ``retries``: as for :class:`pydantic_ai.Agent`. ``deps``: the value of ``ctx.deps`` in tools, or a
-    function, also an async one, that makes it from a :class:`RunContext`. ``budget``: one budget or several for a run or the
-    thread. ``usage_limits``: pydantic-ai's limits for one attempt. ``engine``: a finished :class:`pydantic_ai.Agent`, in place
-    of the arguments that describe one.
+    ``channel``: the store of questions, by default the checkpointer, or memory if the conversation is in memory only.
+    ``output_type``, ``toolsets``, ``model_settings``, ``retries``: as for :class:`pydantic_ai.Agent`. ``deps``: the value of
+    ``ctx.deps`` in tools, or a sync or async function that makes this value from a :class:`RunContext`. ``budget``: one budget
+    or several for a run or the thread. ``usage_limits``: pydantic-ai's limits for one attempt. ``engine``: a finished
+    :class:`pydantic_ai.Agent`, in place of the arguments that describe an agent.
 
     Each model response and each tool result is stored before the next step starts. :meth:`resume` continues after the last
     stored message.
 
-    Raises InvalidInputError if ``engine`` comes with an argument that describes an agent, or if the channels of the agent and
-    of its tools differ. Raises ExtraMissingError without the extra ``agents``.
+    Raises InvalidInputError if ``engine`` comes with an argument that describes an agent, if the channels of the agent and of
+    its tools differ, or if a channel is bound to another thread. Raises ExtraMissingError without the extra ``agents``.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Agent:
         questions; :meth:`respond` continues the run.
 
         Raises:
-        - HitlBindingError (a ValueError) for another run id than the channel's;
+        - HitlBindingError (a ValueError) for a run id other than the channel's;
         - ThreadBusyError while a run of the thread is being executed or waits for a human (R4);
         - RunAlreadyCompletedError;
         - RunAlreadyClaimedError: :meth:`resume` the run. If the run's process died before it stored the prompt, the run
@@ -183,7 +183,7 @@ class Agent:
                 raise
 
     async def resume(self, run_id: str | None = None) -> str:
-        """Continue a run after its last stored message: after an error, a crash, or an answer given elsewhere (R8, R9).
+        """Continue a run from its last stored message, after an error, a crash, or an answer given elsewhere (R8, R9).
 
         ``run_id``: by default the active run. Returns the run id. Raises NothingToRunError without a run to resume,
         RunNotClaimedError if the thread has no message of the run, RunAlreadyCompletedError, and the errors of :meth:`prompt`.
@@ -236,11 +236,11 @@ class Agent:
             if ours and responded.created:
                 self.state.active_run_id = run_id
                 self.state.pending = [each for each in await local_thread.pending() if each.run_id == run_id]
-            # The answer to a question of a worker's run is stored here; the run continues in its worker.
+            # This call only stores an answer to a question of a worker's run. A worker continues that run.
             return run_id
 
     async def pending(self) -> list[HitlRequest]:
-        """Return the pending questions of the agent's thread, the oldest first, also those of other processes."""
+        """Return the pending questions of the agent's thread, including those of other processes, the oldest first."""
         if isinstance(self.channel, InMemoryChannel):
             return self.channel.pending
         return await self._thread().pending()
@@ -264,7 +264,7 @@ class Agent:
                 self.state.active_run_id = None
 
     async def abort(self) -> None:
-        """Stop the prompt that is being executed and wait until it has stopped. Do nothing if there is none.
+        """Stop the prompt that is being executed, and wait until it has stopped. Without such a prompt do nothing.
 
         The prompt raises AgentCancelledError, and its run is not completed.
         """
@@ -283,8 +283,8 @@ class Agent:
         ``src_thread_id``: by default the agent's thread. ``new_thread_id``: the id of the new thread, or None for a generated
         one. ``metadata`` becomes ``extra["fork"]`` of the new thread. Returns the id of the new thread.
 
-        Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError; CapabilityMissingError if the checkpointer
-        cannot fork (R14).
+        Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError. Raises CapabilityMissingError if the
+        checkpointer cannot fork (R14).
         """
         new = new_id() if new_thread_id is None else check_id(new_thread_id, "new_thread_id")
         fork = capability(self._shared(), "fork")
@@ -301,7 +301,7 @@ class Agent:
         return await probe(self, self._shared(), self._source(src_thread_id), after_run_id, _as_message(message, new_id()))
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with every event of the runs in this process, when it happens.
+        """Call ``listener`` with every event of the runs that this object executes, as soon as the event occurs.
 
         The event types are those of :meth:`RunHandle.stream`. Returns a function that ends the subscription.
         """

@@ -20,15 +20,15 @@ GO_ON: Final[JsonObject] = {"type": "boolean"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits on usage, checked before each model request. The request that crosses a limit is the last one.
+    """Limits on usage, checked before each model request. The request that reaches or exceeds a limit is still completed.
 
     ``tokens``: number of input and output tokens. ``cost``: US dollars. A request without a known price costs nothing.
     ``steps``: number of model requests. ``seconds``: time that models and tools took, without the time spent waiting for
     people.
 
-    ``per``: ``run`` for this run alone. ``thread`` adds the thread's completed runs, and its cancelled runs whose messages were
-    kept. ``on_exceeded``: ``fail`` fails the run with BudgetExceededError, without another attempt. ``ask`` asks a human; the
-    answer ``true`` grants the same amount once more.
+    ``per``: ``run`` limits this run alone. ``thread`` also counts the usage of the thread's completed runs, and of its
+    cancelled runs whose messages were kept. ``on_exceeded``: ``fail`` fails the run with BudgetExceededError, without another
+    attempt. ``ask`` asks a human. The answer ``true`` grants the same amount once more.
 
     Raises InvalidInputError without a limit, and for a limit of 0 or less.
     """
@@ -77,9 +77,10 @@ class BudgetGuard:
         self._granted: dict[str, int] = {}
 
     async def check(self, used: Usage) -> None:
-        """Return if the run may make another model request. ``used``: the run's usage so far.
+        """Check whether the run may make another model request. ``used``: the run's usage so far.
 
-        Raises BudgetExceededError, or suspends the run to ask a human, if a budget is used up.
+        If a budget is used up, ``on_exceeded`` decides: ``ask`` suspends the run to ask a human. ``fail``, and an answer other
+        than ``true``, raise BudgetExceededError.
         """
         for budget in self._budgets:
             if budget.per == "thread":
@@ -97,7 +98,7 @@ class BudgetGuard:
             granted = self._granted.get(what, 0)
             if budget.on_exceeded == "fail" or not await self._ask(what, limit, granted, spent):
                 raise BudgetExceededError(
-                    f"the {budget.per} has used {spent:g} of {limit * (1 + granted):g} {name}",
+                    f"the {budget.per} has reached a budget: {name} is {spent:g}, the limit is {limit * (1 + granted):g}",
                     budget=name,
                     per=budget.per,
                     limit=limit * (1 + granted),
@@ -107,8 +108,10 @@ class BudgetGuard:
 
     async def _ask(self, what: str, limit: float, granted: int, spent: float) -> bool:
         per, name = what.split(":")
+        most = limit * (1 + granted)
+        question = f"The {per} has reached a budget: {name} is {spent:g}, the limit is {most:g}. Raise the limit by {limit:g}?"
         payload: JsonObject = {
-            "question": f"The {per} has used {spent:g} {name}. Grant {limit:g} more?",
-            "budget": {"per": per, "name": name, "limit": limit * (1 + granted), "used": spent},
+            "question": question,
+            "budget": {"per": per, "name": name, "limit": most, "used": spent},
         }
         return await self._context.ask(payload, GO_ON, key=f"budget:{what}:{granted}") is True

@@ -1,4 +1,4 @@
-"""Channels: they carry the questions of an in-process Agent to a human. A worker stores questions and needs no channel."""
+"""Channels, which carry the questions of an in-process Agent to a human. A worker stores questions and needs no channel."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Unsubscribe: TypeAlias = Callable[[], None]
 class CheckpointedChannel:
     """A channel that stores questions in a checkpointer, where they outlive the process. A prompt that asks a question returns.
 
-    The channel is bound to one run. ``run_id``: the id to give to :meth:`runyard.Agent.prompt` (H2). ``default_timeout``:
-    seconds to wait for an answer to a question without a timeout of its own, None without a limit.
+    The channel is bound to one run. ``run_id``: the id of that run, to give to :meth:`runyard.Agent.prompt` (H2).
+    ``default_timeout``: seconds to wait for an answer to a question without a timeout of its own. None waits without a limit.
     """
 
     checkpointer: Checkpointer
@@ -65,11 +65,11 @@ class InMemoryChannel:
         return lambda: self._listeners.pop(key, None) and None
 
     def answer(self, request_id: str | None, answer: JsonValue) -> HitlRequest:
-        """Answer a question. Its prompt continues when the caller yields to the event loop.
+        """Answer a question. The prompt that asked it continues when the caller yields to the event loop.
 
         ``request_id``: the question's id, or None for the only pending one. Raises HitlNoPendingRequestError,
         HitlAmbiguousError and HitlStaleAnswerError. Raises HitlInvalidAnswerError if the answer does not fit the schema, and
-        InvalidInputError if it is too large: the question then stays pending (H3).
+        InvalidInputError if the answer is too large. The question stays pending after both errors (H3).
         """
         waiting = self._choose(request_id)
         check_value(answer, "answer")
@@ -123,10 +123,10 @@ class InMemoryChannel:
 
     def _choose(self, request_id: str | None) -> _Waiting:
         if not self._waiting:
-            raise HitlNoPendingRequestError("no question waits on this channel", request_id=request_id)
+            raise HitlNoPendingRequestError("no request is pending on this channel", request_id=request_id)
         if request_id is None and len(self._waiting) > 1:
             raise HitlAmbiguousError(
-                f"{len(self._waiting)} questions are pending; give a request_id", request_ids=[*self._waiting]
+                f"{len(self._waiting)} requests are pending; give a request_id", request_ids=[*self._waiting]
             )
         if request_id is None:
             return next(iter(self._waiting.values()))

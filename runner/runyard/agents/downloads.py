@@ -1,10 +1,10 @@
-"""Downloads of files in messages: refused, unless the operator allows the host (M5).
+"""Downloads of files in messages. A download is refused unless the operator allows the host (M5).
 
 A file in a message may be a URL. Either the model's provider fetches the file, or pydantic-ai downloads it. A download would
 send a request from this process's network to an address that anyone may have written. A download is therefore refused unless
-``RUNYARD_FETCH_HOSTS`` contains the host. In a worker's processes this holds for all code, in other programs only for the
-attempts of runs. pydantic-ai itself limits downloads to http and https, to public addresses (``RUNYARD_FETCH_PRIVATE`` allows
-others), and to few redirects. A redirect may lead to an allowed host only.
+``RUNYARD_FETCH_HOSTS`` contains the host. In a worker's processes this rule applies to all code. In other programs it applies
+to attempts of runs only. pydantic-ai itself limits downloads to http and https, to public addresses (``RUNYARD_FETCH_PRIVATE``
+allows others), and to few redirects. A redirect may lead to an allowed host only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FETCH: Final = "safe_download"
 
 _hosts: ContextVar[Collection[str] | None] = ContextVar("runyard_fetch_hosts", default=None)
 _everywhere = False
-"""Whether downloads are refused outside of attempts too."""
+"""Whether downloads outside of attempts are refused as well."""
 
 
 @cache
@@ -66,7 +66,7 @@ def check_host(url: str) -> None:
 def guard_process() -> bool:
     """Refuse downloads in the whole process. Return False if this version of pydantic-ai cannot be guarded.
 
-    Call this in a process that executes runs: threads and event loops that an agent starts do not carry the run's context.
+    Call this in a process that executes runs, because threads and event loops that an agent starts lack the run's context.
     """
     global _everywhere
     _everywhere = True

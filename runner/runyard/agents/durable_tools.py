@@ -48,7 +48,7 @@ CONTROL: Final = (
 )
 """Exceptions that pydantic-ai itself handles."""
 OF_THE_ATTEMPT: Final = (StoreUnansweredError, StepUnknownError, BudgetExceededError, HitlNotAllowedError)
-"""Errors that end the attempt or the run, also if a tool raises them."""
+"""Errors that end the attempt or the run, even if a tool raises them."""
 
 OF_THE_PROCESS: Final = (KeyboardInterrupt, GeneratorExit)
 """Exceptions raised into a tool from outside. A SystemExit and the cancellation of an inner task are errors of the tool."""
@@ -199,7 +199,7 @@ class Humans(Capability):
 
     All questions are asked at once. The answers are the results of the calls. Without answers the run is suspended.
 
-    As the innermost layer it also emits ``tool.started``: no later layer can refuse the call.
+    As the innermost layer it also emits ``tool.started``, because no layer after it can refuse the call.
     """
 
     context: RunContext
@@ -264,7 +264,7 @@ class Humans(Capability):
 
 
 def _is_cancelled() -> bool:
-    """Return whether the current task was cancelled. The result is False if only a task that it awaits was cancelled."""
+    """Return whether the current task was cancelled. A cancel of only a task that the current task awaits does not count."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -274,7 +274,7 @@ def asks_humans(agent: AbstractAgent[Any, Any]) -> bool:
 
     The search finds tools that need approval or have ``{"runyard": {"asks_humans": true}}`` in their metadata, toolsets of
     approvals and of external calls, and capabilities that handle deferred calls or have a true attribute ``asks_humans``. It
-    does not find a tool that calls ``ctx.ask``; the probe fails when that tool asks.
+    does not find a tool that calls ``ctx.ask``. A probe fails when such a tool asks.
     """
     capabilities: list[AbstractCapability[Any]] = []
     agent.root_capability.apply(capabilities.append)

@@ -77,7 +77,7 @@ def serve(
 ) -> Served:
     """Return ``agent`` as an agent for an :class:`~runyard.App`.
 
-    ``deps``: its dependencies, or a function, also an async one, that makes them from a :class:`~runyard.RunContext`.
+    ``deps``: the agent's dependencies, or a sync or async function that makes them from a :class:`~runyard.RunContext`.
     ``budget``: limits on the usage of a run or a thread. ``usage_limits``: pydantic-ai's limits for one attempt.
     """
     return Served(agent, deps, budget, usage_limits)
@@ -181,14 +181,14 @@ class _Drive:
                 self._ctx.result = to_jsonable_python(run.result.output)
 
     async def _with_system_prompt(self, messages: list[ModelMessage], model: Model[Any] | None) -> list[ModelMessage]:
-        """Return the agent's system prompts and ``messages``. Each attempt adds the prompts: the thread does not store them."""
+        """Return the agent's system prompts and ``messages``. Each attempt adds the prompts, which no thread stores."""
         parts = await self._agent.system_prompt_parts(deps=self._deps, model=model, message_history=messages)
         if not parts:
             return messages
         return [ModelRequest(parts=list(parts)), *messages]
 
     async def _request(self, run: AgentRun[Any, Any], node: ModelRequestNode[Any, Any]) -> Any:
-        """Send a model request and stream its answer. Store the answer before any tool of it starts."""
+        """Send a model request and stream its answer. Store the answer before any of its tool calls starts."""
         await self._budget_guard.check(self._used)
         if _streams(run.ctx.deps.model):
             async with node.stream(run.ctx) as events:
@@ -234,7 +234,7 @@ class _Drive:
         return following
 
     def _as_stored(self, parts: Sequence[ModelRequestPart]) -> list[ModelRequestPart]:
-        """Return ``parts`` with the stored results, also of calls that the agent refuses because its tools were changed."""
+        """Return ``parts`` with stored results in place of refusals. An agent with changed tools may refuse a stored call."""
         merged: list[ModelRequestPart] = []
         for part in parts:
             known = self._recorded.results.get(part.tool_call_id) if isinstance(part, ToolReturnPart) else None

@@ -61,7 +61,7 @@ class Listeners:
 
 
 def external_run(thread_id: str, run_id: str, given: Message | None, *, attempt: int = 1, kind: RunKind = "external") -> Run:
-    """Return a run's record for the run's agent, because no store has one. ``given``: the prompt, or None."""
+    """Return the record of an external run for its agent. No store has this record. ``given``: the prompt, or None."""
     now = datetime.now(UTC)
     return Run(
         thread_id=thread_id,
@@ -79,7 +79,7 @@ def external_run(thread_id: str, run_id: str, given: Message | None, *, attempt:
 class LocalAttemptStore:
     """The attempt store of an in-process run.
 
-    ``messages``: the run's context and the run's own messages; the first ``before`` of them are the context.
+    ``messages``: the run's context, then the run's own messages. ``before``: the number of messages of the context.
     """
 
     durable = True

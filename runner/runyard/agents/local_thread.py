@@ -83,7 +83,7 @@ class LocalThread:
             await _forget(self.checkpointer, self.thread_id, run_id)
 
     async def counts(self, data: CheckpointData, run_id: str) -> list[Message]:
-        """Return the context of a run, then its own messages, with the messages of each run together (R7).
+        """Return the context of a run, then the run's own messages (R7). The messages of each run are together.
 
         The context has the messages of runs that were completed when the run began.
         """
@@ -97,7 +97,11 @@ class LocalThread:
         return [*(m for group in by_run.values() for m in group), *(m for m in data.messages if m.run_id == run_id)]
 
     async def _count(self, messages: Sequence[Message]) -> None:
-        """Record which runs of ``messages`` completed. The snapshot after a run contains all runs that completed before it."""
+        """Record which runs of ``messages`` completed, the newest first.
+
+        The snapshot after a run also has the messages of the runs that completed before it. Without the capability
+        ``snapshot``, every run counts as completed.
+        """
         if not hasattr(self.checkpointer, "snapshot"):
             self._counted |= {message.run_id for message in messages if message.run_id is not None}
             return
@@ -157,7 +161,7 @@ async def _forget(checkpointer: Checkpointer, thread_id: str, run_id: str) -> No
 
 
 class ExtraRequests:
-    """A RequestStore for a checkpointer that stores one pending request. The thread's extra has all requests and answers.
+    """A RequestStore on a checkpointer that can store only one pending request. It keeps all requests in the thread's extra.
 
     If two processes answer at once, both answers may be accepted. A checkpointer that is a RequestStore itself prevents that.
     """
@@ -222,7 +226,7 @@ class ExtraRequests:
     async def _load(self, thread_id: str) -> tuple[JsonObject, list[HitlRequest]]:
         data = await self.checkpointer.load(thread_id) or CheckpointData()
         kept = (HitlRequest.model_validate(each) for run in _part(data.extra, "requests").values() for each in _list(run))
-        # A fork inherits the extra and no question (I6).
+        # A fork inherits the extra, but not the questions in it (I6).
         return data.extra, [_overdue(request) for request in kept if request.thread_id == thread_id]
 
     async def _store(self, thread_id: str, extra: JsonObject, kept: Iterable[HitlRequest]) -> None:

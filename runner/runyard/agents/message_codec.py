@@ -79,7 +79,7 @@ def to_model(messages: Sequence[Message]) -> list[ModelMessage]:
 
 
 async def to_model_in_slices(messages: Sequence[Message]) -> list[ModelMessage]:
-    """Do the same as :func:`to_model`. Let the event loop and other threads run after each slice, which is one call in C."""
+    """Do the same as :func:`to_model`. Each slice is one call in C. After it, let the event loop and other threads run."""
     made: list[ModelMessage] = []
     for text, returned in _slices(messages):
         if made:
@@ -247,7 +247,7 @@ def _dumped(messages: list[ModelMessage]) -> list[dict[str, Any]]:
 
 
 def _without_data(part: dict[str, Any]) -> dict[str, Any]:
-    """Return ``part`` for pydantic-ai to read. Drop its content unless it has files: other JSON could look like files."""
+    """Return ``part`` for pydantic-ai to read. Drop the content of a result without files: its JSON could look like files."""
     if part["part_kind"] != "tool-return":
         return part
     return {name: value for name, value in part.items() if name != FILES} if FILES in part else {**part, "content": None}

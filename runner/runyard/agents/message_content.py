@@ -26,21 +26,21 @@ from ..domain.messages import (
 )
 
 FILES: Final = "has_files"
-"""Marks a tool result that holds files of pydantic-ai. The content of any other result is plain JSON, whatever its shape."""
+"""Marks a tool result that holds files of pydantic-ai. The content of any other result is plain JSON of any shape."""
 URL_KINDS: Final[Mapping[str, str]] = {
     "image": "image-url",
     "audio": "audio-url",
     "video": "video-url",
 }
-"""The kind of a file by URL in pydantic-ai, by the type of the part, or for a file by the first half of its media type. All
-others are documents."""
+"""The kind that pydantic-ai gives to a file at a URL. The key is the type of the part, or for a file part the first half of
+its media type. All other files are documents."""
 USUAL_TYPES: Final[Mapping[str, str]] = {
     "image": "image/png",
     "audio": "audio/wav",
     "document": "application/pdf",
     "file": "application/octet-stream",
 }
-"""The media type of data that a part gives without one, by the type of the part."""
+"""The media type of a part's data if the part does not name one, by the type of the part."""
 
 
 def shown(role: str, content: Sequence[Part], names: Mapping[str, str]) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Errors of models: decides after which of them another attempt may succeed (R7)."""
+"""Errors of models. This module decides after which of them another attempt may succeed (R7)."""
 
 from __future__ import annotations
 

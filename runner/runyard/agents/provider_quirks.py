@@ -5,9 +5,12 @@ pydantic-ai translates between providers. This module changes the messages that 
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from operator import is_not
 from typing import Any, Final
 
@@ -19,8 +22,11 @@ from pydantic_ai.messages import (
     ModelRequestPart,
     ModelResponse,
     ModelResponsePart,
+    RetryPromptPart,
     TextPart,
     ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
     UserPromptPart,
 )
 from pydantic_ai.models import Model, ModelRequestContext
@@ -31,6 +37,8 @@ from .durable_tools import Capability
 
 OPENING: Final = "(The assistant speaks first.)"
 """User text before a conversation that begins with the assistant: Anthropic and Google require a user message first."""
+_NOT_ANTHROPICS: Final = re.compile(r"[^a-zA-Z0-9_-]")
+"""A character that Anthropic refuses in the id of a tool call."""
 
 
 def unwrapped(model: Model[Any]) -> Model[Any]:
@@ -60,7 +68,7 @@ def fitting(messages: Sequence[ModelMessage], model: Model[Any]) -> list[ModelMe
     inner = unwrapped(model)
     chat, claude = _is(inner, "openai", "OpenAIChatModel"), _is(inner, "anthropic", "AnthropicModel")
     fitted: list[ModelMessage] = []
-    for message in messages:
+    for message in _with_own_ids(messages, claude):
         if isinstance(message, ModelResponse):
             parts = [
                 _without_item(part) if chat else part for part in message.parts if not _says_nothing(part, inner.system, claude)
@@ -76,6 +84,39 @@ def fitting(messages: Sequence[ModelMessage], model: Model[Any]) -> list[ModelMe
     if prompted is not None and isinstance(fitted[prompted], ModelResponse):
         fitted.insert(prompted, ModelRequest(parts=[UserPromptPart(OPENING)]))
     return fitted
+
+
+def _with_own_ids(messages: Sequence[Any], claude: bool) -> Iterator[ModelMessage]:
+    """Yield ``messages`` with another id for each tool call whose id an earlier call has, and the same id for its result.
+
+    Gemini's calls may have no id, so that the ids of stored calls repeat. Anthropic refuses ids that repeat, and ids with
+    characters other than letters, digits, ``_`` and ``-``.
+    """
+    used: set[str] = set()
+    waiting: dict[str, deque[str]] = {}
+    for message in messages:
+        parts = list(message.parts)
+        if isinstance(message, ModelResponse):
+            waiting = defaultdict(deque)
+        for n, part in enumerate(parts):
+            if isinstance(part, ToolCallPart):
+                id_ = _own_id(part.tool_call_id, used, claude)
+                used.add(id_)
+                waiting[part.tool_call_id].append(id_)
+            elif isinstance(part, ToolReturnPart | RetryPromptPart) and waiting.get(part.tool_call_id):
+                id_ = waiting[part.tool_call_id].popleft()
+            else:
+                continue
+            if id_ != part.tool_call_id:
+                parts[n] = replace(part, tool_call_id=id_)
+        yield replace(message, parts=parts) if any(map(is_not, parts, message.parts)) else message
+
+
+def _own_id(given: str, used: set[str], claude: bool) -> str:
+    """Return ``given`` if it can be the id of a call after calls with the ids ``used``. Return another id otherwise."""
+    base = (_NOT_ANTHROPICS.sub("_", given) if claude else given) or "call"
+    names = chain((base,), (f"{base}-{n}" for n in count(len(used) + 1)))
+    return next(name for name in names if name not in used)
 
 
 def _is_shown(part: ModelRequestPart) -> bool:

@@ -1,4 +1,7 @@
-"""Streaming of a model's answer from pydantic-ai to the run's events."""
+"""Streaming of a model's answer from pydantic-ai to the run's events.
+
+Every piece is passed on at once. ``events/writer.py`` decides which pieces share an event, and when events are written.
+"""
 
 from __future__ import annotations
 

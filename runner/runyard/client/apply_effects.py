@@ -27,7 +27,7 @@ EFFECTS_TIMEOUT_SECONDS: Final = 2.0
 async def apply_effects(effects: Effects, backend: Backend, *, patience: float = EFFECTS_TIMEOUT_SECONDS) -> bool:
     """Delete the streams, submit the jobs, hint the cancels and write the events of ``effects``.
 
-    Nothing repeats the deletion of streams, so it comes first.
+    Nothing repeats the deletion of streams, so this deletion comes first.
 
     ``patience``: seconds for all calls together. Logs a warning and returns False if a call fails. Raises no error of Redis:
     such an error delays runs and loses none.

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from ..domain.messages import Message, check_message
 from ..domain.quoting import brief
-from ..domain.runs import PRIORITIES, Priority, RunOptions
+from ..domain.runs import DEFAULT_OPTIONS, PRIORITIES, Priority, RunOptions
 from ..domain.validation import first_problem
 from ..domain.webhooks import check_url
 from ..errors import InvalidInputError
@@ -40,6 +40,9 @@ def as_message(message: str | Message | None) -> Message | None:
 
 def options(**fields: Any) -> RunOptions:
     """Return RunOptions of ``fields``. Raise InvalidInputError, which names the field, for a value out of range."""
+    default = DEFAULT_OPTIONS.__dict__
+    if all(value is default[name] or value == default[name] for name, value in fields.items()):
+        return DEFAULT_OPTIONS
     try:
         return RunOptions(**fields)
     except ValidationError as error:

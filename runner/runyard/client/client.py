@@ -34,10 +34,10 @@ class Client(ForkCalls, FanOutCalls, LineageCalls, FeedCalls, UsageCalls, LimitC
     def connect(cls, url: str, *, tenant: str = "", app_version: str | None = None, **options: Any) -> Connecting:
         """Connect to ``url``: ``client = await Client.connect(url)`` or ``async with Client.connect(url) as client``.
 
-        ``options``: options of the backend. For postgresql they are ``redis="redis://…"`` and the bounds of the pool. Without
-        Redis, the reconciler of the workers submits the client's runs some seconds later. For https, the HTTP API, they are
-        ``api_key``, which sets the tenant, and the arguments of :func:`runyard_backends.http.connect`. ``tenant``: the tenant
-        of every call. ``app_version``: recorded with each run that the client enqueues.
+        ``options``: options of the backend. The options of postgresql are ``redis="redis://…"`` and the bounds of the pool.
+        Without ``redis``, the reconciler of the workers submits the client's runs some seconds later. The options of https, the
+        HTTP API, are ``api_key``, which sets the tenant, and the arguments of :func:`runyard_backends.http.connect`.
+        ``tenant``: the tenant of every call. ``app_version``: recorded with each run that the client enqueues.
 
         Raises InvalidInputError for an unknown scheme, BackendUnavailableError, SchemaUninitialized, SchemaMismatch.
         """

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from ..domain.list_entries import entry, message_bytes
+from ..domain.list_entries import entry, entry_bytes, message_bytes
 from ..domain.messages import Message
 from ..domain.threads import Lineage, Thread, ThreadDiff
 from ..domain.validation import check_limit
@@ -20,15 +20,21 @@ class LineageCalls(RunCalls):
     """Read the lineage and the differences of threads."""
 
     async def lineage(self, thread_id: str, *, limit: int = 100) -> Lineage:
-        """Return the thread, its ancestors, and at most ``limit`` of its children, all without their large values.
+        """Return the thread, at most ``limit`` of its ancestors, and as many of its children, all without their large values.
+
+        The list of ancestors also ends at about 4 MiB. Call this method with the thread id ``next_ancestor`` to read that
+        thread and further ancestors. Call :meth:`threads` with this parent and the cursor ``next_children`` to read further
+        children.
 
         Raises ThreadNotFoundError, InvalidInputError.
         """
         thread = await self.thread(thread_id)
         children = await self.threads(parent_thread_id=thread_id, limit=limit)
+        ancestors, following = await self._ancestors(thread, limit)
         return Lineage(
             thread=entry(thread),
-            ancestors=await self._ancestors(thread),
+            ancestors=ancestors,
+            next_ancestor=following,
             children=children.items,
             next_children=children.next,
         )
@@ -43,8 +49,8 @@ class LineageCalls(RunCalls):
         """
         check_limit(limit, MAX_PAGE_SIZE)
         ours, theirs = await self.thread(thread_id), await self.thread(other_thread_id)
-        own = [ours.thread_id, *(thread.thread_id for thread in await self._ancestors(ours))]
-        others = {theirs.thread_id, *(thread.thread_id for thread in await self._ancestors(theirs))}
+        own = [ours.thread_id, *(thread.thread_id for thread in (await self._ancestors(ours, MAX_PAGE_SIZE))[0])]
+        others = {theirs.thread_id, *(thread.thread_id for thread in (await self._ancestors(theirs, MAX_PAGE_SIZE))[0])}
         threads = self.backend.threads
         async with (
             aclosing(path_to_root(threads, thread_id, None)) as one,
@@ -62,25 +68,31 @@ class LineageCalls(RunCalls):
                 truncated=common is None and (left.full or right.full),
             )
 
-    async def _ancestors(self, thread: Thread) -> list[Thread]:
+    async def _ancestors(self, thread: Thread, limit: int) -> tuple[list[Thread], str | None]:
+        """Return at most ``limit`` ancestors, the nearest first, and the id of the next one or None.
+
+        A thread that is younger than the fork is not its parent: the parent was deleted, and the thread has the same id.
+        """
         found: list[Thread] = []
-        seen = {thread.thread_id}
-        while (parent := thread.parent_thread_id) is not None and parent not in seen:
+        left = PAGE_BYTES // 2
+        while (parent := thread.parent_thread_id) is not None:
             above = await self.backend.threads.thread(parent)
-            if above is None:
+            if above is None or above.created_at > thread.created_at:
                 break
-            seen.add(parent)
+            left -= entry_bytes(above)
+            if len(found) == limit or (found and left < 0):
+                return found, parent
             found.append(entry(above))
             thread = above
-        return found
+        return found, None
 
 
 @dataclass
 class Side:
     """One thread's messages, read from the newest back.
 
-    ``seen``: the messages that the other side does not show. ``most``: the maximum number of these messages. ``left``: the
-    rest of the byte budget of ``seen``. ``at``: the current message; None before the first step and at the end.
+    ``seen``: the messages that the other side does not show. ``most``: the maximum number of these messages. ``left``: the rest
+    of the byte budget of ``seen``. ``at``: the current message, or None before the first step and at the end.
     """
 
     path: AsyncIterator[Message]

@@ -45,7 +45,7 @@ class OperatorCalls(Calls):
         await self.backend.workers.drain(worker_id)
 
     async def queues(self) -> list[QueueInfo]:
-        """Return the waiting runs of each queue that holds runs, is paused or is served, ordered by name."""
+        """Return the state of each queue that holds runs, is paused or is served, ordered by name."""
         return await self.backend.queues.queues()
 
     async def pause_queue(self, queue: str) -> datetime:
@@ -95,7 +95,7 @@ class KeyCalls(Calls):
 
 
 class LimitCalls(Calls):
-    """Read and set limits. A limit holds for every tenant and every process, from the next accept and the next claim on."""
+    """Read and set the limits of the deployment. A change applies from the next accept and the next claim on."""
 
     async def limits(self) -> list[Limit]:
         """Return the limits that are set."""

@@ -1,4 +1,9 @@
-"""The handle of a run, which reads the run, waits for it, streams its events and cancels it."""
+"""The handle of a run, and the result of a run.
+
+The handle reads the run, waits for it, streams its events and cancels it. The handle waits by following the run's events.
+:mod:`runyard.events.run_stream` decides what happens if events are lost or do not come. The result can raise the error of a run
+that did not complete.
+"""
 
 from __future__ import annotations
 
@@ -74,10 +79,10 @@ class RunResult:
 
 
 class RunHandle:
-    """A handle of one run of a thread. Each call reads the store, because the handle keeps no state of the run.
+    """A handle of one run of a thread. Each method calls the deployment.
 
-    ``created``: False for a repeated enqueue. ``accepted``: the run as the enqueue returned it, or None if the handle is not
-    the result of an enqueue.
+    ``created``: True if the enqueue that returned the handle created the run. ``accepted``: the run as this enqueue returned
+    it, or None if the handle is not the result of an enqueue.
     """
 
     def __init__(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
 from ..domain.events import Event, ThreadEvent
 from ..domain.messages import Message
 from ..domain.requests import HitlRequest
-from ..domain.runs import AttemptInfo, MultitaskStrategy, Priority, RetryPolicy, Run
+from ..domain.runs import DEFAULT_OPTIONS, AttemptInfo, MultitaskStrategy, Priority, RetryPolicy, Run
 from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.states import RunStatus
-from ..domain.validation import check_aware, check_id, new_id
+from ..domain.validation import ROOT_ID, check_aware, check_id, new_id
 from ..errors import HitlRequestNotFoundError, InvalidInputError, MessageNotFoundError, RunNotFoundError
 from ..events.run_outcome import path_to_root
 from ..ports.commands import AcceptRequest
@@ -59,13 +58,14 @@ class RunCalls(ThreadCalls):
         ``message``: the user's text, or a Message. None continues from the last message. The run fails with ``invalid_input``
         if another message of the thread has the Message's id. ``run_id``: the run's id, or None for a uuid7. The same id with
         the same content is the same run. ``agent``: the name of an agent that a worker serves. ``queue``: by default the
-        agent's. ``parent_id``: the id of the message after which the run branches. ``parallel``: run on a branch and a lane of
-        its own. ``run_at`` (with a time zone) or ``delay`` (seconds): the run is due later. ``timeout``: seconds per attempt.
-        ``max_attempts``: the number of errors after which the run fails. Crashes, releases and questions are no errors.
-        ``retry``: the backoff between attempts. ``multitask_strategy``: the treatment of a busy lane (R3). ``expires_in``:
-        seconds after the due time. A run that has not started by then fails with ``run_expired``. ``webhook``: a URL that
-        receives the run's end. ``connection``: the caller's open database connection. The commit of its transaction makes the
-        run visible. ``metadata``: a JSON object within the bounds of :mod:`runyard.domain.size_limits`.
+        agent's queue. ``parent_id``: the id of the message after which the run branches, or ROOT_ID for a tree of its own.
+        ``parallel``: run on a branch and a lane of its own. ``run_at`` (with a time zone) or ``delay`` (seconds): the run is
+        due later. ``timeout``: seconds per attempt. ``max_attempts``: the number of errors after which the run fails. Crashes,
+        releases and questions are no errors. ``retry``: the backoff between attempts. ``multitask_strategy``: the treatment of
+        a busy lane (R3). ``expires_in``: seconds after the due time. A run that has not started by then fails with
+        ``run_expired``. ``webhook``: a URL that receives the run's end. ``connection``: the caller's open database connection.
+        The commit of its transaction makes the run visible. ``metadata``: a JSON object within the bounds of
+        :mod:`runyard.domain.size_limits`.
 
         Raises InvalidInputError, RunConflictError, ThreadBusyError, NothingToRunError, MessageNotFoundError, ForkBoundaryError,
         QueueFullError, BackendUnavailableError.
@@ -83,7 +83,7 @@ class RunCalls(ThreadCalls):
             options=options(
                 timeout=timeout,
                 max_attempts=max_attempts,
-                retry=retry or RetryPolicy(),
+                retry=retry or DEFAULT_OPTIONS.retry,
                 multitask_strategy=multitask_strategy,
                 parallel=parallel,
                 webhook=check_webhook_url(webhook),
@@ -108,19 +108,12 @@ class RunCalls(ThreadCalls):
         ``message_id``: the id of the answer to replace, or of the user message itself. None takes the newest message.
         ``message``: a new text in place of the user message (edit and resend). ``how``: other arguments of :meth:`enqueue`.
 
-        Raises MessageNotFoundError if there is no user message to answer, and InvalidInputError if ``message`` would replace
-        the first message of the thread.
+        Raises MessageNotFoundError if there is no user message to answer.
         """
         asked = await self._asked(thread_id, message_id)
         if message is None:
             return await self.enqueue(thread_id, None, run_id, parent_id=asked.id, **how)
-        if asked.parent_id is None:
-            raise InvalidInputError(
-                f"message {asked.id!r} is the first of its thread, so no branch can replace it; use a new thread",
-                thread_id=thread_id,
-                message_id=asked.id,
-            )
-        return await self.enqueue(thread_id, message, run_id, parent_id=asked.parent_id, **how)
+        return await self.enqueue(thread_id, message, run_id, parent_id=asked.parent_id or ROOT_ID, **how)
 
     async def respond(
         self,
@@ -169,7 +162,7 @@ class RunCalls(ThreadCalls):
 
         Each open tool call of the run gets an error result ``aborted: <reason>``. An assistant message with the stop reason
         ``aborted`` ends the run. No model is called. ``run_id``: the id of the run, if several runs wait. Returns the run, or
-        None if no run waits. A repetition therefore changes nothing.
+        None if no run waits. A repetition of the call finds no waiting run and changes nothing.
 
         Raises ThreadNotFoundError, RunNotFoundError, HitlAmbiguousError if several runs wait, InvalidInputError.
         """
@@ -320,12 +313,12 @@ async def accept_request(client: RunCalls, request: AcceptRequest, connection: A
 
     ``connection``: the caller's open database connection. Raises the errors of :meth:`RunCalls.enqueue`.
     """
-    request = replace(request, app_version=client.app_version, trace_context=current())
+    request.record(app_version=client.app_version, trace_context=current())
     accepted = await client.backend.runs.accept(request, connection=connection)
     if accepted.created:
         from ..support import metrics  # imports prometheus-client, which takes half of a light client's import time
 
-        metrics.RUNS_ACCEPTED.labels(kind=request.kind).inc()
+        metrics.child(metrics.RUNS_ACCEPTED, request.kind).inc()
     await apply_effects(accepted.effects, client.backend)
     run = accepted.run
     return RunHandle(client, run.thread_id, run.run_id, created=accepted.created, accepted=run)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from ..domain.events import Event, FeedEntry, ThreadEvent
 from ..domain.messages import Message
@@ -20,6 +20,7 @@ from ..formats.pages import FormattedPage
 from ..ports.results import Page
 from .client import Client
 from .run_handle import RunHandle
+from .threads import PathPage
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -181,6 +182,8 @@ class SyncClient:
     update_thread = _client_call(Client.update_thread)
     message = _client_call(Client.message)
     branches = _client_call(Client.branches)
+    set_label = _client_call(Client.set_label)
+    remove_label = _client_call(Client.remove_label)
     store_message = _client_call(Client.store_message)
     delete_thread = _client_call(Client.delete_thread)
     erase_thread = _client_call(Client.erase_thread)
@@ -208,40 +211,19 @@ class SyncClient:
 
     @overload
     def messages(
-        self,
-        thread_id: str,
-        leaf_id: str | None = None,
-        *,
-        limit: int | None = None,
-        cursor: str | None = None,
-        newest_first: bool = False,
-        format: None = None,
+        self, thread_id: str, leaf_id: str | None = None, *, format: None = None, **page: Unpack[PathPage]
     ) -> Page[Message]: ...
 
     @overload
     def messages(
-        self,
-        thread_id: str,
-        leaf_id: str | None = None,
-        *,
-        limit: int | None = None,
-        cursor: str | None = None,
-        newest_first: bool = False,
-        format: Format,
+        self, thread_id: str, leaf_id: str | None = None, *, format: Format, **page: Unpack[PathPage]
     ) -> FormattedPage: ...
 
     def messages(
-        self,
-        thread_id: str,
-        leaf_id: str | None = None,
-        *,
-        limit: int | None = None,
-        cursor: str | None = None,
-        newest_first: bool = False,
-        format: Format | None = None,
+        self, thread_id: str, leaf_id: str | None = None, *, format: Format | None = None, **page: Unpack[PathPage]
     ) -> Page[Message] | FormattedPage:
         """Return a path of the message tree, or a page of it. See :meth:`Client.messages`."""
-        read = partial(self.client.messages, thread_id, leaf_id, limit=limit, cursor=cursor, newest_first=newest_first)
+        read = partial(self.client.messages, thread_id, leaf_id, **page)
         return self.portal.wait(read() if format is None else read(format=format))
 
     def handle(self, thread_id: str, run_id: str) -> SyncRunHandle:

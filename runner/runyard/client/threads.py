@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import overload
+from typing import TypedDict, Unpack, overload
 
 from ..domain.messages import Message
 from ..domain.size_limits import JsonObject, JsonValue
@@ -19,6 +19,14 @@ from ..ports.commands import ThreadRequest
 from ..ports.queries import PageRequest, PathRequest, ThreadFilter
 from ..ports.results import Created, Page
 from .arguments import Calls, as_message
+
+
+class PathPage(TypedDict, total=False):
+    """The arguments of :meth:`ThreadCalls.messages` that select a page of a path."""
+
+    limit: int | None
+    cursor: str | None
+    newest_first: bool
 
 
 class ThreadCalls(Calls):
@@ -41,7 +49,7 @@ class ThreadCalls(Calls):
         extra: JsonObject | None = None,
         config: JsonObject | None = None,
     ) -> Created:
-        """Create an empty thread. Return the thread, and whether this call created it. A prompt creates its thread by itself.
+        """Create an empty thread. Return the thread, and whether this call created it. A prompt creates a missing thread.
 
         ``thread_id``: the thread's id, or None for a uuid7. The same id with the same content is the same thread. ``agent``:
         the name of the agent for prompts that name none. ``config``: a JSON object, which forks copy by value. ``extra``: a
@@ -97,26 +105,12 @@ class ThreadCalls(Calls):
 
     @overload
     async def messages(
-        self,
-        thread_id: str,
-        leaf_id: str | None = None,
-        *,
-        limit: int | None = None,
-        cursor: str | None = None,
-        newest_first: bool = False,
-        format: None = None,
+        self, thread_id: str, leaf_id: str | None = None, *, format: None = None, **page: Unpack[PathPage]
     ) -> Page[Message]: ...
 
     @overload
     async def messages(
-        self,
-        thread_id: str,
-        leaf_id: str | None = None,
-        *,
-        limit: int | None = None,
-        cursor: str | None = None,
-        newest_first: bool = False,
-        format: Format,
+        self, thread_id: str, leaf_id: str | None = None, *, format: Format, **page: Unpack[PathPage]
     ) -> FormattedPage: ...
 
     async def messages(
@@ -129,11 +123,14 @@ class ThreadCalls(Calls):
         newest_first: bool = False,
         format: Format | None = None,
     ) -> Page[Message] | FormattedPage:
-        """Return the path from the root to the message ``leaf_id`` (None: to the newest leaf), or a page of this path (B2).
+        """Return the path from the root to the message ``leaf_id``, or a page of this path (B2).
+
+        Without ``leaf_id`` the path is that of the head, including the messages of the run under way there.
+        ``run_status`` of each message is the present status of its run.
 
         ``limit``: the most messages per page. A page also ends at about 8 MiB. None returns the whole path. ``newest_first``:
-        begin at the leaf. ``format``: return JSON objects of this format (``"openai"``, ``"anthropic"``, …) with a list of what
-        they lack, instead of messages (M1).
+        begin at the leaf. ``format``: return JSON objects of this format (``"openai"``, ``"anthropic"``, …) instead of
+        messages, with a list of what the objects lack (M1).
 
         Raises ThreadNotFoundError, MessageNotFoundError, InvalidCursorError, InvalidInputError for a leaf that is no UUID and
         for an unknown format.
@@ -142,7 +139,7 @@ class ThreadCalls(Calls):
             check_format(format)
         path = PathRequest(leaf_id=leaf_id, limit=limit, cursor=cursor, newest_first=newest_first)
         page = await self.backend.threads.messages(thread_id, path)
-        return page if format is None else await formatted(page.items, format, page.next)
+        return page if format is None else await formatted(page.items, format, page.next, newest_first=newest_first)
 
     async def message(self, thread_id: str, message_id: str) -> Message:
         """Return one message that the thread shows, on any branch.
@@ -152,12 +149,36 @@ class ThreadCalls(Calls):
         [message] = (await self.messages(thread_id, message_id, limit=1, newest_first=True)).items
         return message
 
-    async def branches(self, thread_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[Branch]:
+    async def branches(
+        self, thread_id: str, *, labelled: bool = False, limit: int = 100, cursor: str | None = None
+    ) -> Page[Branch]:
         """Return the leaves of the thread's message tree, the oldest first, a page at a time (B3).
+
+        ``head`` marks the leaf of the branch that a message without a parent continues. ``trunk`` marks the leaf of the
+        thread's first branch. The end of a labelled branch is always listed. ``labelled``: return only the ends of labelled
+        branches.
 
         Raises ThreadNotFoundError, InvalidInputError, InvalidCursorError.
         """
-        return await self.backend.threads.branches(thread_id, PageRequest(limit=limit, cursor=cursor))
+        return await self.backend.threads.branches(thread_id, PageRequest(limit=limit, cursor=cursor), labelled=labelled)
+
+    async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
+        """Give a branch a label, which follows the branch as it grows (B9). If the thread has the label, it moves.
+
+        ``label``: 1 to 64 printable characters. ``message_id``: a message of the branch, or None for the head. A message that a
+        fork inherited is of the fork's first branch.
+
+        Raises ThreadNotFoundError, MessageNotFoundError, RunNotCompletedError for a message of a run that failed or was
+        cancelled, and InvalidInputError, also for the 101st label of a thread.
+        """
+        await self.backend.threads.set_label(thread_id, label, message_id)
+
+    async def remove_label(self, thread_id: str, label: str) -> None:
+        """Remove a label. Nothing changes if the thread does not have it.
+
+        Raises ThreadNotFoundError, InvalidInputError.
+        """
+        await self.backend.threads.remove_label(thread_id, label)
 
     async def store_message(
         self,
@@ -172,10 +193,11 @@ class ThreadCalls(Calls):
 
         A string is a message of the user. A message that is sent again under its id is stored once.
 
-        ``format``: ``message`` is a JSON object of this format (``"openai"``, ``"anthropic"``, …), or a list where the format
-        has several objects for one message. :meth:`messages` returns it unchanged in the same format (M2). ``parent_id``: the
-        id of the message after which a branch begins. None appends to the newest branch. ``expected_leaf``: the id of the last
-        message as the caller read it. The call is refused if the last message is another.
+        ``format``: ``message`` is a JSON object of this format (``"openai"``, ``"anthropic"``, …), or a list of objects if the
+        format has several for one message. :meth:`messages` returns ``message`` unchanged in the same format (M2).
+        ``parent_id``: the id of the message after which a branch begins, or :data:`runyard.models.ROOT_ID` for another first
+        message. None appends to the head. ``expected_leaf``: the id of the last message as the caller read it. The
+        call is refused if the thread has another last message.
 
         Raises MessageNotFoundError, InvalidInputError, InvalidBlobError for a fault in a JSON object of a format,
         ThreadBusyError, LeafMovedError, MessageTooLargeError.
@@ -191,9 +213,9 @@ class ThreadCalls(Calls):
     ) -> None:
         """Delete a thread. Its forks keep the messages that they show.
 
-        ``cancel``: first cancel its live runs. ``descendants``: first delete its forks and their forks, one by one.
-        After an interruption, call this method again. ``expected``: the ``updated_at`` of the thread as the caller read it. The
-        call is refused if the thread has changed since.
+        ``cancel``: first cancel its live runs. ``descendants``: first delete its forks and their forks, one by one. After an
+        interruption, call this method again. ``expected``: the ``updated_at`` of the thread as the caller read it. The call is
+        refused if the thread has changed since.
 
         Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError. Raises InvalidInputError for ``expected`` with
         ``descendants``, because the call could delete some descendants before it is refused.

@@ -32,7 +32,7 @@ class UsageCalls(Calls):
 
 
 def _check_day(name: str, day: object) -> None:
-    """Raise InvalidInputError if ``day`` is not a date. A datetime is refused, because it is another day in another zone."""
+    """Raise InvalidInputError if ``day`` is not a date. A datetime is refused, because its day depends on the time zone."""
     if day is not None and (isinstance(day, datetime) or not isinstance(day, date) or day.year not in ALLOWED_YEARS):
         words = f"{name} is a day (datetime.date) from the year {ALLOWED_YEARS[0]} to {ALLOWED_YEARS[-1]}, got {brief(day)}"
         raise InvalidInputError(words, field=name)

@@ -25,9 +25,9 @@ from ..ports.results import Page
 from .arguments import MAX_PAGE_SIZE, Calls
 
 DEFAULT_OVERLAP_SECONDS: Final = 86400.0
-"""Default number of seconds for which the old and the new secret both sign after a rotation."""
+"""Default number of seconds for which both the old and the new secret sign after a rotation."""
 MAX_OVERLAP_SECONDS: Final = 30 * 86400.0
-"""Maximum number of seconds for which the old and the new secret both sign after a rotation."""
+"""Maximum number of seconds for which both the old and the new secret sign after a rotation."""
 
 
 class WebhookCalls(Calls):
@@ -71,12 +71,12 @@ class WebhookCalls(Calls):
     async def rotate_webhook_secret(
         self, webhook_id: str | None = None, *, overlap: float = DEFAULT_OVERLAP_SECONDS, rotation_id: str | None = None
     ) -> WebhookSecret | None:
-        """Replace the secret that signs deliveries, also their later tries. Return the new secret.
+        """Replace the secret that signs deliveries and later tries of earlier deliveries. Return the new secret.
 
-        ``webhook_id``: as in :meth:`webhook_secret`. ``overlap``: seconds for which the old secret signs, too, while receivers
-        change over. Use 0 after a leak. ``rotation_id``: the client's id of the rotation. A repetition of the last
-        rotation with its id changes nothing and returns the same secret. Returns None if there is no such subscription. Raises
-        InvalidInputError. Without the setting RUNYARD_WEBHOOK_SECRET, the call changes nothing and raises
+        ``webhook_id``: as in :meth:`webhook_secret`. ``overlap``: seconds for which the old secret also signs, so that
+        receivers can change over. Use 0 after a leak. ``rotation_id``: the client's id of the rotation. A repetition of the
+        last rotation with its id changes nothing and returns the same secret. Returns None if there is no such subscription.
+        Raises InvalidInputError. Without the setting RUNYARD_WEBHOOK_SECRET, the call changes nothing and raises
         CapabilityMissingError.
         """
         if not 0 <= overlap <= MAX_OVERLAP_SECONDS:

@@ -1,4 +1,4 @@
-"""Base classes of the models: one refuses unknown fields, one ignores them."""
+"""The base class of the models."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from pydantic import BaseModel, ConfigDict
 
 
 class StrictModel(BaseModel):
-    """A model that refuses unknown fields."""
+    """A model that refuses unknown fields. A reader of stored data validates with ``extra="ignore"``.
+
+    Processes of an older version can therefore read the data that processes of a newer version stored.
+    """
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
-
-class StoredModel(BaseModel):
-    """A stored model. It ignores unknown fields, so that older processes can read the messages of newer ones."""
-
-    model_config = ConfigDict(extra="ignore")

@@ -1,4 +1,4 @@
-"""The number of crashes that makes a run dead."""
+"""The number of crashes that makes a run dead. ``max_crashes`` in ``postgres/functions/crashes.sql`` is the same limit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Ids and digests that are derived from content. A repetition with the same content has the same ids and digests.
 
 Every version of the code must derive the same values. Otherwise a continued run would ask its questions again, and would send
-other idempotency keys.
+other idempotency keys. ``validation.py`` makes the random ids, such as the run id of an enqueue without one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import uuid
 from typing import Any, Final
 
+_JSON: Final = json.JSONEncoder(sort_keys=True, default=str)
 _NAMESPACE: Final = uuid.UUID("5f1c8f0e-6d0b-5c39-9a53-0c5d5d1f7a10")
 
 
@@ -36,7 +37,7 @@ def candidate_id(src: str, run_id: str, n: int) -> str:
 
 
 def forked_thread_id(src: str, run_id: str) -> str:
-    """Return the id of the thread that the fork job ``run_id`` of the thread ``src`` makes, for a call without ``new``."""
+    """Return the id of the new thread that the fork job ``run_id`` makes from the thread ``src`` if its caller chose no id."""
     return derived_id("fork", src, run_id)
 
 
@@ -47,4 +48,4 @@ def first_prompt_id(new: str) -> str:
 
 def digest(value: Any) -> str:
     """Return a short digest of a JSON value."""
-    return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(_JSON.encode(value).encode(), digest_size=8).hexdigest()

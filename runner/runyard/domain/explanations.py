@@ -44,10 +44,11 @@ def moment(time: datetime | str) -> str:
 def explanation(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
     """Return the sentence about ``run``.
 
-    ``reason``: a key of SENTENCES, the first in the order of that table that applies to a run that waits. ``facts``: the values
-    that its sentence names. Further facts: ``isolated``, whether the attempt runs alone in its process; for ``orphaned`` also
-    ``nobody``, which is ``no_worker``, ``no_agent`` or None, with the facts of that reason, and those of ``paused`` if the
-    queue is paused; ``workers``, the versions of the live workers for a run that waits.
+    ``reason``: a key of SENTENCES. If several keys apply to a run that waits, ``reason`` is the first of them. ``facts``: the
+    values that the sentence names, and these facts if they are known. ``isolated``: whether the attempt runs alone in its
+    process. ``workers``: the versions of the live workers. For ``orphaned`` there is also ``nobody``, which is ``no_worker`` or
+    ``no_agent`` with the facts of this reason, or None. The facts of ``paused`` are added if the queue of an orphaned run is
+    paused.
     """
     known: dict[str, Any] = {"status": run.status, "attempt": run.attempt, "finished_at": run.finished_at}
     known |= {"error_code": run.error.code if run.error else None} | dict(facts)

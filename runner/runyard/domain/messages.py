@@ -9,8 +9,9 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
 from ..errors import InvalidInputError
-from .base_models import StoredModel, StrictModel
+from .base_models import StrictModel
 from .size_limits import JsonObject, JsonValue
+from .states import RunStatus
 from .validation import new_id
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -18,7 +19,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 StopReason = Literal["stop", "max_tokens", "tool_calls", "content_filter", "refusal", "error", "aborted", "cancelled"]
 
 
-class Usage(StoredModel):
+class Usage(StrictModel):
     """Tokens, cost and time of model calls.
 
     ``requests``: the number of model requests. ``cost`` is in US dollars. ``seconds``: the time of models and tools, without
@@ -58,8 +59,9 @@ class TextPart(StrictModel):
 class ThinkingPart(StrictModel):
     """A model's reasoning.
 
-    ``signature``: the provider's proof of the reasoning, which later requests must send unchanged. ``provider``: the name of
-    the provider that signed. ``redacted``: the provider encrypted the reasoning, and ``signature`` is the encrypted text.
+    ``signature``: the provider's signature of the reasoning. Later requests must send this signature unchanged. ``provider``:
+    the name of the provider that signed. ``redacted``: the provider encrypted the reasoning, and ``signature`` is the encrypted
+    text.
     """
 
     type: Literal["thinking"] = "thinking"
@@ -100,8 +102,8 @@ class DocumentPart(StrictModel):
 class FilePart(StrictModel):
     """Any other file, such as a video: ``url``, base64 ``data`` with its ``media_type``, or ``file_id``.
 
-    ``file_id``: the id of a file that was uploaded to ``provider``. It is never sent to a model, since it would name a file in
-    the account of whoever operates the worker.
+    ``file_id``: the id of a file that was uploaded to ``provider``. It is never sent to a model, because it would name a file
+    in the account of the worker's operator.
     """
 
     type: Literal["file"] = "file"
@@ -126,7 +128,7 @@ MediaPart: TypeAlias = ImagePart | AudioPart | DocumentPart | FilePart
 
 ResultPart = Annotated[TextPart | MediaPart, Field(discriminator="type")]
 
-_RESULT_PARTS: Final[TypeAdapter[list[TextPart | MediaPart]]] = TypeAdapter(list[ResultPart])
+RESULT_PARTS: Final[TypeAdapter[list[TextPart | MediaPart]]] = TypeAdapter(Annotated[list[ResultPart], Field(fail_fast=True)])
 
 
 class ToolResultPart(StrictModel):
@@ -146,13 +148,13 @@ class ToolResultPart(StrictModel):
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
         if self.has_parts:
-            _RESULT_PARTS.validate_python(self.content, extra="ignore")
+            RESULT_PARTS.validate_python(self.content, extra="ignore")  # stored parts may have fields of a newer version
         return self
 
     @property
     def parts(self) -> list[TextPart | MediaPart]:
         """The parts in ``content``. Empty without ``has_parts``."""
-        return _RESULT_PARTS.validate_python(self.content, extra="ignore") if self.has_parts else []
+        return RESULT_PARTS.validate_python(self.content, extra="ignore") if self.has_parts else []
 
 
 Part = Annotated[
@@ -162,9 +164,9 @@ Part = Annotated[
 
 
 class Source(StrictModel):
-    """The original of a message that a client sent in another format. ``format``: a name of :mod:`runyard.formats`.
+    """The original JSON of a message that a client sent in the format of a provider.
 
-    ``blob``: the JSON object that was sent, or the list of objects.
+    ``format``: a name of :mod:`runyard.formats`. ``blob``: the JSON object that was sent, or the list of objects.
     """
 
     format: str = Field(max_length=64)
@@ -176,10 +178,11 @@ def _parts(value: Any) -> Any:
 
 
 class Message(StrictModel):
-    """One immutable entry of a thread. The constructor refuses unknown fields. Stores ignore those that a newer version wrote.
+    """One immutable entry of a thread. The constructor refuses unknown fields. Stores ignore fields of a newer version.
 
     ``content``: a list of parts. A plain string becomes one text part. ``id``: a UUID, by default a new uuid7. The store
-    sets ``run_id``, ``parent_id``, ``seq`` (the message's number in its thread) and ``created_at``.
+    sets ``run_id``, ``parent_id``, ``seq`` (the message's number in its thread) and ``created_at``. A read of a thread's path
+    sets ``run_status``, the present status of the message's run.
 
     ``metadata``: a JSON object of the writer, which no model sees. ``provider_details``: data that an agent's model layer
     needs beside the content, such as a provider's ids and proofs, calls of its built-in tools, and other media. Stores keep
@@ -195,6 +198,7 @@ class Message(StrictModel):
     parent_id: str | None = None
     seq: int | None = None
     created_at: datetime | None = None
+    run_status: RunStatus | None = None
     stop_reason: StopReason | None = None
     usage: Usage | None = None
     metadata: JsonObject = Field(default_factory=dict)
@@ -262,11 +266,15 @@ def check_named_once(messages: Iterable[Message]) -> None:
 def check_fields(message: Message) -> None:
     """Raise :class:`InvalidInputError` if a field of ``message`` has a wrong type or value.
 
-    Pydantic validates a message when it is made. It validates neither later assignments nor copies.
+    Pydantic validates a message when it is made. It validates neither later assignments nor copies. This function also refuses
+    unknown fields in the parts of a tool result.
     """
     try:
         content = [part.__dict__ for part in message.content]
         _FIELDS.validate_python({**message.__dict__, "content": content})
+        for part in message.tool_results:
+            if part.has_parts:
+                RESULT_PARTS.validate_python(part.content)
     except (ValidationError, AttributeError, TypeError) as error:
         found = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
         where = ".".join(map(str, found["loc"])) if found else "content"

@@ -25,8 +25,8 @@ def legible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` like :func:`legible`, with newlines replaced too. Use it where a newline could forge a line of output."""
-    return legible(text).replace("\n", "␊")
+    """Return ``text`` like :func:`legible`, but replace newlines as well. Use this where a newline could forge a line."""
+    return text if text.isprintable() else legible(text).replace("\n", "␊")
 
 
 def legible_json(text: str) -> str:

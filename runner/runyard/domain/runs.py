@@ -21,6 +21,7 @@ VersionPolicy = Literal["run", "wait", "fail"]
 StopAt = Literal["all", "first"]
 
 MultitaskStrategy = Literal["enqueue", "reject", "interrupt", "rollback"]
+"""What a run does if its lane is busy. On Postgres, ``functions/lanes.sql`` applies it."""
 
 Priority = Literal["high", "normal", "low"]
 
@@ -50,7 +51,7 @@ class RetryPolicy(StrictModel):
     """
 
     # One schema for input and output: client generators confuse two schemas with the same title.
-    model_config = ConfigDict(json_schema_mode_override="validation")
+    model_config = ConfigDict(json_schema_mode_override="validation", frozen=True)
 
     initial: float = Field(1.0, ge=0, allow_inf_nan=False)
     factor: float = Field(2.0, ge=1, le=1000, allow_inf_nan=False)
@@ -67,10 +68,12 @@ class RetryPolicy(StrictModel):
 class RunOptions(StrictModel):
     """The options of a run.
 
-    ``timeout``: seconds for one attempt. ``max_attempts``: the number of errors after which the run fails. An attempt that ends
-    by a timeout has an error. An attempt that ends by a crash, a release or a question has none. ``expires_in``: seconds
-    from the due time to the latest start of the first attempt. ``webhook``: the URL that receives the run's end.
+    ``timeout``: seconds for one attempt. ``max_attempts``: the number of errors after which the run fails. A timeout of an
+    attempt is an error. A crash, a release and a question are no errors. ``expires_in``: seconds from the due time to the
+    latest start of the first attempt. ``webhook``: the URL that receives the run's end.
     """
+
+    model_config = ConfigDict(frozen=True)  # many runs share DEFAULT_OPTIONS
 
     timeout: float | None = Field(None, gt=0, allow_inf_nan=False)
     max_attempts: int = Field(1, ge=1, le=1000)
@@ -83,6 +86,10 @@ class RunOptions(StrictModel):
     @field_serializer("webhook", when_used="json-unless-none")
     def _hide(self, url: str, info: SerializationInfo) -> str:
         return masked(url) if info.context and info.context.get(HIDE_WEBHOOKS) else url
+
+
+DEFAULT_OPTIONS: Final = RunOptions()
+"""The options of a run whose caller gave none. All such runs share this object, so that making a run costs less."""
 
 
 class Run(StrictModel):

@@ -1,5 +1,7 @@
 """Bounds of one value that is stored or sent: depth, number of values, size of integers, bytes. They apply to every source.
 
+``postgres/functions/size_limits.sql`` has the same limits. ``max_body`` in ``runyard_api/http/settings.py`` bounds a request.
+
 Code that copies, compares, encodes or decodes a value may recurse. It may also run as one call of C, which blocks the rest of
 its process. The bounds keep an accepted value from exhausting the stack or blocking a process later.
 """
@@ -21,7 +23,9 @@ MAX_NESTING: Final = 100
 MAX_VALUES: Final = 25_000
 """Maximum number of members of all objects and lists in one value. The parts of a message count together."""
 MAX_PARTS: Final = 2_000
-"""Maximum number of parts of one message. Each part becomes an object in every process that handles the message."""
+"""Maximum number of parts of one message, with the parts of its tool results.
+
+Each part becomes an object in every process that handles the message."""
 MAX_RESULT_VALUES: Final = 100_000
 """Maximum number of values in the result of a run or a step. A fan-out's result has the messages of all its candidates."""
 MAX_BITS: Final = 64
@@ -66,6 +70,8 @@ def check_value(value: Any, name: str) -> None:
         raise InvalidInputError(f"{name} is a JSON object, got {brief(value)}", field=name)
     if name in TEXTS and not isinstance(value, str):
         raise InvalidInputError(f"{name} is text, got {brief(value)}", field=name)
+    if type(value) is dict and not value:
+        return
     _walk([value], name, MAX_RESULT_VALUES if name == "result" else MAX_VALUES, MAX_BYTES[name])
 
 
@@ -79,9 +85,12 @@ def check_content(message: Message) -> None:
 
     The store checks the number of bytes.
     """
-    if len(message.content) > MAX_PARTS:
-        words = f"a message has at most {MAX_PARTS} parts, got {len(message.content)}; split it into several messages"
-        raise InvalidInputError(words, field="message", most=MAX_PARTS, got=len(message.content))
+    parts = len(message.content)
+    if parts <= MAX_PARTS:
+        parts += sum(len(result.content) for result in message.tool_results if result.has_parts)
+    if parts > MAX_PARTS:
+        words = f"a message has at most {MAX_PARTS} parts, got {parts}; split it into several messages"
+        raise InvalidInputError(words, field="message", most=MAX_PARTS, got=parts)
     original = message.source.blob if message.source is not None else None
     values: list[Any] = [value for value in (message.metadata, message.provider_details, original) if value]
     for part in message.content:
@@ -94,7 +103,7 @@ def check_content(message: Message) -> None:
 
 
 def _walk(layer: list[Any], name: str, values: int, most: int | None) -> None:
-    """Check the values in ``layer`` and below it, level by level. A value that contains itself is refused at a bound, too."""
+    """Check the values in ``layer`` and below it, level by level. A value that contains itself exceeds a bound."""
     level = count = size = 0
     while layer:
         level += 1

@@ -38,13 +38,21 @@ class Thread(StrictModel):
 
 
 class Branch(StrictModel):
-    """One branch of a thread, by its leaf ``message_id``. ``depth``: the number of messages from the root to the leaf."""
+    """One branch of a thread, by its leaf ``message_id``. ``depth``: the number of messages from the root to the leaf.
+
+    ``head``: True for the leaf of the branch that a message without a parent continues. ``trunk``: True for the leaf of the
+    thread's first branch. Each leaf can be a message of the run under way. ``labels``: the labels of the branches that end
+    here, in order.
+    """
 
     message_id: str
     depth: int
     created_at: datetime
     run_id: str | None = None
     run_status: RunStatus | None = None
+    head: bool = False
+    trunk: bool = False
+    labels: list[str] = Field(default_factory=list)
 
 
 @dataclass
@@ -59,14 +67,16 @@ class CheckpointData:
 class Lineage(BaseModel):
     """The ancestors of a thread, and its forks.
 
-    ``ancestors``: the nearest first. The list ends before a deleted thread. ``children``: the oldest first.
-    ``next_children``: the cursor that continues the list of children, or None at its end.
+    ``ancestors``: the nearest first. The list ends before a deleted thread. ``next_ancestor``: the id of the next ancestor if
+    there are more. ``children``: the oldest first. ``next_children``: the cursor that continues the list of children, or None
+    at its end.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     thread: Thread
     ancestors: list[Thread] = Field(default_factory=list)
+    next_ancestor: str | None = None
     children: list[Thread] = Field(default_factory=list)
     next_children: str | None = None
 
@@ -74,10 +84,10 @@ class Lineage(BaseModel):
 class ThreadDiff(BaseModel):
     """The messages of two threads after the last message that both show.
 
-    ``common_ancestor``: the id of the nearest common ancestor, or None. A thread counts as an ancestor of itself.
-    ``common_message_id``: the id of the last message that both show, or None if the comparison found no such message. ``ours``
-    and ``theirs``: the messages of each thread after that message, the oldest first. ``truncated``: the comparison found no
-    common message before one side reached the limit.
+    ``common_ancestor``: the id of the nearest common ancestor, or None. A thread counts as an ancestor of itself. The
+    comparison covers the nearest 1000 ancestors of each thread. ``common_message_id``: the id of the last message that both
+    show, or None if the comparison found no such message. ``ours`` and ``theirs``: the messages of each thread after that
+    message, the oldest first. ``truncated``: the comparison found no common message before one side reached the limit.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -1,4 +1,7 @@
-"""Messages that close the open tool calls of a run (R10, F6, H8). Providers refuse a conversation with open calls (I7)."""
+"""Messages that close the open tool calls of a run (R10, F6, H8). Providers refuse a conversation with open calls (I7).
+
+``postgres/functions/cuts.sql`` and ``memory/tree.py`` refuse a fork that cuts inside a tool cycle.
+"""
 
 from __future__ import annotations
 

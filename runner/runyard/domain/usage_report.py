@@ -33,8 +33,8 @@ class UsageReport(BaseModel):
     """The usage of a tenant's runs that ended from the day ``since`` to the day ``until``, both included, in UTC.
 
     ``agent``: the agent whose runs are counted, or None for the runs of all agents. ``days``: each day, the oldest first, also
-    days without a run. ``counted_until``: the time up to which all ended runs are counted, or None before the first count.
-    Some runs that ended later may be counted, too.
+    days without a run. ``counted_until``: the time up to which all ended runs are counted, or None before the first count. Some
+    runs that ended later may also be counted.
     """
 
     model_config = ConfigDict(extra="forbid")

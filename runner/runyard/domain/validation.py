@@ -1,7 +1,8 @@
-"""Validation of ids, names, tags and times from clients."""
+"""Validation of ids, names, tags and times from clients, and new random ids."""
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -20,8 +21,17 @@ MAX_ID_LENGTH: Final = 255
 
 MAX_TAG_LENGTH: Final = 64
 
+MAX_LABEL_LENGTH: Final = 64
+
+MAX_LABELS: Final = 100
+"""Most labels of one thread."""
+
+ROOT_ID: Final = "00000000-0000-0000-0000-000000000000"
+"""The nil UUID. As a ``parent_id`` it is the place before the first message of a thread. No message has this id."""
+
 ALLOWED_YEARS: Final = range(1970, 9000)
 """Years of the times that clients may send. Every store and every time zone supports them."""
+_CANONICAL_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _FIRST: Final = datetime(ALLOWED_YEARS.start, 1, 1, tzinfo=UTC)
 _END: Final = datetime(ALLOWED_YEARS.stop, 1, 1, tzinfo=UTC)
 
@@ -31,14 +41,14 @@ def new_id() -> str:
     return str(uuid_utils.uuid7())
 
 
-def check_id(value: Any, name: str) -> str:
+def check_id(value: Any, name: str, most: int = MAX_ID_LENGTH) -> str:
     """Return ``value`` if it is a valid id, else raise :class:`InvalidInputError`.
 
-    An id has 1 to 255 printable characters. ``.`` and ``..`` are no ids, because URL resolution removes them from a path, even
-    percent-encoded (RFC 3986, 5.2.4).
+    An id has 1 to ``most`` printable characters. ``.`` and ``..`` are no ids, because URL resolution removes them from a path,
+    even percent-encoded (RFC 3986, 5.2.4).
     """
-    if not (isinstance(value, str) and 1 <= len(value) <= MAX_ID_LENGTH and value.isprintable()):
-        raise InvalidInputError(f"{name} must be 1 to {MAX_ID_LENGTH} printable characters, got {brief(value)}", field=name)
+    if not (isinstance(value, str) and 1 <= len(value) <= most and value.isprintable()):
+        raise InvalidInputError(f"{name} must be 1 to {most} printable characters, got {brief(value)}", field=name)
     if value in (".", ".."):
         raise InvalidInputError(f"{name} cannot be {value!r}, which is a step in paths; choose another", field=name)
     return str(value)
@@ -50,6 +60,11 @@ def first_problem(error: ValidationError) -> tuple[str, str, Any]:
     return ".".join(map(str, first["loc"])), first["msg"], first["input"]
 
 
+def check_label(value: Any) -> str:
+    """Return ``value`` if it is a valid id (:func:`check_id`) of at most 64 characters, else raise InvalidInputError."""
+    return check_id(value, "label", MAX_LABEL_LENGTH)
+
+
 def check_name(value: Any, name: str) -> str | None:
     """Return the name of an agent or a queue if it is a valid id or None, else raise :class:`InvalidInputError`."""
     return None if value is None else check_id(value, name)
@@ -57,10 +72,19 @@ def check_name(value: Any, name: str) -> str | None:
 
 def check_uuid(value: Any, name: str) -> str:
     """Return ``value`` in the canonical form of a UUID, like message ids (B1). Raise InvalidInputError if it is no UUID."""
+    if isinstance(value, str) and _CANONICAL_UUID.fullmatch(value):
+        return value
     try:
         return str(uuid.UUID(value))
     except (ValueError, AttributeError, TypeError):
         raise InvalidInputError(f"{name} must be a UUID, got {brief(value)}", field=name) from None
+
+
+def check_message_id(value: Any, name: str) -> str:
+    """Return ``value`` in the canonical form of a UUID. Raise InvalidInputError if it is no UUID, or :data:`ROOT_ID`."""
+    if (id := check_uuid(value, name)) == ROOT_ID:
+        raise InvalidInputError(f"{name} must not be the nil UUID, which is the place before the first message", field=name)
+    return id
 
 
 def check_tags(tags: Mapping[str, Any], title: str | None = None) -> dict[str, str]:

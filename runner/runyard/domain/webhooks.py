@@ -73,7 +73,7 @@ class WebhookDelivery(BaseModel):
 class WebhookSecret(BaseModel):
     """The secret with which a receiver verifies deliveries.
 
-    ``version``: the version number of ``secret``. ``both_until``: the time until which the previous version signs, too.
+    ``version``: the version number of ``secret``. ``both_until``: the time until which the previous version also signs.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -85,7 +85,7 @@ class WebhookSecret(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """The version number of the secret that signs, and the time until which the previous version signs, too.
+    """The version number of the secret that signs, and the time until which the previous version also signs.
 
     ``secret``: the secret itself if the client of the store cannot derive it, else None.
     """
@@ -133,7 +133,7 @@ class WebhookReply:
     """A receiver's answer.
 
     ``status``: the HTTP status, or None without an answer. ``error``: the reason why there is no answer, or None.
-    ``forbidden``: the URL's address is not allowed, so that retries would fail, too. ``retry_after``: the pause in seconds that
+    ``forbidden``: the URL's address is not allowed, so that retries would also fail. ``retry_after``: the pause in seconds that
     the receiver requested, or None.
     """
 
@@ -149,7 +149,8 @@ class WebhookPolicy:
 
     ``secret``: the deployment's secret (``whsec_…``), from which the signing secrets are derived. During its rotation it holds
     several comma-separated secrets. ``timeout``: seconds for one try. ``tries``: the most tries of a delivery. ``backoff``:
-    seconds between the first and the second try. Each later pause is three times the previous one, up to four hours.
+    seconds between the first and the second try. Each later pause is three times the previous pause, up to four hours, with a
+    jitter of ± 20 %.
     """
 
     secret: str | None = field(default=None, repr=False)

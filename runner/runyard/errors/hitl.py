@@ -49,14 +49,14 @@ class HitlAlreadyAnsweredError(HitlError):
 
 
 class HitlNotAllowedError(HitlError, RuntimeError):
-    """The agent may ask a human, and a probe cannot wait for the answer."""
+    """The agent may ask a human, but a probe cannot wait for the answer."""
 
     code = "hitl_not_allowed"
     http_status = 422
 
 
 class HitlBindingError(HitlError, ValueError):
-    """The checkpointed channel of a prompt is bound to another run id than the prompt's (H2). ``details`` have both ids."""
+    """The run id of a prompt is not the one to which its checkpointed channel is bound (H2). ``details`` have both ids."""
 
     code = "hitl_binding"
     http_status = 400

@@ -65,7 +65,7 @@ class NothingToRunError(RunError):
 
 
 class StaleFenceError(RunError):
-    """Another attempt has the run. This attempt must stop (I2)."""
+    """Another attempt has claimed the run. This attempt must stop (I2)."""
 
     code = "stale_fence"
 

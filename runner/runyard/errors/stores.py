@@ -80,7 +80,7 @@ class MessageTooLargeError(MessageError):
 
 
 class FetchNotAllowedError(MessageError):
-    """A message has a file to download, and the operator does not allow downloads from ``details["host"]``."""
+    """A message has a file to download, but the operator does not allow downloads from ``details["host"]``."""
 
     code = "fetch_not_allowed"
     http_status = 422

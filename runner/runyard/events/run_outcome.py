@@ -1,4 +1,7 @@
-"""Read the outcome of a run that stopped: the run, its messages, and the requests for which it waits."""
+"""Read the outcome of a run that stopped: the run, its messages, and the requests for which it waits.
+
+``client/run_handle.py`` raises the error of a run that did not complete.
+"""
 
 from __future__ import annotations
 

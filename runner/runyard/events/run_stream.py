@@ -1,7 +1,8 @@
 """Follow one run's events. Recent events are read from Redis. Events that Redis lost are made from Postgres (E1, E2, E4).
 
 The ids ``<fence>-<n>`` order a run's events. Fences grow from attempt to attempt, and n counts the events of one attempt. With
-the ids a reader merges both sources and delivers no event twice. A hole in the count shows it a loss.
+the ids a reader merges both sources and delivers no event twice. A hole in the count means that events were lost. If no event
+comes for RECHECK_SECONDS, the reader asks Postgres for the state of the run.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class _Reader:
     def __init__(self, backend: Backend, thread_id: str, run_id: str, recheck: float) -> None:
         self.backend, self.thread_id, self.run_id, self.recheck = backend, thread_id, run_id, recheck
         self.cursor = Cursor()
-        self.announced = False  # whether the gap before the next hole was sent already
+        self.announced = False  # whether the gap for the next missing events was already sent
         self.doubt = False  # whether the event log has reported a gap since its last event
         self.over = False
 
@@ -141,7 +142,7 @@ class _Reader:
             async for event in self._catch_up(ref, position(run.event_id)):
                 yield event
             if not live or self.cursor.at >= _end(run):
-                return  # otherwise the run was queued again while its reader was slow, and Postgres no longer proves that end
+                return  # a run that was queued again while its reader was slow goes on: Postgres no longer proves its end
         elif not live:
             async for event in self._catch_up(ref, None, to_the_end=False):
                 yield event
@@ -232,7 +233,7 @@ class _Reader:
     async def _catch_up(
         self, ref: RunRef, until: Position | None, arrived: Event | None = None, *, to_the_end: bool = True
     ) -> AsyncIterator[Event]:
-        """Yield the events between the cursor and ``until`` (inclusive; None: all), and a gap for each hole.
+        """Yield the events between the cursor and ``until`` (inclusive), or all if it is None, and a gap for each hole.
 
         Redis is read a page at a time, as the reader takes the events. Postgres is read where the count has a hole, and where
         an attempt begins. ``to_the_end``: read Postgres also after the last event in Redis. ``arrived``: an event that follows
@@ -258,7 +259,7 @@ class _Reader:
                     yield each
 
     def _admit(self, event: Event) -> Iterator[Event]:
-        """Yield ``event`` unless it was seen. Yield a gap before it if events are or may be missing and no gap was sent."""
+        """Yield ``event`` unless it was seen. Yield a gap first if events may be missing and no gap was sent."""
         doubtful = self.doubt and self.cursor.turns(event)
         hole = self.cursor.skips(event) or doubtful or self.cursor.begins_late(event)
         if self.cursor.admit(event):
@@ -307,7 +308,7 @@ class _Reader:
         return run
 
     async def _ref(self) -> RunRef:
-        """Return the run's reference; wait for its thread, which a scheduled run does not have yet."""
+        """Return the run's reference. Wait for the run's thread, which a scheduled run may still have to create."""
         while (key := await self.backend.threads.thread_key(self.thread_id)) is None:
             await asyncio.sleep(RETRY_SECONDS)
             await self._run()

@@ -17,7 +17,7 @@ from ..domain.validation import check_id
 from .run_stream import START, position
 
 MAX_CURSOR_BYTES: Final = 6000
-"""Maximum number of bytes for the runs that a cursor names: a header carries it. Events of other runs may be repeated."""
+"""Maximum number of bytes of the runs that a cursor names, because a header carries it. Other runs may be sent again."""
 MAX_NAMED_RUNS: Final = 128
 """Maximum number of runs that a cursor names, since each may cost a query."""
 MAX_NUMBER: Final = 2**63
@@ -28,8 +28,8 @@ _EVENT_ID: Final = re.compile("(?:0|[1-9][0-9]{0,18})-(?:0|[1-9][0-9]{0,18})")
 class KnownRun(NamedTuple):
     """A run as it was listed last. ``waits``: whether it was queued or suspended.
 
-    If it waits, its end will have a higher fence than every event that was passed on before. If it does not, its end has
-    ``fence`` or a higher one.
+    If the run waits, its end will have a higher fence than every event that was passed on before. If the run does not wait, its
+    end has the fence ``fence`` or a higher fence.
     """
 
     accepted_at: datetime
@@ -84,11 +84,11 @@ class ThreadCursor:
         )
 
     def within(self, room: int, known: Mapping[str, KnownRun]) -> ThreadCursor:
-        """Return the same position, or an earlier one if the names of the open runs take more than ``room`` bytes or are more
-        than MAX_NAMED_RUNS.
+        """Return this position, with at most MAX_NAMED_RUNS open runs, whose names take at most ``room`` bytes.
 
-        Runs that wait are left out first. A listing back to ``since`` finds them again. If a run that does not wait is left
-        out, ``top`` is set below the fence of its end: otherwise the run would count as seen once it has ended.
+        If runs are left out, the position is an earlier one. Runs that wait are left out first. A listing back to ``since``
+        finds them again. If a run that does not wait is left out, ``top`` is set below the fence of its end: otherwise the run
+        would count as seen once it has ended.
         """
         place = ThreadCursor(self.top)
         for run_id in sorted(self.open, key=lambda id: (id in known and known[id].waits, _descending(self.open[id]))):

@@ -1,12 +1,13 @@
 """Follow all runs of a thread as one stream, for a page that shows a conversation (E3).
 
-One task per running run follows the run (:mod:`runyard.events.run_stream`) and passes its events on as they come. One more task
-reads the other runs in turn. These are the runs that wait, and the ended runs whose end this reader has not seen. The number of
-tasks and of reads is bounded for any number of runs in the thread and for any cursor (:mod:`runyard.events.thread_cursor`).
+Each of up to MAX_FOLLOWED_RUNS running runs has a task, which follows the run (:mod:`runyard.events.run_stream`) and passes its
+events on as they come. One more task reads the other runs in turn: further running runs, runs that wait, and ended runs whose
+end this reader has not seen. The number of tasks and of reads is therefore bounded for any cursor
+(:mod:`runyard.events.thread_cursor`).
 
-Every verb of a thread is decided under the thread's lock. Fences therefore grow in the order of the thread's commits. Before
-the reader passes on an event with a higher fence than any event before, it lists the thread's runs. It thus misses no run that
-began before that event.
+A transaction that changes a thread locks the thread's row until its commit. A later commit of the thread therefore never has a
+lower fence. Before the reader passes on an event with a higher fence than any event before, it lists the thread's runs. The
+reader therefore misses no run that began before that event.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ async def thread_cursor(backend: Backend, thread_id: str) -> str:
     """Return the cursor of a new reader that has seen no event. Raises ThreadNotFoundError.
 
     :func:`follow_thread` begins at this cursor as it begins without a cursor. A reader that loses its connection before the
-    first event therefore misses none.
+    first event therefore misses no event.
     """
     reader = _Reader(backend, thread_id, await _key(backend, thread_id), ThreadCursor(), RUN_POLL_SECONDS)
     await reader.begin()
@@ -156,9 +157,10 @@ class _Reader:
         self.listening: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Skip the runs that have stopped. Name the other runs in ``place.open``.
+        """Skip the runs that have ended. Name the other runs in ``place.open``.
 
-        A run that has not stopped and is not named here began after the last run that stopped. Its end has a higher fence.
+        Every open run that ``place.open`` lacks began after the last end of a run. The event of its end therefore has a higher
+        fence than all ends until now.
         """
         ends = [0]
         for status in (None, *ENDED):  # the newest runs may all be waiting
@@ -218,7 +220,10 @@ class _Reader:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _discover(self) -> bool:
-        """List the runs whose end this reader has not seen, and read them. Return True if it begins to leave runs out."""
+        """List the runs whose end this reader has not seen, and read them.
+
+        Return True if this listing leaves runs out and the listing before did not.
+        """
         found, whole = await self._unseen()
         for run in sorted(found, key=_urgency):
             last = self._last(run.run_id)
@@ -344,7 +349,7 @@ class _Listed(NamedTuple):
 
 
 def _urgency(run: Run) -> tuple[bool, int]:
-    """Return the sort key: running runs first, then the others by their ends.
+    """Return the sort key: running runs first, then the other runs by the fences of their ends.
 
     The cursor of an event that is passed on before all runs are read still names the remaining runs.
     """

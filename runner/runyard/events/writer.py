@@ -72,7 +72,7 @@ class Reservation:
         self.stream.changed(urgent=True)
 
     def drop(self) -> None:
-        """Give back the numbers: the write did not commit."""
+        """Give back the numbers, because the write did not commit."""
         self.stream.withdraw(self.slots)
         self.stream.changed()
 
@@ -105,10 +105,7 @@ class EventEmitter:
         return self._attempt.ref
 
     def event(self, n: int, kind: str, data: JsonObject) -> Event:
-        # Not validated: every field is made here, and this is called for each event of each run.
-        return Event.model_construct(
-            id=f"{self._attempt.fence}-{n}", type=kind, thread_id=self._thread_id, run_id=self._attempt.run_id, data=data
-        )
+        return Event.trusted(f"{self._attempt.fence}-{n}", kind, self._thread_id, self._attempt.run_id, data)
 
     def emit(self, kind: str, data: JsonObject | None = None, *, urgent: bool = False) -> None:
         """Add one event."""
@@ -145,7 +142,7 @@ class EventEmitter:
         return Reservation(self, first, [self._add() for _ in range(count)])
 
     def withdraw(self, slots: list[_Slot]) -> None:
-        """Give back the numbers of ``slots``; later events take lower numbers."""
+        """Give back the numbers of ``slots``, so that later events get lower numbers."""
         if not slots:
             return
         gone, first = {id(slot) for slot in slots}, slots[0].n
@@ -316,7 +313,7 @@ def _log_drops(events: int, first: RunRef, error: Exception, *, trace: bool) -> 
 
 
 def _halves(batch: Batch) -> list[Batch]:
-    """Return the two halves of the batch in order; nothing for a single event."""
+    """Return the two halves of the batch in order, or an empty list for a single event."""
     if len(batch) > 1:
         return [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
     [(ref, events)] = batch

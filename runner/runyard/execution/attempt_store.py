@@ -1,7 +1,7 @@
-"""The attempt store: passes the reads and writes of one attempt on.
+"""The attempt store: the reads and writes of one attempt.
 
-An attempt writes to the store under its fence, a probe to memory only. :mod:`runyard.execution.steps` decides which steps are
-replayed.
+An attempt writes to the run store under its fence. A probe writes to memory only. :mod:`runyard.execution.steps` decides which
+steps are replayed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..support.store_retries import patiently
 class StoreUnansweredError(BackendUnavailableError):
     """The attempt's own store did not answer, which is no error of the agent.
 
-    A BackendUnavailableError of another class is the agent's: the code of the agent called a deployment that is away.
+    Any other BackendUnavailableError is an error of the agent, whose code called a deployment that does not answer.
     """
 
 

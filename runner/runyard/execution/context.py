@@ -58,7 +58,7 @@ class Remainder:
         return cls([], None, None, [], None)
 
     def usage_only(self) -> Remainder:
-        """Return the usage alone: it counts also if the rest cannot be stored."""
+        """Return the usage alone, which counts even if the rest cannot be stored."""
         return Remainder([], None, self.usage, [], None)
 
 
@@ -91,8 +91,8 @@ class RunContext(Transcript):
         self.input = run.input
         self.deadline = deadline
         self.result: JsonValue = None
-        self._extra: JsonObject = copy.deepcopy(extra or {})
-        self._given_extra = copy.deepcopy(self._extra)
+        self._extra: JsonObject = copy.deepcopy(extra) if extra else {}
+        self._given_extra = copy.deepcopy(extra) if extra else {}
         self._ledger = ledger or Ledger()
         self._requests: dict[str, HitlRequest] = {}
         self._steps = Steps(
@@ -124,7 +124,7 @@ class RunContext(Transcript):
     def cancelled(self) -> bool:
         """Whether the attempt was stopped: by a cancel, a timeout, a shutdown of its worker, or the loss of the run.
 
-        The agent's task is cancelled too.
+        The agent's task is then also cancelled.
         """
         return self._cancelled
 
@@ -186,7 +186,7 @@ class RunContext(Transcript):
 
         ``model``: ``provider:name`` or a pydantic-ai model. ``prompt``: a text, messages, or by default :meth:`history`.
         ``tools``: functions that the model may call. The model is asked once: execute its calls with :meth:`tool` and append
-        their results before asking again. ``output_type``: the type of the answer; pydantic-ai asks again if an answer does not
+        their results before asking again. ``output_type``: the type of the answer. pydantic-ai asks again if an answer does not
         fit. ``instructions`` and ``settings``: as for pydantic-ai. ``stream``: send the answer as events while it is generated.
         ``key``: as for :meth:`step`.
 
@@ -314,9 +314,9 @@ class RunContext(Transcript):
         return await self.suspend()
 
     async def suspend(self) -> NoReturn:
-        """End the attempt; the run waits for the answers to its questions."""
+        """End the attempt. The run waits for the answers to its questions."""
         self._signal = Suspend()
-        await asyncio.sleep(0)  # sibling tasks ask now; the first signal to unwind cancels them
+        await asyncio.sleep(0)  # parallel tasks ask their questions here: the first signal to unwind cancels the other tasks
         raise self._signal
 
     def _request_id(self, key: str) -> str:

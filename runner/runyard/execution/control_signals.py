@@ -8,7 +8,7 @@ from ..errors import RunyardError
 
 
 class ControlSignal(BaseException):
-    """Base class of the signals; the executor catches them."""
+    """Base class of the signals, which the executor catches."""
 
 
 class Suspend(ControlSignal):

@@ -45,7 +45,7 @@ def _details(details: JsonObject) -> JsonObject:
 
 
 def _words(value: object) -> str:
-    """Return ``str(value)``, or the type's name if ``str`` raises. User code may raise, and integers of thousands of digits."""
+    """Return ``str(value)``, or the type's name if ``str`` raises. User code may raise, and so do huge integers."""
     try:
         return str(value)
     except Exception:
@@ -84,7 +84,7 @@ def _storable(value: Any, levels: int = MAX_NESTING - 1) -> Any:
 def end_events(ended: Ended, left: Remainder) -> list[tuple[str, JsonObject]]:
     """Return the events of an attempt's last write, in order: those of its messages, of its requests, and of the run's status.
 
-    After a cancel the write stored none of its messages. The event of the run's status then has the first number.
+    If the run was cancelled, the write stored no messages. The event of the run's status then has the first number.
     """
     events: list[tuple[str, JsonObject]] = []
     if ended.status is not RunStatus.CANCELLED:

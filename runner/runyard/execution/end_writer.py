@@ -1,4 +1,4 @@
-"""Writes the end of an attempt, and after its commit the events of that write (E2)."""
+"""Writes the end of an attempt. After the commit, sends the events of that write (E2)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .transcript import completed_events
 class EndWriter:
     """Writes the end of one attempt. Each method returns the end that was committed.
 
-    ``complete``: commits the ends of many runs together. Each method raises StaleFenceError if another attempt has the run, and
-    the errors of the store.
+    The argument ``complete`` commits the ends of many runs together. Each method raises StaleFenceError if another attempt has
+    the run, and the errors of the store.
     """
 
     def __init__(self, runs: RunStore, complete: Batcher[Write, Ended], attempt: AttemptToken, stream: EventEmitter) -> None:

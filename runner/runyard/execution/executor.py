@@ -120,7 +120,7 @@ class Execution:
         self._meter = metrics.RunMeter(claim.run, agent)
         self._why: Stop | None = None
         self._of_probes = Remainder.nothing()
-        """The usage of a job's probes; its other fields stay empty."""
+        """The usage of a job's probes. The other fields stay empty."""
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop(self, why: Stop) -> None:
@@ -303,15 +303,15 @@ class Execution:
         return await self._end_writer.release(left, delay, describe(error))
 
     async def _unanswered(self, error: BackendUnavailableError, left: Remainder) -> Ended:
-        """Release the run after its store did not answer, which does not count as an error of the run."""
+        """Release the run after its store did not answer. This does not count as an error of the run."""
         log.warning("backend_call_failed", error=str(error))
         return await self._end_writer.release(left)
 
     async def _job(self, work: Callable[[], Awaitable[object]]) -> Ended | None:
-        """Execute a run of another kind than prompt, which has a result instead of messages."""
+        """Execute a run whose kind is not ``prompt``. Such a run has a result instead of messages."""
         try:
             value = await work()
-        except BackendUnavailableError as error:  # of the store: an error of a probe's agent is an answer of the probe
+        except BackendUnavailableError as error:  # of the store: an error of a probe's agent becomes the answer of the probe
             return await self._unanswered(error, self._of_probes)
         except Exception as error:
             if self._why is not None:

@@ -143,7 +143,7 @@ class FanOutJob:
     async def _one(
         self, n: int, snapshot: Sequence[Message], extra: JsonObject, enough: asyncio.Future[None]
     ) -> Candidate | None:
-        """Execute the probe of candidate ``n`` and record its answer. Return None if it was stopped before it answered."""
+        """Execute the probe of candidate ``n`` and record its answer. Return None if it was stopped before an answer."""
         own = {"run_id": candidate_id(self._run.thread_id, self._run.run_id, n), "input": self._fan.messages[n]}
         answer = await self._ask(self._spec, self._run.model_copy(update=own), snapshot, extra, enough)
         outcome = fork_runs.probe_outcome(answer.written, None)

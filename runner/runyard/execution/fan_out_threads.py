@@ -1,8 +1,8 @@
 """Candidates of a fan-out that have threads of their own: each is a fork of the source with one run (F11).
 
-The job holds no slot while these runs are executed. An attempt of the job starts some of them and releases the job until fewer
-of them are unfinished. A fork job waits for the run of its cut in the same way (F5). The ids of the candidates are derived from
-the job's ids, so that a later attempt finds them.
+The job holds no slot while these runs are executed. An attempt of the job starts some of the runs and then releases the job.
+The job continues when fewer of its runs are unfinished. A fork job waits for the run of its cut in the same way (F5). The ids
+of the candidates are derived from the job's ids, so that a later attempt finds them.
 """
 
 from __future__ import annotations

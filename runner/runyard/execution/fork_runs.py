@@ -29,7 +29,7 @@ async def fork(backend: Backend, claim: Claim) -> JsonValue:
 async def snapshot(backend: Backend, claim: Claim, spec: AgentSpec) -> tuple[list[Message], JsonObject]:
     """Return the messages and the extra from which a probe starts.
 
-    Raises HitlNotAllowedError, before it reads them, for an agent that may ask a human (F9).
+    Raises HitlNotAllowedError for an agent that may ask a human (F9), and then reads nothing.
     """
     refuse_asking(spec)
     request = request_of(claim)

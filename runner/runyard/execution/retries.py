@@ -1,6 +1,7 @@
 """Retries of runs: the options that apply, the errors that are retried, and the delay before the next attempt.
 
-:func:`retry_delay` decides whether and when a failed attempt is followed by another one.
+:func:`retry_delay` decides whether and when a failed attempt is followed by another one. ``RetryPolicy`` in
+``domain/runs.py`` has the default numbers.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import random
 from typing import Final
 
 from ..app import AgentSpec
-from ..domain.runs import RetryPolicy, RunOptions
+from ..domain.runs import DEFAULT_OPTIONS, RetryPolicy, RunOptions
 from ..errors import BackendUnavailableError, RunyardError
 
 MAX_DELAY_SECONDS: Final = 10 * 365 * 86400.0
@@ -19,14 +20,16 @@ MAX_ASKED_DELAY_SECONDS: Final = 3600.0
 """Longest delay that an error may ask for, in seconds."""
 
 UNSERVED_RETRY_SECONDS: Final = 5.0
-"""Seconds after which a run is submitted again if this worker does not have its agent."""
+"""Seconds after which a run is submitted again if this worker does not have the run's agent."""
 
 
 def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions:
     """Return the run's options, with the options of its agent in place of defaults."""
     if spec is None:
         return options
-    default = RunOptions()
+    default = DEFAULT_OPTIONS
+    if options is default and spec.timeout is None and spec.max_attempts == default.max_attempts and spec.retry is None:
+        return options
     fields = {
         "timeout": options.timeout if options.timeout is not None else spec.timeout,
         "max_attempts": options.max_attempts if options.max_attempts != default.max_attempts else spec.max_attempts,

@@ -144,7 +144,7 @@ class Steps:
             question = f"Step {step.key!r} was started and never finished: was it done?"
             payload: JsonObject = {"question": question, "step": step.key, "idempotency_key": self._idempotency_key(step.key)}
             request = HitlRequest(kind="step", payload=payload, answer_schema=ANSWER_SCHEMA)
-            # The key contains the fence of the unfinished start: if the repeated call is lost too, its question is another one.
+            # The key contains the fence of the unfinished start: another question follows if the repeated call is lost as well.
             answer = await self._ask(f"doubt:{step.fence}:{step.key}", request)
         match answer:
             case {"action": "retry"}:
@@ -227,7 +227,7 @@ def current_run() -> RunContext:
 
 
 def checked(policy: str) -> OnUnknown:
-    """Return ``policy``. Raise InvalidInputError if it is unknown. Without this check, the error would follow a crash."""
+    """Return ``policy``. Raise InvalidInputError if it is unknown. Otherwise the error would only come after a crash."""
     for known in get_args(OnUnknown):
         if policy == known:
             return known  # type: ignore[no-any-return]

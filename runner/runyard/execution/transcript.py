@@ -28,7 +28,7 @@ EMITTED: Final = ("message.delta", "tool.started", "tool.completed")
 
 
 class Transcript:
-    """The messages of one attempt of a run; the base class of :class:`~runyard.RunContext`."""
+    """The messages of one attempt of a run. This is the base class of :class:`~runyard.RunContext`."""
 
     def __init__(
         self, run: Run, attempt_store: AttemptStore, stream: EventEmitter, on_lost: Callable[[RunyardError], None] | None = None
@@ -123,7 +123,7 @@ class Transcript:
         self._stream.delta(self._open_message, piece, what, call)
 
     def named(self, message: Message) -> Message:
-        """Return ``message``, with the id under which it was streamed if it was streamed."""
+        """Return ``message``. A streamed message gets the id under which it was streamed."""
         return message if self._open_message is None else message.model_copy(update={"id": self._open_message})
 
     def discard_stream(self) -> None:
@@ -140,7 +140,7 @@ class Transcript:
     def add_usage(self, usage: Usage) -> None:
         """Count usage that no appended message carries.
 
-        Raises InvalidInputError for an amount that is not finite, negative, or too large for 64 bits.
+        Raises InvalidInputError for an amount that is negative, infinite or not a number, or too large for 64 bits.
         """
         self.usage_meter.add(usage)
 
@@ -192,7 +192,7 @@ class Transcript:
 async def whole(commit: Coroutine[Any, Any, None]) -> None:
     """Await ``commit`` in a task of its own, so that a cancel of the agent does not interrupt the commit.
 
-    The context keeps a refused write as its signal. The task's exception is therefore not needed.
+    The context keeps the signal of a refused write, so that the task's exception is not needed.
     """
     task = asyncio.create_task(commit)
     task.add_done_callback(discard_outcome)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ..domain.messages import Usage, check_usage
+
+_NONE: Final = Usage()
 
 
 class UsageMeter:
@@ -17,8 +21,7 @@ class UsageMeter:
     def __init__(self, written: Usage) -> None:
         self.uncounted: Usage | None = None
         self._written = written
-        self._found = Usage()
-        self._made_up = Usage()
+        self._found = self._made_up = _NONE
         self._seen: set[str] = set()
 
     def add(self, usage: Usage | None, id: str | None = None) -> None:
@@ -36,7 +39,7 @@ class UsageMeter:
         self._seen.add(id)
         self._found += usage
         missing = less(self._found, self._written + self._made_up)
-        if missing != Usage():
+        if missing != _NONE:
             self._made_up += missing
             self.add(missing)
 

@@ -1,8 +1,8 @@
 """The format ``acontext``: messages of Acontext, a store of agents' sessions.
 
-A message has ``parts`` and ``meta``. A part has a ``type``, a ``text`` and a ``meta`` with everything else. Its roles are user
-and assistant. A tool's results are parts of a message of the user. A system prompt has the role ``system``, which Acontext
-itself does not have. A message that is read has ``id``, ``parent_id`` and ``created_at`` beside its content.
+A message has ``parts`` and ``meta``. A part has a ``type``, a ``text`` and a ``meta`` with everything else. The roles of
+Acontext are user and assistant. A tool's results are parts of a message of the user. A system prompt has the role ``system``,
+which Acontext itself does not have. A message that is read has ``id``, ``parent_id`` and ``created_at`` beside its content.
 """
 
 from __future__ import annotations
@@ -106,21 +106,21 @@ class Entry(Wire):
 _ONE: Final = TypeAdapter(Entry)
 
 
-def without_store_fields(blob: JsonValue) -> JsonValue:
+def without_store_fields(blob: JsonObject) -> JsonObject:
     """Return ``blob`` without the fields that the store sets."""
-    return {name: value for name, value in blob.items() if name not in SET_BY_STORE} if isinstance(blob, dict) else blob
+    return {name: value for name, value in blob.items() if name not in SET_BY_STORE}
 
 
 def with_store_fields(blob: JsonObject, message: Message) -> JsonObject:
-    """Return ``blob`` with the fields that the store has set on ``message``."""
+    """Return ``blob`` with the fields that the store has set on ``message``, instead of those that a caller gave."""
     created = message.created_at.isoformat() if message.created_at is not None else None
-    return {"id": message.id, "parent_id": message.parent_id, **blob, "created_at": created}
+    return {"id": message.id, "parent_id": message.parent_id, **without_store_fields(blob), "created_at": created}
 
 
 def read(blob: JsonValue) -> Read:
-    """Return the message for an Acontext message. A message of the user with a tool's result is a message of the tool."""
+    """Return the message for an Acontext message. A user message with a tool result becomes a tool message."""
     made = Read(FORMAT)
-    content = without_store_fields(blob)
+    content = without_store_fields(blob) if isinstance(blob, dict) else blob
     one = parse(_ONE, content, FORMAT)
     lose_unknown(made, one, content)
     made.role, made.metadata = one.role, one.meta or {}

@@ -1,7 +1,8 @@
 """The format ``anthropic``: messages of Anthropic's Messages API.
 
-Tool results are blocks of a user message, so that a message with N results stays one message. Anthropic takes the system prompt
-beside the messages. In this format it is a message of the role ``system``, whose content is the value of that parameter.
+Tool results are blocks of a user message, so that a message with N results stays one message. Anthropic's API has a parameter
+``system`` for the system prompt. In this format the system prompt is a message of the role ``system``, whose content is the
+value of this parameter.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ _ONE: Final[TypeAdapter[OfUser | OfAssistant | System]] = TypeAdapter(
 
 
 def read(blob: JsonValue) -> Read:
-    """Return the message for an Anthropic message. A user message with a tool result is a message of the tool."""
+    """Return the message for an Anthropic message. A user message with a tool result becomes a tool message."""
     made = Read(FORMAT)
     one = parse(_ONE, blob, FORMAT)
     if not isinstance(blob, dict):
@@ -206,6 +207,7 @@ def _result(made: Read, block: ToolResult, blob: JsonObject, at: str) -> ToolRes
     lose_unknown(made, block, {name: value for name, value in blob.items() if name != "content"}, at)
     if block.content is None or isinstance(block.content, str):
         return ToolResultPart(call_id=block.tool_use_id, content=block.content, is_error=block.is_error)
+    made.nest(block.content, f"{at}/content")
     parts = [_part(made, each, blob["content"][k], f"{at}/content/{k}") for k, each in enumerate(block.content)]
     content = [part.model_dump(exclude_none=True) for part in parts if part is not None]
     return ToolResultPart(call_id=block.tool_use_id, content=content, is_error=block.is_error, has_parts=True)
@@ -249,8 +251,10 @@ def _block(made: Written, part: Part, n: int, role: str) -> JsonObject | None:
 def _thinking(made: Written, part: ThinkingPart, at: str) -> JsonObject | None:
     own = part.signature is not None and part.provider == PROVIDER
     if part.redacted:
-        if not own or part.text:
+        if not own:
             made.lose(at, "Anthropic reads only its own redacted reasoning")
+        elif part.text:
+            made.lose(f"{at}/text", "redacted reasoning has no text")
         return {"type": "redacted_thinking", "data": part.signature} if own else None
     if not own:
         made.lose(f"{at}/signature", "Anthropic accepts reasoning in a request only with a signature of its own")
@@ -277,7 +281,7 @@ def _result_part(made: Written, part: TextPart | MediaPart, at: str) -> JsonObje
 
 
 def _media(made: Written, part: MediaPart, at: str) -> JsonObject | None:
-    """Return the block for a file that reads as the same part. Note the loss, and return None if there is none."""
+    """Return a block that :func:`read` turns into the same file. If there is no such block, note the loss and return None."""
     match part:
         case ImagePart(data=str(data), url=None) if part.media_type in IMAGES:
             return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": data}}

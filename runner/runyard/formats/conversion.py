@@ -1,16 +1,19 @@
-"""Conversion between messages and the formats, by name. Every function is pure."""
+"""Conversion between messages and the formats, by name. Every function is pure.
+
+The module of a format decides which parts of a message the format cannot hold. ``wire.py`` has the list of these losses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
-from ..domain.messages import Message, Source, ToolCallPart
+from ..domain.messages import Message, Part, Source
 from ..domain.quoting import brief
 from ..domain.size_limits import JsonObject, JsonValue, check_blob
 from ..errors import InvalidInputError
 from . import acontext, anthropic, gemini, native, openai_chat, openai_responses
-from .wire import Loss, Read, Reader, Writer, same_json
+from .wire import Loss, Read, Reader, Writer, is_refusal, same_json
 
 Format: TypeAlias = Literal["openai", "openai_responses", "anthropic", "gemini", "acontext", "native"]
 
@@ -27,7 +30,7 @@ CODECS: Final[Mapping[str, Codec]] = {
     "gemini": Codec(gemini.read, gemini.write),
     "acontext": Codec(acontext.read, acontext.write),
 }
-"""The formats of others, which are kept verbatim where a message alone would not give them back."""
+"""The formats of providers. Their JSON is kept verbatim if the message alone would not give the same JSON."""
 
 
 class Converted(NamedTuple):
@@ -58,8 +61,8 @@ def from_blob(format: Format, blob: JsonValue) -> Message:
         return native.read(blob)
     message = CODECS[format].read(blob).message()
     again = CODECS[format].write(message, {})
-    content = acontext.without_store_fields(blob) if format == "acontext" else blob
-    if again.losses or not same_json(again.items, _listed(content)):
+    content = acontext.without_store_fields(blob) if format == "acontext" and isinstance(blob, dict) else blob
+    if again.losses.found or not same_json(again.items, _listed(content)):
         message.source = Source(format=format, blob=content)
     return message
 
@@ -68,7 +71,7 @@ def to_format(format: Format, message: Message, names: Mapping[str, str] | None 
     """Return the JSON objects of the format for a message, and what they lose.
 
     ``names``: the names of tools by the ids of their calls, for formats whose results name their tool. A message that came in
-    the same format is returned as it was. An original whose content is not that of the message is ignored.
+    the same format is returned as it was. An original is ignored if its content differs from the message's.
 
     Raises InvalidInputError for an unknown format.
     """
@@ -77,23 +80,19 @@ def to_format(format: Format, message: Message, names: Mapping[str, str] | None 
         return Converted([native.write(message)], [])
     original = _original(message)
     if original is not None and message.source is not None and message.source.format == format:
-        items = _listed(message.source.blob)
-        return Converted([acontext.with_store_fields(items[0], message)] if format == "acontext" else items, [])
+        losses = _beside(format, message, original.stop_reason == "refusal")
+        return Converted(_of_store(format, _listed(message.source.blob), message), losses)
     written = CODECS[format].write(message, names or {})
-    losses = [*(original.losses if original is not None else ()), *written.losses, *_beside(format, message)]
+    refuses = format in ("openai", "openai_responses") and is_refusal(message)
+    losses = [*(original.losses.listed() if original is not None else ()), *written.losses.listed()]
+    losses += _beside(format, message, refuses)
     if message.source is not None and original is None:
         losses.append(Loss(format="native", path="/source", what="the original differs from the content and is ignored"))
-    items = written.items
-    return Converted([acontext.with_store_fields(item, message) for item in items] if format == "acontext" else items, losses)
-
-
-def tool_names(message: Message) -> dict[str, str]:
-    """Return the names of the tools that a message calls, by the ids of the calls."""
-    return {part.id: part.name for part in message.content if isinstance(part, ToolCallPart)}
+    return Converted(_of_store(format, written.items, message), losses)
 
 
 def _original(message: Message) -> Read | None:
-    """Return what the original of a message says, or None if it has none, or one that says something else."""
+    """Return the content of a message's original. Return None if there is no original, or if it differs from the message."""
     if message.source is None or message.source.format not in CODECS:
         return None
     try:
@@ -102,8 +101,15 @@ def _original(message: Message) -> Read | None:
     except InvalidInputError:
         return None
     said = read.message()
-    same = (said.role, said.content, said.metadata) == (message.role, message.content, _metadata(message))
+    same = said.role == message.role and _alike(said.content, message.content) and same_json(said.metadata, _metadata(message))
     return read if same and said.stop_reason in (None, message.stop_reason) else None
+
+
+def _alike(said: Sequence[Part], parts: Sequence[Part]) -> bool:
+    """Return whether both are the same parts. ``==`` does not suffice: ``{"x": 1} == {"x": True}`` is true in Python."""
+    return len(said) == len(parts) and all(
+        one.type == other.type and same_json(one.__dict__, other.__dict__) for one, other in zip(said, parts, strict=True)
+    )
 
 
 def _metadata(message: Message) -> JsonObject:
@@ -111,17 +117,25 @@ def _metadata(message: Message) -> JsonObject:
     return message.metadata if message.source is not None and message.source.format == "acontext" else {}
 
 
-def _beside(format: Format, message: Message) -> list[Loss]:
-    """Return what is lost beside the content. Ids, times and usage belong to the store and not to the conversation."""
-    lost = []
+def _beside(format: Format, message: Message, refuses: bool) -> list[Loss]:
+    """Return what is lost beside the content. Ids, times and usage belong to the store and not to the conversation.
+
+    ``refuses``: True if the format's JSON shows that the model refused.
+    """
+    lost: list[Loss] = []
     if message.metadata and format != "acontext":
         lost.append(Loss(format="native", path="/metadata", what="the format has no metadata of a message"))
     if message.provider_details is not None:
         lost.append(Loss(format="native", path="/provider_details", what="only an agent's model layer reads these"))
-    kept = ("stop", "tool_calls", *(("refusal",) if format in ("openai", "openai_responses") else ()))
+    kept = ("stop", "tool_calls", *(("refusal",) if refuses else ()))
     if message.stop_reason is not None and message.stop_reason not in kept:
         lost.append(Loss(format="native", path="/stop_reason", what="the format's messages have no stop reason"))
     return lost
+
+
+def _of_store(format: Format, items: list[JsonObject], message: Message) -> list[JsonObject]:
+    """Return ``items`` with the fields that the store has set. Of the providers' formats, only ``acontext`` has them."""
+    return [acontext.with_store_fields(item, message) for item in items] if format == "acontext" else items
 
 
 def _listed(blob: JsonValue) -> list[JsonObject]:

@@ -1,17 +1,18 @@
 """The format ``gemini``: contents of the Gemini API.
 
 Gemini matches a function's response to its call by the name of the function, and ids are optional. A call without id gets an id
-made from its name and its number among the calls of that name in its content; a response likewise. Gemini takes the system
-prompt beside the contents. In this format it is a content of the role ``system``, the value of ``systemInstruction``.
+made from its name and its number among the calls of that name in its content. A response without id gets an id in the same way.
+Such ids repeat in a thread. Gemini's API has a parameter ``systemInstruction`` for the system prompt. In this format the system
+prompt is a content of the role ``system`` with the value of this parameter.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, Self
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter, model_validator
 from pydantic.alias_generators import to_camel
 
 from ..domain.messages import (
@@ -28,7 +29,7 @@ from ..domain.messages import (
     ToolResultPart,
 )
 from ..domain.size_limits import JsonObject, JsonValue
-from .media import media_part
+from .media import is_base64, media_part
 from .wire import Many, Read, Wire, Written, fault, lose_unknown, parse, to_text
 
 FORMAT: Final = "gemini"
@@ -44,6 +45,13 @@ class Camel(Wire):
     """An object whose names are in camel case, or in snake case as Google's Python library has them."""
 
     model_config = ConfigDict(alias_generator=to_camel)
+
+    @model_validator(mode="after")
+    def _check_spelling(self) -> Self:
+        for name in self.model_extra or ():
+            if name in type(self).model_fields:
+                raise ValueError(f"{name} is given in two spellings")
+        return self
 
 
 class Blob(Camel):
@@ -87,6 +95,8 @@ class ContentPart(Camel):
 
 
 class Content(Camel):
+    """A message. A model that wrote nothing returns a content without parts."""
+
     role: Literal["user", "model", "system", "function"] = "user"
     parts: Many[ContentPart] = Field(default_factory=list)
 
@@ -94,22 +104,45 @@ class Content(Camel):
 _ONE: Final = TypeAdapter(Content)
 
 
+class Ids:
+    """The ids of the calls and the responses of a content. A made id differs from every given id."""
+
+    def __init__(self, parts: Sequence[ContentPart]) -> None:
+        named = [each for part in parts for each in (part.function_call, part.function_response) if each is not None]
+        self._taken = {(type(each), each.id) for each in named}
+        self._numbers: Counter[tuple[type, str]] = Counter()
+
+    def of(self, made: Read, held: FunctionCall | FunctionResponse, at: str) -> str:
+        """Return the id of a call or of a response."""
+        if held.id:
+            return held.id
+        made.alter(f"{at}/id", "there is no id, so that one is made from the name")
+        while True:
+            self._numbers[type(held), held.name] += 1
+            found = f"{held.name}-{self._numbers[type(held), held.name]}"
+            if (type(held), found) not in self._taken:
+                self._taken.add((type(held), found))
+                return found
+
+
 def read(blob: JsonValue) -> Read:
-    """Return the message for a Gemini content. A content with a function's response is a message of the tool."""
+    """Return the message for a Gemini content. A content with a function's response becomes a tool message."""
     made = Read(FORMAT)
     one = parse(_ONE, blob, FORMAT)
     lose_unknown(made, one, blob)
     made.role = {"user": "user", "model": "assistant", "system": "system", "function": "tool"}[one.role]  # type: ignore[assignment]
-    numbers: Counter[tuple[str, str]] = Counter()
+    if "parts" not in one.model_fields_set and one.model_extra:
+        raise fault(FORMAT, "/parts", "Field required")
+    ids = Ids(one.parts)
     for n, part in enumerate(one.parts):
-        if (held := _part(made, part, blob["parts"][n], f"/parts/{n}", numbers)) is not None:
+        if (held := _part(made, part, blob["parts"][n], f"/parts/{n}", ids)) is not None:
             made.parts.append(held)
             if isinstance(held, ToolResultPart) and made.role == "user":
                 made.role = "tool"
     return made
 
 
-def _part(made: Read, part: ContentPart, blob: JsonObject, at: str, numbers: Counter[tuple[str, str]]) -> Part | None:
+def _part(made: Read, part: ContentPart, blob: JsonObject, at: str, ids: Ids) -> Part | None:
     found = [kind for kind in KINDS if getattr(part, kind) is not None]
     if len(found) > 1:
         raise fault(FORMAT, at, f"has {' and '.join(found)}; a part has one of them")
@@ -124,9 +157,9 @@ def _part(made: Read, part: ContentPart, blob: JsonObject, at: str, numbers: Cou
     if part.function_call is not None:
         call = part.function_call
         where = f"{at}/{_key(blob, 'function_call')}"
-        return ToolCallPart(id=call.id or _id(made, call.name, where, numbers), name=call.name, arguments=call.args or {})
+        return ToolCallPart(id=ids.of(made, call, where), name=call.name, arguments=call.args or {})
     if part.function_response is not None:
-        return _result(made, part.function_response, f"{at}/{_key(blob, 'function_response')}", numbers)
+        return _result(made, part.function_response, f"{at}/{_key(blob, 'function_response')}", ids)
     return _file(made, part, at)
 
 
@@ -139,21 +172,15 @@ def _key(blob: JsonObject, name: str) -> str:
     return name if name in blob else to_camel(name)
 
 
-def _id(made: Read, name: str, at: str, numbers: Counter[tuple[str, str]]) -> str:
-    kind = at.rsplit("/", 1)[-1].replace("_", "").lower()
-    numbers[kind, name] += 1
-    made.alter(f"{at}/id", "there is no id, so that one is made from the name")
-    return f"{name}-{numbers[kind, name]}"
-
-
-def _result(made: Read, held: FunctionResponse, at: str, numbers: Counter[tuple[str, str]]) -> ToolResultPart:
-    call_id = held.id or _id(made, held.name, at, numbers)
+def _result(made: Read, held: FunctionResponse, at: str, ids: Ids) -> ToolResultPart:
+    call_id = ids.of(made, held, at)
     content: JsonValue = held.response
     is_error = False
     if len(held.response) == 1 and (key := next(iter(held.response))) in (OUTPUT, ERROR):
         content, is_error = held.response[key], key == ERROR
     if not held.parts:
         return ToolResultPart(call_id=call_id, name=held.name, content=content, is_error=is_error)
+    made.nest(held.parts, f"{at}/parts")
     parts: list[JsonObject] = []
     if content is not None and not (isinstance(content, dict) and not content):
         if not isinstance(content, str):
@@ -203,9 +230,9 @@ def _write_part(made: Written, part: Part, n: int, role: str) -> JsonObject | No
         case TextPart():
             return {"text": part.text}
         case ThinkingPart(redacted=False) if role == "assistant":
-            own = part.signature is not None and part.provider in PROVIDERS
+            own = part.signature is not None and part.provider in PROVIDERS and is_base64(part.signature)
             if part.signature is not None and not own:
-                made.lose(f"{at}/signature", "Gemini accepts only signatures of its own")
+                made.lose(f"{at}/signature", "Gemini accepts only signatures of its own, which are base64")
             if part.provider not in (None, PROVIDER) or (part.provider is not None and part.signature is None):
                 made.alter(f"{at}/provider", "the provider of a signature is google, and reasoning without one has none")
             return {"text": part.text, "thought": True} | ({"thoughtSignature": part.signature} if own else {})
@@ -241,7 +268,7 @@ def _response(made: Written, part: ToolResultPart, at: str) -> JsonObject:
 
 
 def _write_file(made: Written, part: MediaPart, at: str) -> JsonObject | None:
-    """Return the part for a file that reads as the same part. Note the loss, and return None if there is none."""
+    """Return a part that :func:`read` turns into the same file. If there is no such part, note the loss and return None."""
     name = getattr(part, "name", None)
     shown = {"displayName": name} if name is not None else {}
     if isinstance(part, FilePart) and part.file_id is None and part.provider is not None:

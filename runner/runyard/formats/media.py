@@ -15,7 +15,7 @@ BASE64: Final = ";base64"
 def media_part(
     media_type: str | None, *, url: str | None = None, data: str | None = None, name: str | None = None
 ) -> MediaPart:
-    """Return the kind of part that fits the media type. ``name`` is dropped from images and sounds, which have none."""
+    """Return the kind of part that fits the media type. Images and sounds have no name, so that ``name`` is dropped."""
     kind = (media_type or "").partition(";")[0].strip().lower()
     if kind.startswith("image/"):
         return ImagePart(url=url, data=data, media_type=media_type)
@@ -51,3 +51,12 @@ def text_of(data: str) -> str | None:
 def data_of(text: str) -> str:
     """Return ``text`` as base64 data."""
     return base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
+
+
+def is_base64(text: str) -> bool:
+    """Return whether ``text`` is base64, in the alphabet of MIME or of URLs."""
+    try:
+        base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
+    except ValueError:
+        return False
+    return True

@@ -6,14 +6,16 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
-from ..domain.messages import Message
-from ..domain.size_limits import JsonObject, JsonValue
+from ..domain.messages import RESULT_PARTS, Message, ToolResultPart
+from ..domain.size_limits import MAX_PARTS, JsonObject, JsonValue
 from .wire import fault, parse
 
 FORMAT: Final = "native"
-SET_BY_STORE: Final = frozenset({"run_id", "parent_id", "seq", "created_at", "usage", "provider_details"})
+SET_BY_STORE: Final = frozenset({"run_id", "parent_id", "seq", "created_at", "usage", "provider_details", "run_status"})
 """Fields that a blob may have because a read returned them. Storing the blob ignores them: a caller cannot set them."""
 
+MAX_FIELDS: Final = 50
+"""Maximum number of fields of a blob. Pydantic makes one error for each field that a message does not have."""
 _MESSAGE: Final = TypeAdapter(Message)
 
 
@@ -21,7 +23,16 @@ def read(blob: JsonValue) -> Message:
     """Return the message of ``blob``. Raise InvalidBlobError, also for fields that a message does not have."""
     if not isinstance(blob, dict):
         raise fault(FORMAT, "", "is no JSON object")
-    return parse(_MESSAGE, {name: value for name, value in blob.items() if name not in SET_BY_STORE}, FORMAT)
+    fields = {name: value for name, value in blob.items() if name not in SET_BY_STORE}
+    if isinstance(fields.get("content"), list) and len(fields["content"]) > MAX_PARTS:
+        raise fault(FORMAT, "/content", f"has {len(fields['content'])} parts, and {MAX_PARTS} are allowed")
+    if len(fields) > MAX_FIELDS:
+        raise fault(FORMAT, "", f"has {len(fields)} fields, and a message has fewer")
+    message = parse(_MESSAGE, fields, FORMAT)
+    for n, part in enumerate(message.content):
+        if isinstance(part, ToolResultPart) and part.has_parts:
+            parse(RESULT_PARTS, part.content, FORMAT, f"/content/{n}/content")
+    return message
 
 
 def write(message: Message) -> JsonObject:

@@ -1,6 +1,7 @@
 """The format ``openai``: messages of OpenAI's chat completions.
 
-A tool message holds one result. A message with N results is therefore a list of N tool messages, in both directions.
+A tool message holds one result. A message with N results is therefore a list of N tool messages, in both directions. Most
+results become text. ``wire.result_text`` decides what is lost then.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..domain.messages import (
 )
 from ..domain.size_limits import JsonObject, JsonValue
 from .media import data_url, media_part, split_data_url
-from .wire import Many, Read, Wire, Written, fault, from_text, lose_unknown, objects, parse, result_text, to_text
+from .wire import Many, Read, Wire, Written, fault, from_text, is_refusal, lose_unknown, objects, parse, result_text, to_text
 
 FORMAT: Final = "openai"
 PROVIDER: Final = "openai"
@@ -153,6 +154,7 @@ def _read_one(made: Read, one: System | User | Assistant | Tool, at: str) -> Non
             made.role = "tool"
             content: JsonValue = one.content
             if not isinstance(content, str):
+                made.nest(content, f"{at}/content")
                 content = [part.model_dump() for part in _texts(content)]
             has_parts = not isinstance(content, str)
             made.parts.append(ToolResultPart(call_id=one.tool_call_id, content=content, has_parts=has_parts))
@@ -281,7 +283,7 @@ def _write_part(made: Written, part: Part, n: int) -> JsonObject | None:
 
 
 def _file(part: MediaPart) -> JsonObject | None:
-    """Return the source of a file that reads as the same part, or None."""
+    """Return a JSON object that :func:`read` turns into the same file, or None if there is no such object."""
     match part:
         case (
             DocumentPart(data=str(data), url=None, media_type=str(kind))
@@ -308,7 +310,7 @@ def _write_answer(made: Written, message: Message) -> None:
             made.lose_kind(n, part, "assistant")
     if not texts and not calls and message.content:
         return
-    refused = message.stop_reason == "refusal" and len(texts) == 1
+    refused = is_refusal(message)
     item: JsonObject = {"role": "assistant", "content": _shortest(texts) if not refused and (texts or not calls) else None}
     if refused:
         item["refusal"] = texts[0]["text"]

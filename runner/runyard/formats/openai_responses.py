@@ -1,6 +1,6 @@
 """The format ``openai_responses``: input and output items of OpenAI's Responses API.
 
-A message of the model can be several items: its reasoning, its text, its tool calls. A result of a tool is an item too. A
+A message of the model can be several items: its reasoning, its text, its tool calls. A result of a tool is also an item. A
 message is therefore one item or a list of items of one role, in both directions.
 """
 
@@ -27,7 +27,7 @@ from ..domain.messages import (
 )
 from ..domain.size_limits import JsonObject, JsonValue
 from .media import data_url, media_part, split_data_url
-from .wire import Many, Read, Wire, Written, fault, from_text, lose_unknown, objects, parse, to_text
+from .wire import Many, Read, Wire, Written, fault, from_text, is_refusal, lose_unknown, objects, parse, to_text
 
 FORMAT: Final = "openai_responses"
 PROVIDER: Final = "openai"
@@ -199,6 +199,7 @@ def _read_one(made: Read, one: MessageItem | FunctionCall | FunctionCallOutput |
         case FunctionCallOutput():
             content: JsonValue = one.output
             if not isinstance(content, str):
+                made.nest(content, f"{at}/output")
                 parts = [_content(made, part, f"{at}/output/{n}") for n, part in enumerate(content)]
                 content = [part.model_dump(exclude_none=True) for part in parts]
             made.parts.append(ToolResultPart(call_id=one.call_id, content=content, has_parts=isinstance(content, list)))
@@ -329,7 +330,7 @@ def _write_content(made: Written, part: Part, n: int, message: Message) -> JsonO
     """Return a part as content of a message item, or None if it is an item of its own or cannot be held."""
     match part:
         case TextPart() if message.role == "assistant":
-            if message.stop_reason == "refusal" and sum(isinstance(each, TextPart) for each in message.content) == 1:
+            if is_refusal(message):
                 return {"type": "refusal", "refusal": part.text}
             return {"type": "output_text", "text": part.text, "annotations": []}
         case TextPart():
@@ -342,7 +343,7 @@ def _write_content(made: Written, part: Part, n: int, message: Message) -> JsonO
 
 
 def _input(made: Written, part: TextPart | MediaPart, at: str) -> JsonObject | None:
-    """Return a part as input that reads as the same part. Note the loss, and return None if there is none."""
+    """Return input that :func:`read` turns into the same part. If there is no such input, note the loss and return None."""
     match part:
         case TextPart():
             return {"type": "input_text", "text": part.text}

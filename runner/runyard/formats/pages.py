@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Final
 
 from ..domain.messages import Message
 from ..domain.size_limits import JsonObject
-from .conversion import Format, check_format, to_format, tool_names
+from .conversion import Format, check_format, to_format
 from .wire import Loss
 
-SLICE_PARTS: Final = 500
-"""Number of parts that are converted before the event loop may run again. A larger message is converted alone."""
+SLICE_SECONDS: Final = 0.01
+"""Seconds after which the event loop runs again while a page is converted. A message is converted without a pause."""
 
 
 class MessageLoss(Loss):
@@ -36,24 +37,36 @@ class FormattedPage:
     next: str | None = None
 
 
-async def formatted(messages: Sequence[Message], format: Format, next: str | None = None) -> FormattedPage:
+async def formatted(
+    messages: Sequence[Message], format: Format, next: str | None = None, *, newest_first: bool = False
+) -> FormattedPage:
     """Return a page with ``messages`` in the format. The event loop runs between slices of a large page.
+
+    ``newest_first``: whether ``messages`` begin with the newest. A result has the tool name of the last call before it that has
+    the same id.
 
     Raises InvalidInputError for an unknown format.
     """
     check_format(format)
     page = FormattedPage(next=next)
-    names: dict[str, str] = {}
-    for message in messages:
-        names |= tool_names(message)
-    parts = 0
-    for message in messages:
-        converted = to_format(format, message, names)
+    names = _names_of_results(messages[::-1])[::-1] if newest_first else _names_of_results(messages)
+    since = monotonic()
+    for message, known in zip(messages, names, strict=True):
+        converted = to_format(format, message, known)
         page.items += converted.items
         page.message_ids += [message.id] * len(converted.items)
         page.losses += [MessageLoss(message_id=message.id, **loss.__dict__) for loss in converted.losses]
-        parts += len(message.content) + (SLICE_PARTS if message.source is not None else 1)
-        if parts >= SLICE_PARTS:
-            parts = 0
+        if monotonic() - since > SLICE_SECONDS:
             await asyncio.sleep(0)
+            since = monotonic()
     return page
+
+
+def _names_of_results(messages: Sequence[Message]) -> list[dict[str, str]]:
+    """Return for each message the names of the tools of its results, by the ids of the calls. Ids repeat in some threads."""
+    called: dict[str, str] = {}
+    found: list[dict[str, str]] = []
+    for message in messages:
+        found.append({part.call_id: called[part.call_id] for part in message.tool_results if part.call_id in called})
+        called |= {part.id: part.name for part in message.tool_calls}
+    return found

@@ -1,28 +1,30 @@
-"""What the formats share: strict models of the wire, faults with their place, and the list of what a conversion loses."""
+"""Code that the formats share.
+
+It has the base class of strict models of a provider's JSON, errors that name the place of a fault, the list of what a
+conversion loses, and the text of a tool result.
+"""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from ..domain.messages import Message, Part, Role, StopReason, ToolResultPart
+from ..domain import json_text
+from ..domain.json_text import Shape
+from ..domain.messages import Message, Part, Role, StopReason, TextPart, ToolResultPart
 from ..domain.size_limits import MAX_PARTS, MAX_VALUES, JsonObject, JsonValue, check_blob
 from ..errors import InvalidBlobError, InvalidInputError
 
 W = TypeVar("W")
 
 Many: TypeAlias = Annotated[list[W], Field(max_length=MAX_PARTS, fail_fast=True)]
-"""A list of parts or of other objects that become objects here."""
+"""A list of parts or of other JSON values. Its length is bounded, because each entry becomes a Python object."""
 MAX_LOSSES: Final = 100
 """Maximum number of losses of one conversion that are listed one by one."""
-_TEXTS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-"""The texts in JSON. The pattern matches in linear time, also if the last text has no end."""
-
 MAX_QUOTED: Final = 200
 """Maximum number of characters of a caller's input in an error."""
 
@@ -37,7 +39,8 @@ class Loss(BaseModel):
     """A value that a conversion dropped or changed.
 
     ``path``: a JSON pointer to the value, in the message's original (``format`` is the format of the original) or in the
-    message itself (``format`` is ``native``). ``what``: a sentence. ``dropped``: False if the value was changed instead.
+    message itself (``format`` is ``native``). A path of more than MAX_QUOTED characters is cut. ``what``: a sentence.
+    ``dropped``: False if the value was changed instead.
     """
 
     format: str
@@ -46,25 +49,33 @@ class Loss(BaseModel):
     dropped: bool = True
 
 
-class Losses(list[Loss]):
-    """A list of losses. After MAX_LOSSES, the last entry counts the others."""
+@dataclass
+class Losses:
+    """The losses of one conversion. ``more``: the number of losses after the first MAX_LOSSES, which are only counted."""
 
-    more = 0
+    found: list[Loss] = field(default_factory=list)
+    more: int = 0
 
-    def note(self, loss: Loss) -> None:
+    def note(self, format: str, path: str, what: str, *, dropped: bool = True) -> None:
         """Add a loss."""
-        if len(self) < MAX_LOSSES:
-            self.append(loss)
-            return
-        self.more += 1
-        self[-1] = Loss(format=loss.format, path="", what=f"{self.more + 1} further values are dropped or changed")
+        if len(self.found) < MAX_LOSSES:
+            self.found.append(Loss(format=format, path=path[:MAX_QUOTED], what=what, dropped=dropped))
+        else:
+            self.more += 1
+
+    def listed(self) -> list[Loss]:
+        """Return the losses. A last entry without a path stands for the losses that were only counted."""
+        if not self.more:
+            return self.found
+        words = f"{self.more} further values are dropped or changed"
+        return [*self.found, Loss(format=self.found[-1].format, path="", what=words)]
 
 
 @dataclass
 class Read:
     """A message under construction from a blob: its parts, and what they cannot hold.
 
-    ``values``: the number of values in the JSON texts that were read.
+    ``values``: the number of values in the JSON texts that were read. ``nested``: the number of parts in tool results.
     """
 
     format: str
@@ -73,15 +84,22 @@ class Read:
     stop_reason: StopReason | None = None
     metadata: JsonObject = field(default_factory=dict)
     values: int = 0
+    nested: int = 0
     losses: Losses = field(default_factory=Losses)
 
     def lose(self, path: str, what: str) -> None:
         """Note that the message cannot hold the value at ``path``."""
-        self.losses.note(Loss(format=self.format, path=path, what=what))
+        self.losses.note(self.format, path, what)
 
     def alter(self, path: str, what: str) -> None:
         """Note that the message holds the value at ``path`` in another form."""
-        self.losses.note(Loss(format=self.format, path=path, what=what, dropped=False))
+        self.losses.note(self.format, path, what, dropped=False)
+
+    def nest(self, parts: Sequence[object], path: str) -> None:
+        """Count the parts of the tool result at ``path``. Raise InvalidBlobError if the message has too many."""
+        self.nested += len(parts)
+        if self.nested > MAX_PARTS:
+            raise fault(self.format, path, f"the tool results have more than {MAX_PARTS} parts")
 
     def message(self) -> Message:
         """Return the message."""
@@ -101,11 +119,11 @@ class Written:
 
     def lose(self, path: str, what: str) -> None:
         """Note that the format cannot hold the message's value at ``path``."""
-        self.losses.note(Loss(format="native", path=path, what=what))
+        self.losses.note("native", path, what)
 
     def alter(self, path: str, what: str) -> None:
         """Note that the format holds the message's value at ``path`` in another form."""
-        self.losses.note(Loss(format="native", path=path, what=what, dropped=False))
+        self.losses.note("native", path, what, dropped=False)
 
     def lose_kind(self, n: int, part: Part, role: str) -> None:
         """Note that a message of ``role`` cannot hold the part with the index ``n``."""
@@ -122,7 +140,7 @@ def parse(adapter: TypeAdapter[W], blob: JsonValue, format: str, at: str = "") -
         return adapter.validate_python(blob)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
-        # Of a union's alternatives, the one that fits best has its fault at the deepest place, and text is the simplest.
+        # The alternative of a union that fits best has the deepest fault. Of equally deep faults, prefer one of no text.
         best = max(found, key=lambda each: (pointer(blob, each["loc"]).count("/"), each["type"] != "string_type"))
         raise fault(format, at + pointer(blob, best["loc"]), best["msg"].removeprefix("Value error, ")) from None
 
@@ -136,13 +154,20 @@ def fault(format: str, path: str, words: str) -> InvalidBlobError:
 def pointer(blob: JsonValue, path: Sequence[int | str]) -> str:
     """Return the JSON pointer of ``path``, without the parts that name an alternative of a union."""
     made = ""
+    named = False
     for n, part in enumerate(path):
-        inside = isinstance(blob, dict) and part in blob
-        if inside or (isinstance(blob, list) and isinstance(part, int) and part < len(blob)):
-            blob = blob[part]
-            made += f"/{escaped(part)}"
-        elif n == len(path) - 1 and isinstance(blob, dict) and isinstance(part, str):
-            made += f"/{escaped(part)}"
+        last = n == len(path) - 1
+        if isinstance(blob, dict):
+            if not (named or last) and part in (blob.get("type"), blob.get("role")):
+                named = True  # the alternative "text" also has a field "text"
+                continue
+            if part not in blob and not (last and isinstance(part, str)):
+                continue
+        elif not (isinstance(blob, list) and isinstance(part, int) and part < len(blob)):
+            continue
+        made += f"/{escaped(part)}"
+        if not last:
+            blob, named = blob[part], False
     return made
 
 
@@ -174,29 +199,22 @@ def lose_unknown(read: Read, model: Any, blob: JsonValue, path: str = "") -> Non
 
 
 def from_text(made: Read, text: str, path: str) -> JsonObject:
-    """Return the JSON object that a provider wrote as text. No text is an empty object. Raise InvalidBlobError.
+    """Return the JSON object that a provider wrote as text. Blank text is an empty object. Raise InvalidBlobError.
 
     The values of all texts of a message count together, before they are read.
     """
-    if made.values + _separators(text) > MAX_VALUES:
-        bare = _TEXTS.sub('""', text)
-        if made.values + _separators(bare) > MAX_VALUES:
-            raise fault(made.format, path, f"holds more than {MAX_VALUES} values")
-        made.values += _separators(bare)
-    else:
-        made.values += _separators(text)
+    shape = Shape(MAX_VALUES - made.values)
     try:
-        value = json.loads(text) if text.strip() else {}
+        content = text.encode()
+        shape.feed_all(content)
+        value = json_text.read(content) if text.strip() else {}
         check_blob(value)
-    except (ValueError, RecursionError, InvalidInputError) as error:
+    except (ValueError, InvalidInputError) as error:
         raise fault(made.format, path, f"is no JSON object that can be stored: {error}") from None
+    made.values += shape.values
     if not isinstance(value, dict):
         raise fault(made.format, path, "is JSON, but no object")
     return value
-
-
-def _separators(text: str) -> int:
-    return text.count(",") + text.count("[") + text.count("{")
 
 
 def objects(blob: JsonValue, format: str) -> list[JsonValue]:
@@ -213,8 +231,15 @@ def to_text(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def is_refusal(message: Message) -> bool:
+    """Return whether OpenAI's formats hold the message's text as a refusal."""
+    if message.role != "assistant" or message.stop_reason != "refusal":
+        return False
+    return sum(isinstance(part, TextPart) for part in message.content) == 1
+
+
 def result_text(part: ToolResultPart, n: int, written: Written) -> str:
-    """Return the content of a tool result as text, for a format that has no other. Note what is lost."""
+    """Return the content of a tool result as text, for a format whose results are text only. Note what is lost."""
     path = f"/content/{n}/content"
     if part.has_parts:
         texts = []
@@ -232,7 +257,7 @@ def result_text(part: ToolResultPart, n: int, written: Written) -> str:
 
 
 def same_json(one: JsonValue, other: JsonValue) -> bool:
-    """Return whether both values are equal as JSON text: 1, 1.0 and true differ, and so does another order of the names."""
+    """Return whether both values are the same JSON text. 1, 1.0 and true differ. The order of the names counts."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):

@@ -9,11 +9,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from ..domain.derived_ids import digest
 from ..domain.messages import Message, Usage, check_message
-from ..domain.runs import Priority, RunKind, RunOptions, StopAt
+from ..domain.runs import DEFAULT_OPTIONS, Priority, RunKind, RunOptions, StopAt
 from ..domain.size_limits import JsonObject, check_value
 from ..domain.validation import check_id, check_name, check_uuid
 from .refs import AttemptToken, RunRef
@@ -97,6 +98,17 @@ class ForkRequest:
         )
 
 
+@lru_cache(maxsize=1024)
+def _name_digest(name: str) -> str:
+    """Return the digest of ``name``. The digest is cached, because many requests have the same kind and agent."""
+    return digest(name)
+
+
+@lru_cache(maxsize=1024, typed=True)  # JSON of 1, 1.0 and True differs
+def _options_digest(parallel: bool, multitask_strategy: str, expires_in: float | None) -> str:
+    return digest([parallel, multitask_strategy, expires_in])
+
+
 def _words(message: Message) -> JsonObject:
     """Return the fields that decide whether two messages of a client are the same."""
     content, texts = [], []
@@ -129,7 +141,7 @@ class AcceptRequest:
     priority: Priority = "normal"
     run_at: datetime | None = None
     delay: float | None = None
-    options: RunOptions = field(default_factory=RunOptions)
+    options: RunOptions = field(default_factory=lambda: DEFAULT_OPTIONS)
     metadata: JsonObject = field(default_factory=dict)
     fork: ForkRequest | None = None
     app_version: str | None = None
@@ -147,21 +159,31 @@ class AcceptRequest:
         if self.input is not None:
             object.__setattr__(self, "input", check_message(self.input).by_caller())
 
+    def record(self, *, app_version: str | None, trace_context: str | None) -> None:
+        """Set the version of the caller's app and the caller's trace context. A copy would check all fields again."""
+        object.__setattr__(self, "app_version", app_version)
+        object.__setattr__(self, "trace_context", trace_context)
+
     @property
     def request_hash(self) -> dict[str, str]:
-        """One digest per field that changes the outcome. A conflict names the fields whose digests differ (R2)."""
-        fields: dict[str, Any] = {
-            "kind": self.kind,
-            "agent": self.agent,
-            "message": _words(self.input) if self.input else None,
-            "parent_id": self.parent_id,
-            "options": [self.options.parallel, self.options.multitask_strategy, self.options.expires_in],
-            "fork": [self.fork.fork_hash, self.fork.new] if self.fork else None,
-        }
-        if self.fork is not None and (fan := self.fork.fan) is not None:
-            fields["messages"] = [_words(message) for message in fan.messages]
-            fields["fan"] = [fan.stop, fan.judge, fan.threads]
-        return {name: digest(value) for name, value in fields.items() if value is not None}
+        """One digest per field that changes the outcome. A conflict names the fields whose digests differ (R2).
+
+        Postgres compares the digests as JSON text, so that the order of the fields is the same in every version.
+        """
+        options, digests = self.options, {"kind": _name_digest(self.kind)}
+        if self.agent is not None:
+            digests["agent"] = _name_digest(self.agent)
+        if self.input is not None:
+            digests["message"] = digest(_words(self.input))
+        if self.parent_id is not None:
+            digests["parent_id"] = digest(self.parent_id)
+        digests["options"] = _options_digest(options.parallel, options.multitask_strategy, options.expires_in)
+        if self.fork is not None:
+            digests["fork"] = digest([self.fork.fork_hash, self.fork.new])
+            if (fan := self.fork.fan) is not None:
+                digests["messages"] = digest([_words(message) for message in fan.messages])
+                digests["fan"] = digest([fan.stop, fan.judge, fan.threads])
+        return digests
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""The scheduler and the event log: jobs, the effects of a commit on Redis, and the ports that apply them.
+"""The scheduler and the event log: jobs, the effects of a commit on Redis, the ports that apply them, and their limits in time
+and bytes.
 
 The caller of a verb applies its effects. If the caller dies before that, the reconciler applies them.
 """
@@ -31,7 +32,7 @@ EVENT_BYTES_PER_READ: Final = 64 * 2**10
 class StreamLimits:
     """What the event streams of a deployment may take, the same in every process.
 
-    ``events`` and ``bytes``: approximately the most that the stream of one run keeps; its oldest events are removed.
+    ``events`` and ``bytes``: approximately the most that the stream of one run keeps. Its oldest events are removed.
     ``running``: seconds after its last event for which the stream of a run is kept. ``stopped``: the same for a run that ended
     or waits for a human. ``total_bytes``: the most bytes of all streams together. None is half of the server's memory limit, or
     DEFAULT_TOTAL_BYTES if the server has no limit.
@@ -50,8 +51,10 @@ DEFAULT_TOTAL_BYTES: Final = 2**30
 
 @dataclass(frozen=True, slots=True)
 class StreamUsage:
-    """The bytes that the streams of a deployment take, and the number of streams that were dropped before their time since the
-    server has data."""
+    """The bytes that the streams of a deployment take, and the number of streams that were dropped before they expired.
+
+    The number begins at 0 again after the server lost its data, and after a long time without events.
+    """
 
     bytes: int = 0
     dropped: int = 0
@@ -85,7 +88,7 @@ class Job:
 
     @property
     def lane_key(self) -> str:
-        """The lane's name in Redis, which contains no colon. All runs of the lane have the same."""
+        """The lane's name in Redis, which contains no colon. All runs of the lane have the same lane key."""
         if self.lane == MAIN_LANE:
             return str(self.thread_key)
         return f"{self.thread_key}.{hashlib.blake2s(self.lane.encode(), digest_size=8).hexdigest()}"
@@ -97,11 +100,8 @@ class Job:
 
 
 def queued_event(thread_id: str, run_id: str, fence: int, attempt: int) -> Event:
-    """Return the event ``run.queued`` of a run that waits for attempt ``attempt``. ``fence``: issued by accept or redrive."""
-    # model_construct skips the validation, which would cost time in each run: all fields come from a store.
-    return Event.model_construct(
-        id=f"{fence}-1", type="run.queued", thread_id=thread_id, run_id=run_id, data={"attempt": attempt}
-    )
+    """Return the event ``run.queued`` of a run that waits for attempt ``attempt``. ``fence``: that of the accept or redrive."""
+    return Event.trusted(f"{fence}-1", "run.queued", thread_id, run_id, {"attempt": attempt})
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +165,9 @@ class Scheduler(Protocol):
 
     ``submit``, and ``release`` with the argument ``submit``, write a job's ``queued`` event before a worker can claim the job.
     ``claim`` waits up to ``wait`` seconds for a job. If a call of ``claim`` is cancelled, no worker executes the jobs that the
-    call took. The reconciler submits them again after their locks expire. ``unknown`` returns the lost jobs: those that are not
-    offered, and whose lane is not locked for their run. The locks of the workers ``dead`` do not count. ``rouse`` ends the wait
-    of a worker's current or next ``claim`` and loses no job.
+    call took. The reconciler submits them again after their locks expire. ``unknown`` returns the jobs that are lost. A job is
+    lost if two things hold: its run does not hold the lane's lock, and the job is not offered soon. The locks of the workers
+    ``dead`` do not count. ``rouse`` ends the wait of a worker's current or next ``claim`` and loses no job.
     """
 
     async def submit(self, jobs: Sequence[Job]) -> None: ...

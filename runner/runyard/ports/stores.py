@@ -54,9 +54,9 @@ class RequestStore(Protocol):
 
     On a checkpointer without these methods, an Agent keeps requests in the thread's extra.
 
-    ``save_requests``: store requests. A request whose id is stored stays unchanged. ``load_requests``: return the pending and
-    the answered requests of ``run_id``, or without ``run_id`` of the thread, the oldest first. ``answer_request``: as
-    :meth:`RunStore.respond`. The responder whose result has ``last`` continues the run. ``abort_pending``: as
+    ``save_requests``: store requests. A request whose id is already stored stays unchanged. ``load_requests``: return the
+    pending and the answered requests of ``run_id``, or without ``run_id`` of the thread, the oldest first. ``answer_request``:
+    as :meth:`RunStore.respond`. The responder whose result has ``last`` continues the run. ``abort_pending``: as
     :meth:`RunStore.abort_pending`.
     """
 
@@ -92,7 +92,9 @@ class ThreadStore(Protocol):
     ) -> Thread: ...
     async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]: ...
     async def cut_messages(self, thread_id: str, cut: Cut) -> tuple[list[Message], JsonObject]: ...
-    async def branches(self, thread_id: str, page: PageRequest = FIRST_PAGE) -> Page[Branch]: ...
+    async def branches(self, thread_id: str, page: PageRequest = FIRST_PAGE, *, labelled: bool = False) -> Page[Branch]: ...
+    async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None: ...
+    async def remove_label(self, thread_id: str, label: str) -> None: ...
     async def store_message(
         self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None
     ) -> Message: ...
@@ -110,10 +112,9 @@ class RunStore(Protocol):
     their ``expires_at``. Each of these three covers at most ``limit`` threads of all tenants. The reconciler calls it in each
     pass.
 
-    ``claim`` and ``complete``: ``wait`` is the number of seconds to wait for a thread that another transaction has locked. With
-    0, only the runs of unlocked threads are claimed or completed, the outcome of the other claims is ``skipped``, and the
-    result of the other completions is LockedError. With more than 0, the call raises LockedError after that time, and stores
-    nothing. None: wait as long as any call.
+    ``claim`` and ``complete``: ``wait`` is the number of seconds to wait for a thread that another transaction has locked.
+    After this time the outcome of a claim is ``skipped``, and the result of a completion is LockedError. The other claims and
+    completions of the call are stored. ``complete`` without ``wait`` waits as long as any call.
 
     ``delete_run``: delete the content of a run that ended and is in no context, except messages that forks and branches show.
     The run's row stays, with ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError.
@@ -177,8 +178,8 @@ class RunStore(Protocol):
 class LimitStore(Protocol):
     """The deployment's limits, over all tenants (R16). A change applies from the next accept and the next claim on.
 
-    ``clear_limit``: return whether the limit was set. ``review_limits``, which only the leader calls: count the waiting runs.
-    Return the jobs of runs that wait for a permit although one is free.
+    ``clear_limit``: return whether the limit was set. ``review_limits``: count the waiting runs, and return the jobs of runs
+    that wait for a permit although one is free. Only the leader calls ``review_limits``.
     """
 
     async def limits(self) -> list[Limit]: ...
@@ -188,7 +189,7 @@ class LimitStore(Protocol):
 
 
 class Feed(Protocol):
-    """The committed changes of one tenant, in one order. No entry ever appears before an entry that was read (E5).
+    """The committed changes of one tenant, in one order. A new entry never gets a place before an entry that was read (E5).
 
     ``read``: return the entries after the page's cursor. Without a cursor, begin at the oldest entry kept. ``next`` is always
     set, because the feed has no end. Raises InvalidCursorError, and CursorExpiredError if entries after the cursor were pruned.
@@ -202,9 +203,9 @@ class UsageStore(Protocol):
 
     ``report``: return the tenant's usage from the day ``since`` to the day ``until``, both included. The default is the last 30
     days by the store's clock. With ``agent`` it counts the runs of this agent only. Raises InvalidInputError for 0 days, and
-    for more than :data:`~runyard.domain.usage_report.MAX_DAYS`. ``count``, which only the leader calls, for all tenants: add
-    about ``limit`` entries of the feed to the totals, and return for how long the feed is held back. The store prunes no entry
-    that is not counted.
+    for more than :data:`~runyard.domain.usage_report.MAX_DAYS`. ``count``: add about ``limit`` entries of the feed to the
+    totals of all tenants, and return for how long the feed is held back. Only the leader calls ``count``. The store prunes no
+    entry that is not counted.
     """
 
     async def report(
@@ -225,8 +226,8 @@ class WebhookStore(Protocol):
     in ``busy``. The store offers a delivery again if it is not settled within ``lease`` seconds. ``settle``: store the outcome
     of a try. If a later try has begun, only the outcome ``delivered`` is stored. ``oldest``: return the age in seconds of the
     oldest delivery that has not arrived. ``key``: return the version of the secret that signs for a subscription, or with None
-    for the ``webhook`` URLs of the tenant's runs. ``rotate``: sign with the next version, and for ``overlap`` seconds with the
-    previous version, too. A repetition with the ``rotation_id`` of the last rotation changes nothing. ``key`` and ``rotate``
+    for the ``webhook`` URLs of the tenant's runs. ``rotate``: sign with the next version, and for ``overlap`` seconds also with
+    the previous version. A repetition with the ``rotation_id`` of the last rotation changes nothing. ``key`` and ``rotate``
     return None if there is no such subscription.
     """
 
@@ -265,15 +266,16 @@ class WorkerStore(Protocol):
     agent that writes nothing learns of a cancel by this read if the hint was lost.
 
     ``orphans``: return the running runs of workers that are dead or have left, in the order of the workers' ids. A page has all
-    orphans of its workers. It ends after the worker with which it has ``limit`` orphans.
+    orphans of its workers. A page ends after the worker with which it has at least ``limit`` orphans.
 
     ``waiting``: return the lane heads that need nothing but a worker, in the order of their last changes. ``limit`` bounds the
     runs that the call examines. ``within``: examine only runs that changed in this time. ``still_waiting``: return the jobs of
-    those runs of ``refs`` that ``waiting`` would return. These two leave out runs that changed within the time ``unchanged``.
-    They and ``orphans`` examine no suspended run, no external run, no run that waits for a permit, and no run of a live worker.
+    those runs of ``refs`` that ``waiting`` would return. ``waiting`` and ``still_waiting`` leave out runs that changed within
+    the time ``unchanged``. These two and ``orphans`` examine no suspended run, no external run, no run that waits for a permit,
+    and no run of a live worker.
 
-    ``prune``: delete data whose retention has
-    passed, at most ``limit`` rows of each kind. Return True if there may be more.
+    ``prune``: delete data whose retention has passed: at most ``limit`` rows of each kind, but the rows of all dead workers.
+    Return True if there may be more.
     """
 
     async def register(self, worker: WorkerInfo) -> None: ...

@@ -1,4 +1,5 @@
-"""Workers, queues, and the runs that the leader may have to submit, as stores report them."""
+"""Workers, queues, and the runs that the leader may have to submit, as stores report them. Also the defaults of a worker: its
+slots, its time to stop, and how long the leader keeps old data (:class:`Retention`)."""
 
 from __future__ import annotations
 
@@ -58,10 +59,10 @@ class WaitingPage:
 class WorkerInfo:
     """One worker process.
 
-    ``agents``: a map from agent name to queue. ``asking``: the names of the agents that may ask humans, for the
-    registration. A store that lists workers may leave ``asking`` empty. ``on_version_mismatch``: the setting of the worker's
-    :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds since the
-    last heartbeat, by the store's clock.
+    ``agents``: a map from agent name to queue. ``asking``: the names of the agents that may ask humans. A worker gives them in
+    its registration. A store that lists workers may leave ``asking`` empty. ``on_version_mismatch``: the setting of the
+    worker's :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds
+    since the last heartbeat, by the store's clock.
     """
 
     worker_id: str
@@ -80,7 +81,11 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """The time for which prunable data is kept: entries of the feed, results of fork jobs, rows of dead workers."""
+    """The time for which prunable data is kept.
+
+    ``feed``: for entries of the feed, and for webhook deliveries that ended. ``results``: for results of fork jobs.
+    ``workers``: for the rows of dead workers.
+    """
 
     feed: timedelta = timedelta(days=7)
     results: timedelta = timedelta(days=7)
@@ -91,8 +96,8 @@ class Retention:
 class FeedDelay:
     """The time for which the feed is held back.
 
-    ``seconds``: the time for which committed entries cannot be read, because an older transaction is open. ``holder``: a
-    description of that transaction, or None after a short time.
+    ``seconds``: the time for which committed entries cannot be read, because a transaction with a lower number is still open.
+    ``holder``: a description of that transaction, or None after a short time.
     """
 
     seconds: float = 0.0
@@ -119,8 +124,8 @@ class QueueInfo:
     ``queued``: the number of due runs that wait for a worker or for their lane. ``deepest``: the number of such runs in the
     longest lane. ``oldest``: the longest wait of such a run in seconds, or None without such runs. ``suspended``: the number of
     runs that wait for a human. ``workers``: the number of live workers that serve the queue and are not draining. ``known``: a
-    live worker serves the queue, an agent that was ever served belongs to it, or it is paused. The names of other queues come
-    from clients only.
+    live worker serves the queue, an agent that was ever served belongs to the queue, or the queue is paused. The names of other
+    queues come from clients only.
     """
 
     queue: str

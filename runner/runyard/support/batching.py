@@ -19,9 +19,9 @@ class Batcher(Generic[Item, Answer]):
     """Turns many ``await batcher(item)`` into few ``await call(items)``.
 
     ``call`` returns one value or exception per item, in order. An exception that ``call`` raises goes to every item of that
-    call. Each call has at most ``limit`` items. At most ``in_flight`` calls run at once. A further call starts only if no call
-    was sent for ``patience`` seconds, so that a call that hangs does not hold up later items, and quick calls stay large. An
-    item whose caller was cancelled is still sent.
+    call. Each call has at most ``limit`` items. At most ``in_flight`` calls run at once. While a call is in flight, the next
+    one starts only ``patience`` seconds after the last start. Items can therefore share a call, and a call that hangs delays
+    later items for a short time only. An item whose caller was cancelled is still sent.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Batcher(Generic[Item, Answer]):
 async def answered(
     call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]], items: Sequence[Item]
 ) -> Sequence[Answer | Exception]:
-    """Return ``call(items)``, or the error that it raised once for each item."""
+    """Return ``call(items)``. If the call raises an error, return this error for each item."""
     try:
         answers = await call(items)
         if len(answers) != len(items):

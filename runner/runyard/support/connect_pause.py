@@ -34,8 +34,10 @@ class ConnectPause:
             raise ConnectionError(f"{self._reason}; the next attempt to connect is in {left:.2f} s")
 
     def failed(self, reason: str) -> None:
-        """Begin a pause, because a connection failed or cannot be used. During a pause this call does nothing, because
-        several connections fail at once."""
+        """Begin a pause, because a connection failed or cannot be used.
+
+        During a pause do nothing, because many connections fail at once.
+        """
         now = self._clock()
         if now < self._over_at:
             return

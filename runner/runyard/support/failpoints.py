@@ -95,21 +95,23 @@ class Rule:
 
 
 def parse(text: str) -> list[Rule]:
-    """Return the rules in ``text``. Raise InvalidInputError for an unreadable rule, or one that matches no point."""
+    """Return the rules in ``text``. Raise InvalidInputError for an unreadable rule, or one that matches no failpoint."""
     rules = []
     known = [f"{verb}.{moment}" for verb in verbs() for moment in MOMENTS]
     for part in filter(None, (part.strip() for part in text.split(";"))):
         found = _RULE.fullmatch(part)
         if found is None or found["action"] not in ACTIONS:
             raise InvalidInputError(
-                f"{VARIABLE}: {part!r} is no rule; write port.verb.before=action with one of {', '.join(ACTIONS)}",
+                f"{VARIABLE}: {part!r} is no rule; write VERB.before=ACTION, where ACTION is one of {', '.join(ACTIONS)}",
                 field=VARIABLE,
             )
         times = int(found["times"]) if found["times"] else None
         rule = Rule(found["point"], found["action"], found["argument"] or "", found["run"], times, int(found["skip"] or 0))
         if not any(rule.matches(point) for point in known):
             raise InvalidInputError(
-                f"{VARIABLE}: there is no point {rule.point!r}; verbs are {', '.join(verbs())}", field=VARIABLE
+                f"{VARIABLE}: no failpoint matches {rule.point!r}; a failpoint is VERB.before or VERB.after, where VERB is "
+                f"one of {', '.join(verbs())}",
+                field=VARIABLE,
             )
         rules.append(rule)
     return rules
@@ -124,10 +126,12 @@ def of_process(text: str) -> Sequence[Rule]:
 def armed(backend: T, rules: Sequence[Rule]) -> T:
     """Put ``rules`` around the parts of ``backend``, also for its other tenants. Return ``backend``.
 
-    The parts are replaced in place. Objects that the backend builds from its parts, such as its streams, then have the
-    failpoints, too.
+    The parts are replaced in place. Objects that the backend builds from its parts, such as its streams, then also have the
+    failpoints. A backend that has rules already stays as it is, because ``for_tenant`` returns it again.
     """
     part: Any = backend
+    if isinstance(part.runs, _Port):
+        return backend
     for name in PORTS:
         setattr(part, name, _Port(name, getattr(part, name), rules))
     for_tenant = part.for_tenant

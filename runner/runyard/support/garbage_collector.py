@@ -1,7 +1,8 @@
 """Settings that keep Python's garbage collector from visiting permanent objects.
 
 The collector visits new objects often, and all objects at times. A serving process has several hundred thousand permanent
-objects. The messages of a long thread are as many again. The collector still frees the reference cycles of agents.
+objects. The messages of a long thread are about as many objects. With these settings the collector still frees the reference
+cycles of agents.
 """
 
 from __future__ import annotations

@@ -9,22 +9,24 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ..errors import LockedError
 from .batching import Answer, Batcher, Item, answered, settle
-from .store_retries import LOCKED_SECONDS, jittered
+from .store_retries import LOCKED_SECONDS, MAX_LOCKED_PAUSE_SECONDS, jittered
 
+BATCH_WAIT_SECONDS: Final = 0.025
+"""Seconds for which a call with the items of many threads waits for a lock."""
 WAIT_SECONDS: Final = 0.1
-"""Seconds for which a call waits for the lock of one thread."""
+"""Seconds for which a call with the items of one thread waits for its lock."""
 WAITING_CALLS: Final = 2
 """Number of calls of one batcher that wait for a lock at once. Each keeps a connection from other calls."""
-MAX_PAUSE_SECONDS: Final = 0.1
-"""Maximum pause between two calls for the same thread."""
 
 AnItem = TypeVar("AnItem", contravariant=True)
 AnAnswer = TypeVar("AnAnswer", covariant=True)
 
 
 class LockingCall(Protocol[AnItem, AnAnswer]):
-    """A call that locks the threads of its items. ``wait``: seconds to wait for a lock. The answer for an item whose thread is
-    locked is LockedError. Nothing of this item is stored then."""
+    """A call that locks the threads of its items. ``wait``: seconds to wait for a lock.
+
+    The answer for an item whose thread stays locked is LockedError. Nothing of this item is stored then.
+    """
 
     async def __call__(self, items: Sequence[AnItem], *, wait: float) -> Sequence[AnAnswer | Exception]: ...
 
@@ -36,8 +38,10 @@ class _Kept(NamedTuple, Generic[Item, Answer]):
 
 
 class LockedBatcher(Batcher[Item, Answer]):
-    """A batcher whose calls wait for no lock. Items that were refused because their thread is locked are sent again, thread by
-    thread, in calls that wait. The items of a thread keep their order.
+    """A batcher whose calls wait for a lock only briefly.
+
+    Items that were refused because their thread stayed locked are sent again, thread by thread. Meanwhile no further batch gets
+    an item of this thread. With one call in flight, the items of a thread keep their order.
 
     ``thread``: returns the thread of an item. The other arguments are those of Batcher.
     """
@@ -51,7 +55,7 @@ class LockedBatcher(Batcher[Item, Answer]):
         in_flight: int = 1,
         patience: float = 0.0,
     ) -> None:
-        super().__init__(self._at_once, limit=limit, in_flight=in_flight, patience=patience)
+        super().__init__(self._briefly, limit=limit, in_flight=in_flight, patience=patience)
         self._locking_call = call
         self._thread = thread
         self._kept: dict[Hashable, deque[_Kept[Item, Answer]]] = {}
@@ -65,8 +69,8 @@ class LockedBatcher(Batcher[Item, Answer]):
         self._keep_for_later(item, future)
         return future
 
-    def _at_once(self, items: Sequence[Item]) -> Awaitable[Sequence[Answer | Exception]]:
-        return self._locking_call(items, wait=0.0)
+    def _briefly(self, items: Sequence[Item]) -> Awaitable[Sequence[Answer | Exception]]:
+        return self._locking_call(items, wait=BATCH_WAIT_SECONDS)
 
     def _settle(self, batch: Sequence[tuple[Item, asyncio.Future[Answer]]], answers: Sequence[Answer | BaseException]) -> None:
         for (item, future), answer in zip(batch, answers, strict=True):
@@ -74,6 +78,12 @@ class LockedBatcher(Batcher[Item, Answer]):
                 self._keep_for_later(item, future)
             else:
                 settle(future, answer)
+        waiting, self._waiting = self._waiting, []
+        for item, future in waiting:
+            if self._thread(item) in self._kept:
+                self._keep_for_later(item, future)
+            else:
+                self._waiting.append((item, future))
 
     def _keep_for_later(self, item: Item, future: asyncio.Future[Answer]) -> None:
         thread = self._thread(item)
@@ -91,8 +101,7 @@ class LockedBatcher(Batcher[Item, Answer]):
         try:
             while queue:
                 sent = [queue[n] for n in range(min(len(queue), self._limit))]
-                async with self._slots:
-                    answers = await answered(self._patiently, [kept.item for kept in sent])
+                answers = await self._in_turn([kept.item for kept in sent], sent[0].until)
                 for _ in sent:
                     queue.popleft()
                 now = asyncio.get_running_loop().time()
@@ -105,11 +114,23 @@ class LockedBatcher(Batcher[Item, Answer]):
                 if left:
                     queue.extendleft(reversed(left))
                     await asyncio.sleep(jittered(pause))
-                    pause = min(pause * 2, MAX_PAUSE_SECONDS)
+                    pause = min(pause * 2, MAX_LOCKED_PAUSE_SECONDS)
         finally:
             del self._kept[thread]
             for kept in queue:
                 kept.future.cancel()
+
+    async def _in_turn(self, items: Sequence[Item], until: float) -> Sequence[Answer | Exception]:
+        """Send the items when few enough calls wait. The answers are LockedError if that is not before the time ``until``."""
+        try:
+            async with asyncio.timeout_at(until):
+                await self._slots.acquire()
+        except TimeoutError:
+            return [LockedError("too many other threads are locked; try again") for _ in items]
+        try:
+            return await answered(self._patiently, items)
+        finally:
+            self._slots.release()
 
     def _patiently(self, items: Sequence[Item]) -> Awaitable[Sequence[Answer | Exception]]:
         return self._locking_call(items, wait=WAIT_SECONDS)

@@ -41,9 +41,9 @@ def configure(level: str = "info", format: Literal["json", "console", "auto"] = 
 
 
 def plain_tracebacks() -> None:
-    """Make structlog print tracebacks without variables, if it prints them with variables, as it does by default.
+    """Make structlog print tracebacks without the values of variables. By default it prints these values.
 
-    The variables contain the text of conversations, and secrets. Rendering them blocks the event loop for seconds. Any other
+    The values contain the text of conversations, and secrets. Rendering them blocks the event loop for seconds. Any other
     configuration of the program stays.
     """
     *before, last = structlog.get_config()["processors"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Final, get_args
+from functools import cache
+from typing import Final, TypeVar, get_args
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -19,6 +20,8 @@ from ..domain.webhooks import TRY_OUTCOMES
 from ..errors import BY_CODE
 from ..ports.scheduling import OutsideEvent
 from ..ports.workers import QueueInfo
+
+M = TypeVar("M", Counter, Histogram)
 
 _SHORT: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _LONG: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0)
@@ -41,7 +44,7 @@ ATTEMPTS_ENDED: Final = Counter(
 )
 
 PICKUP: Final = Histogram(
-    "runyard_pickup_seconds", "Time for which a run only needs a worker, up to its claim.", ["queue"], buckets=_SHORT
+    "runyard_pickup_seconds", "Time for which a run waits only for a worker, until its claim.", ["queue"], buckets=_SHORT
 )
 QUEUE_WAIT: Final = Histogram(
     "runyard_queue_wait_seconds",
@@ -74,7 +77,7 @@ LOST_TASKS: Final = Counter("runyard_lost_tasks_total", "Runs that this worker r
 RESCUES: Final = Counter(
     "runyard_rescues_total", "Lane heads that the reconciler submitted because no queue had them. 0 without faults."
 )
-WORKERS_DEAD: Final = Counter("runyard_workers_dead_total", "Workers that this worker declared dead as leader.")
+WORKERS_DEAD: Final = Counter("runyard_workers_dead_total", "Workers that this worker declared dead while it was the leader.")
 
 EVENTS_DROPPED: Final = Counter(
     "runyard_events_dropped_total", "Events that this worker did not write to a stream. Readers of these streams get a gap."
@@ -101,6 +104,11 @@ SLOTS_IN_USE: Final = Gauge("runyard_slots_in_use", "Runs that this worker holds
 
 SILENCE: Final = Gauge(
     "runyard_main_loop_silence_seconds", "Time since the main loop last ran. It grows while user code blocks the loop."
+)
+
+STAND_IN_HEARTBEATS: Final = Counter(
+    "runyard_stand_in_heartbeats_total",
+    "Heartbeats that the heartbeat process sent because the heartbeat thread could not run: native code held the interpreter.",
 )
 
 LEADING: Final = Gauge("runyard_leading", "1 if this worker is the leader.")
@@ -172,9 +180,21 @@ def serve_http(routes: Iterable[tuple[str, str, int]]) -> None:
         HTTP_REJECTED.labels(code=code)
 
 
+@cache
+def child(metric: M, *values: str) -> M:
+    """Return ``metric.labels(*values)``, from a cache. ``values``: one of each label, in their order."""
+    found: M = metric.labels(*values)
+    return found
+
+
 def labels(agent: str | None, queue: str) -> dict[str, str]:
     """Return the labels of an agent and a queue."""
-    return {"agent": agent if agent in _agents else "", "queue": queue_label(queue)}
+    return {"agent": agent_label(agent), "queue": queue_label(queue)}
+
+
+def agent_label(agent: str | None) -> str:
+    """Return the label of an agent."""
+    return agent if agent in _agents else ""
 
 
 def queue_label(queue: str) -> str:
@@ -231,12 +251,12 @@ class RunMeter:
     """Measures one attempt of ``run`` by ``agent``, from its start."""
 
     def __init__(self, run: Run, agent: str | None) -> None:
-        self._labels = labels(agent, run.queue)
-        self._agent = self._labels["agent"]
+        self._agent = agent_label(agent)
         self._first = run.attempt == 1
         self._waited = waited(run)
         self._began = time.monotonic()
-        ATTEMPTS_STARTED.labels(**self._labels).inc()
+        self._queue = queue_label(run.queue)
+        child(ATTEMPTS_STARTED, self._agent, self._queue).inc()
 
     def resumed(self, answered: Iterable[HitlRequest]) -> None:
         """Record the wait for the answer after which this attempt began."""
@@ -249,18 +269,18 @@ class RunMeter:
 
         ``status``: the run's status after the attempt, or None if the attempt lost the run. ``spoke_at``: the time of the first
         streamed text in seconds of the monotonic clock, or None. ``outside``: whether :func:`count_ends` counts the end of the
-        run, as it does for an end whose event the store makes.
+        run, because the store makes the event of this end.
         """
         lasted = time.monotonic() - self._began
         outcome = "lost" if status is None else "released" if status is RunStatus.QUEUED else status.value
-        ATTEMPTS_ENDED.labels(outcome=outcome, **self._labels).inc()
-        ATTEMPT.labels(outcome=outcome, agent=self._agent).observe(lasted)
+        child(ATTEMPTS_ENDED, outcome, self._agent, self._queue).inc()
+        child(ATTEMPT, outcome, self._agent).observe(lasted)
         if outcome in OUTCOMES:
             if not outside:
-                RUNS_FINISHED.labels(outcome=outcome, **self._labels).inc()
-            RUN.labels(outcome=outcome, agent=self._agent).observe(self._waited + lasted)
+                child(RUNS_FINISHED, outcome, self._agent, self._queue).inc()
+            child(RUN, outcome, self._agent).observe(self._waited + lasted)
         if self._first and spoke_at is not None:
-            FIRST_TOKEN.labels(agent=self._agent).observe(self._waited + spoke_at - self._began)
+            child(FIRST_TOKEN, self._agent).observe(self._waited + spoke_at - self._began)
 
 
 def waited(run: Run) -> float:

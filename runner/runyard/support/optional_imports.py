@@ -1,4 +1,4 @@
-"""Optional dependencies: imports that name the missing package and its extra."""
+"""Imports of optional dependencies. The error for a missing package names the package and the pip extra that installs it."""
 
 from __future__ import annotations
 

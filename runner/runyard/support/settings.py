@@ -1,4 +1,9 @@
-"""Settings of a process, from the environment (``RUNYARD_…``) or a ``.env`` file."""
+"""Settings of a process, from the environment (``RUNYARD_…``) or a ``.env`` file.
+
+Some default numbers are in the modules that they limit (``ports/*.py``, ``domain/webhooks.py``). Not here: ``RUNYARD_APP``
+(``cli/commands/worker.py``), ``RUNYARD_MODEL`` (``agents/default_model.py``), ``RUNYARD_FAILPOINTS`` (``backend_urls.py``) and
+the settings of the API (``http/settings.py``).
+"""
 
 from __future__ import annotations
 
@@ -57,19 +62,19 @@ class Settings(FetchSettings):
     ``postgres_url`` and ``redis_url``: the servers. ``listen_url``: a direct Postgres address for LISTEN, if ``postgres_url``
     is a transaction pooler. ``queues``: the queues to serve (comma-separated), by default those of the app's agents. ``slots``:
     the most runs at once. ``grace``: the time in which a stopping worker lets its runs finish. ``watchdog``: the time of a
-    blocked main loop after which the worker gives up its runs. ``feed_retention`` and ``result_retention``: the time for which
-    entries of the feed and results of fork jobs are kept, the same in every worker. The settings of streams are the same in
-    every process. ``stream_events`` and ``stream_bytes``: about the most events and bytes that the stream of one run keeps.
+    blocked main loop after which the worker gives up its runs. ``heartbeat_process``: a second process sends a worker's
+    heartbeats while native code holds the interpreter (Linux only). ``feed_retention`` and ``result_retention``: the time for
+    which entries of the feed and results of fork jobs are kept, the same in every worker. The settings of streams are the same
+    in every process. ``stream_events`` and ``stream_bytes``: about the most events and bytes that the stream of one run keeps.
     ``stream_retention``: the time after its last event for which a stream is kept. ``stopped_stream_retention``: the same for a
     run that ended or waits for a human. ``total_stream_bytes``: the most bytes of all streams together, by default half of the
-    memory of Redis. ``metrics_port`` and ``metrics_host``: the
-    address at which a worker serves health checks and metrics. Port 0 is any free port. Without a port a worker serves neither.
-    ``remote_stacks``: show stacks at this address to other machines, too. ``webhook_secret``: the secret (``whsec_…``) from
-    which the secrets that sign webhooks are derived, the same in every worker. During a rotation it holds several
-    comma-separated secrets. ``webhook_tries``: the most tries of a delivery. ``webhook_timeout``: the time for one try.
-    ``webhook_backoff``: the pause between the first and the second try. ``webhook_allow_private``: networks (comma-separated)
-    that are not public and may receive webhooks. ``page_bytes``: the most bytes in one page of a list of the HTTP API. A larger
-    entry is a page by itself.
+    memory of Redis. ``metrics_port`` and ``metrics_host``: the address at which a worker serves health checks and metrics. Port
+    0 is any free port. Without a port a worker serves neither. ``remote_stacks``: also show stacks at this address to other
+    machines. ``webhook_secret``: the secret (``whsec_…``) from which the secrets that sign webhooks are derived, the same in
+    every worker. During a rotation it holds several comma-separated secrets. ``webhook_tries``: the most tries of a delivery.
+    ``webhook_timeout``: the time for one try. ``webhook_backoff``: the pause between the first and the second try.
+    ``webhook_allow_private``: networks (comma-separated) that are not public and may receive webhooks. ``page_bytes``: the most
+    bytes in one page of a list of the HTTP API. A larger entry is a page by itself.
     """
 
     postgres_url: str = "postgresql://localhost:5432/runyard"
@@ -80,6 +85,7 @@ class Settings(FetchSettings):
     slots: int = Field(DEFAULT_SLOTS, ge=1)
     grace: float = Field(DEFAULT_GRACE_SECONDS, ge=0)
     watchdog: float = Field(DEFAULT_WATCHDOG_SECONDS, gt=0)
+    heartbeat_process: bool = True
     feed_retention: float = Field(RETENTION.feed.total_seconds(), gt=0)
     result_retention: float = Field(RETENTION.results.total_seconds(), gt=0)
     stream_events: int = Field(STREAMS.events, ge=1)
@@ -108,7 +114,7 @@ class Settings(FetchSettings):
 
     @property
     def stream_limits(self) -> StreamLimits:
-        """What the event streams may take."""
+        """The limits of the event streams."""
         return StreamLimits(
             events=self.stream_events,
             bytes=self.stream_bytes,

@@ -21,6 +21,8 @@ RETRY_LIMIT_SECONDS: Final = 30.0
 
 LOCKED_SECONDS: Final = 10.0
 """Seconds after which a call that needs a lock gives up."""
+MAX_LOCKED_PAUSE_SECONDS: Final = 0.1
+"""Maximum pause between two tries of a call that needs a lock."""
 
 
 def jittered(seconds: float) -> float:
@@ -46,16 +48,31 @@ async def patiently(call: Callable[[], Awaitable[T]], *, bound: float = RETRY_LI
         delay = min(delay * 2, 2.0)
 
 
-async def until_unlocked(call: Callable[[], Awaitable[T]]) -> T:
-    """Repeat ``call`` while it raises LockedError, for at most LOCKED_SECONDS. Raises the last LockedError."""
+async def until_unlocked(call: Callable[[], Awaitable[T]], places: asyncio.Semaphore, *, bound: float) -> T:
+    """Repeat ``call`` while it raises LockedError, for at most LOCKED_SECONDS and at most ``bound`` seconds.
+
+    ``places``: limits the calls that are repeated at once. A call that waits for its place or for its next try holds no
+    connection. Raises the last LockedError.
+    """
     loop = asyncio.get_running_loop()
-    give_up = loop.time() + LOCKED_SECONDS
-    delay = 0.005
-    while True:
+    give_up = loop.time() + min(LOCKED_SECONDS, bound)
+    pause = 0.005
+    try:
+        return await call()
+    except LockedError as error:
+        locked = error
+    while loop.time() + pause < give_up:
+        await asyncio.sleep(jittered(pause))
+        pause = min(pause * 2, MAX_LOCKED_PAUSE_SECONDS)
+        try:
+            async with asyncio.timeout_at(give_up):
+                await places.acquire()
+        except TimeoutError:
+            break
         try:
             return await call()
-        except LockedError:
-            if loop.time() + delay > give_up:
-                raise
-        await asyncio.sleep(jittered(delay))
-        delay = min(delay * 2, 0.1)
+        except LockedError as error:
+            locked = error
+        finally:
+            places.release()
+    raise locked

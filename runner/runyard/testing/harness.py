@@ -34,7 +34,7 @@ T = TypeVar("T")
 Over: TypeAlias = "Callable[[], Awaitable[bool]]"
 
 QUIET_TURNS: Final = 200
-"""Turns of the event loop without a running run, after which the harness is taken to be idle."""
+"""Turns of the event loop without a running run, after which the harness counts as idle."""
 MAX_CLOCK_JUMPS: Final = 100
 """Maximum number of moves of the clock in one call without any write of a worker in between."""
 
@@ -56,7 +56,7 @@ class HarnessRun(RunResult):
 
     @property
     def attempts(self) -> int:
-        """The number of attempts; a crash, a retry and an answer each start another."""
+        """The number of attempts. A crash, a retry and an answer each start another attempt."""
         return self.run.attempt
 
     async def respond(self, answer: JsonValue, request_id: str | None = None) -> HarnessRun:
@@ -77,7 +77,8 @@ class Harness:
     wait for backoffs and later due times: it moves the clock. Waits of the agent itself (``asyncio.sleep``, the timeout of an
     attempt) take their real time.
 
-    The exit of the harness raises AssertionError if a crash was ordered and did not happen.
+    The exit of the harness raises AssertionError if the test asked for a crash (``crash``, ``crash_before``, ``crash_after``)
+    that did not happen.
     """
 
     def __init__(self, app: App | AgentFunction | AbstractAgent[Any, Any], *, tenant: str = "") -> None:
@@ -136,7 +137,7 @@ class Harness:
     async def result(self, thread_id: str, run_id: str) -> HarnessRun:
         """Execute a run until it stops, and return its result.
 
-        Raises StuckError if it never stops; ScriptEndedError if its model had no reply left.
+        Raises StuckError if the run cannot stop, and ScriptEndedError if the run's model had no reply left.
         """
         handle = self.client.handle(thread_id, run_id)
 

@@ -39,7 +39,7 @@ class ModelRequested:
 
     @property
     def prompt(self) -> str:
-        """The text of the last user message; empty if there is none."""
+        """The text of the last user message, or an empty text if there is none."""
         prompts = [part.content for part in self._parts if isinstance(part, ai.UserPromptPart)]
         last = prompts[-1] if prompts else ""
         return last if isinstance(last, str) else " ".join(str(item) for item in last if isinstance(item, str))

@@ -3,7 +3,7 @@
 =========================  =================================================================================================
 command                    effect
 =========================  =================================================================================================
-``say TEXT``               streams TEXT word by word and appends it; text without a command is a ``say``
+``say TEXT``               streams TEXT word by word and appends TEXT; text without a command is a ``say``
 ``tool NAME ARG …``        calls a tool: ``add`` and ``mul`` take numbers, ``echo`` returns its arguments, ``boom`` raises
 ``approve NAME ARG …``     asks for approval of the tool call first; a refused call gets an error result
 ``ask QUESTION``           asks the human and appends question and answer; ``QUESTION?`` alone is an ``ask``
@@ -12,7 +12,7 @@ command                    effect
 ``spin SECONDS``           blocks the worker's event loop
 ``set KEY VALUE``          sets ``extra[KEY]``
 ``fail [transient]``       raises an error; with ``transient`` a retryable one, in the first attempt only
-``crash``                  kills its process with SIGKILL, in the first attempt only; ``crash always`` in each
+``crash``                  kills its process with SIGKILL, in the first attempt only; ``crash always`` in each attempt
 =========================  =================================================================================================
 
 After a script that ends with a tool the agent appends a text with the result. A later attempt of the run skips the commands
@@ -43,13 +43,13 @@ TOKEN_SECONDS: Final = 0.0
 
 
 class PermanentError(Exception):
-    """The error of ``fail``; it is not retried."""
+    """The error of ``fail``, which is not retried."""
 
     retryable = False
 
 
 class TransientError(Exception):
-    """The error of ``fail transient`` in a run's first attempt; it is retried."""
+    """The error of ``fail transient`` in a run's first attempt. The run is retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def parse(script: str) -> list[Command]:
 
 
 async def scripted(ctx: RunContext) -> None:
-    """Execute the script in the prompt; without a prompt, the script in the last user message of the history."""
+    """Execute the script in the prompt, or without a prompt the script in the last user message of the history."""
     history = await ctx.history()
     prompt = next((message.text for message in reversed(history) if message.role == "user"), "")
     done = _done(message for message in history if message.run_id == ctx.run_id)

@@ -1,4 +1,4 @@
-"""Wait for the end of a task whatever happens to the waiting task."""
+"""Wait for the end of a task, even if the waiting task is cancelled."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 async def ended(task: asyncio.Task[None], on_cancel: Callable[[], object] = lambda: None) -> None:
-    """Wait until ``task`` has ended by itself, also if the caller is cancelled meanwhile, however often.
+    """Wait until ``task`` has ended by itself, even if the caller is cancelled meanwhile, once or several times.
 
-    ``on_cancel``: called at each of these cancels. Raises CancelledError after the end of the task if there was one, else the
-    error of the task.
+    ``on_cancel``: called at each cancel of the caller. If there was such a cancel, raises CancelledError after the end of the
+    task. Otherwise raises the error of the task.
     """
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -1,6 +1,7 @@
 """Cancels of the attempts that this worker executes (R10).
 
-A hint stops an attempt at once. The store has every cancel, also one whose hint was lost.
+A hint stops an attempt at once. The store has every cancel, also one whose hint was lost: ``worker.py`` reads it every
+INSPECT_SECONDS. The executor gives a cancelled agent CLEANUP_SECONDS for its cleanup.
 """
 
 from __future__ import annotations

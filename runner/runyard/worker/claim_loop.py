@@ -1,4 +1,7 @@
-"""The claim loop: takes deliveries from the scheduler, claims their runs in the store, and starts the claimed runs."""
+"""The claim loop: takes deliveries from the scheduler, claims their runs in the store, and starts the claimed runs.
+
+``_settle`` decides what becomes of a job whose run was not claimed, for example because the worker has not its agent.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from .slots import Slots
 CLAIM_BATCH: Final = 100
 """Maximum number of deliveries taken by one call and claimed by one commit."""
 LATE_POLL_SECONDS: Final = 0.1
-"""Seconds between two looks whether a heartbeat was accepted again."""
+"""Seconds between two checks whether a heartbeat was accepted again."""
 QUEUE_POLL_SECONDS: Final = 2.0
 """Seconds without a wake-up after which the worker reads the queues."""
 START_TURNS: Final = 2
@@ -37,10 +40,12 @@ PAUSED_RETRY_SECONDS: Final = 1.0
 """Seconds after which a run of a paused queue is submitted again. By then every worker has received the pause."""
 OTHER_VERSION_RETRY_SECONDS: Final = 10.0
 """Seconds after which a run of another app version is submitted again."""
-LOCKED_PAUSES_SECONDS: Final = (0.002, 0.006)
-"""Pauses after which a run whose thread is locked is claimed again."""
-LOCK_WAIT_SECONDS: Final = 0.05
-"""Seconds for which a claim after these pauses waits for the lock."""
+LOCK_WAIT_SECONDS: Final = 0.005
+"""Seconds for which the first claim of a run waits for the lock of its thread. During this wait no other run is claimed."""
+LOCKED_PAUSES_SECONDS: Final = (0.0, 0.005)
+"""Pauses after which a run whose thread stayed locked is claimed again."""
+LONG_LOCK_WAIT_SECONDS: Final = 0.05
+"""Seconds for which a claim after such a pause waits for the lock."""
 PATIENT_CLAIMS: Final = 2
 """Number of claims of a worker that wait for a lock at once. Each keeps a connection from other calls."""
 LOCKED_RETRY_SECONDS: Final = 0.5
@@ -61,8 +66,8 @@ class ClaimLoop:
     """The claim loop of a worker.
 
     ``on_dead``: called with the worker's id when a claim finds that the worker was declared dead. ``worker_id``: the current
-    id. It changes when the worker registers again after that. ``late``: whether no heartbeat was accepted lately. The worker
-    then takes no deliveries.
+    id. It changes when the worker registers again after that. ``late``: returns whether the last accepted heartbeat is too old
+    for the worker to take deliveries.
     """
 
     def __init__(
@@ -173,7 +178,7 @@ class ClaimLoop:
         return len(deliveries)
 
     async def _rouse(self, worker_id: str) -> None:
-        """End the wait in :meth:`_take`. A cancel instead might lose deliveries that the scheduler is about to return."""
+        """End the wait in :meth:`_take`. A cancel of the wait might lose deliveries that the scheduler is about to return."""
         try:
             await self._scheduler.rouse(worker_id)
         except RunyardError as error:
@@ -193,14 +198,12 @@ class ClaimLoop:
             return
         if not fresh:
             return
-        if locked := await self._claim_unlocked(worker_id, fresh):
+        if locked := await self._claim_unlocked(worker_id, fresh, LOCK_WAIT_SECONDS):
             task = asyncio.create_task(self._claim_locked(worker_id, locked))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _claim_unlocked(
-        self, worker_id: str, fresh: Mapping[RunRef, Delivery], wait: float = 0.0
-    ) -> dict[RunRef, Delivery]:
+    async def _claim_unlocked(self, worker_id: str, fresh: Mapping[RunRef, Delivery], wait: float) -> dict[RunRef, Delivery]:
         """Claim the runs of ``fresh``. Return those whose threads stayed locked for ``wait`` seconds."""
         self.claiming |= fresh.keys()
         try:
@@ -209,7 +212,7 @@ class ClaimLoop:
             self._give_back_all(fresh, delay=0.0)
             self._on_dead(worker_id)
             return {}
-        except LockedError:
+        except LockedError:  # a lock other than that of a thread
             return dict(fresh)
         except BackendUnavailableError:
             self._give_back_all(fresh, delay=jittered(0.5))
@@ -229,33 +232,22 @@ class ClaimLoop:
         return locked
 
     async def _claim_locked(self, worker_id: str, locked: dict[RunRef, Delivery]) -> None:
-        """Claim runs whose threads were locked. Most such locks last a few milliseconds. Give back the runs of threads that
-        stay locked, so that they occupy no slot."""
+        """Claim runs whose threads were locked, and wait longer for the locks. Give back the runs of threads that stay locked,
+        so that they occupy no slot."""
         try:
             for pause in LOCKED_PAUSES_SECONDS:
                 await asyncio.sleep(pause)
-                if self.stopping:
-                    break
-                locked = await self._claim_unlocked(worker_id, locked)
+                async with self._patient:
+                    if self.stopping:
+                        break
+                    locked = await self._claim_unlocked(worker_id, locked, LONG_LOCK_WAIT_SECONDS)
                 if not locked:
                     return
-            async with asyncio.TaskGroup() as group:
-                for ref, delivery in locked.items():
-                    group.create_task(self._claim_patiently(worker_id, ref, delivery))
         except BackendUnavailableError as error:
-            log.warning("locked_claims_failed", worker_id=worker_id, runs=len(locked), error=str(error))
-
-    async def _claim_patiently(self, worker_id: str, ref: RunRef, delivery: Delivery) -> None:
-        """Wait for the lock for a moment, so that a thread on which many transactions wait is claimed in its turn."""
-        if not self.stopping and not self._patient.locked():
-            async with self._patient:
-                try:
-                    if not await self._claim_unlocked(worker_id, {ref: delivery}, LOCK_WAIT_SECONDS):
-                        return
-                except BackendUnavailableError as error:
-                    log.warning("locked_claims_failed", worker_id=worker_id, runs=1, error=str(error))
-                    return
-        self._give_back(ref, Effects(), 0.0 if self.stopping else jittered(LOCKED_RETRY_SECONDS))
+            log.warning("claims_on_locked_threads_failed", worker_id=worker_id, runs=len(locked), error=str(error))
+            return
+        for ref in locked:
+            self._give_back(ref, Effects(), 0.0 if self.stopping else jittered(LOCKED_RETRY_SECONDS))
 
     async def _win(self, worker_id: str, refs: Sequence[RunRef], wait: float) -> Sequence[Claim | Exception]:
         """Claim ``refs``. Return, in the same order, the claim of each or its error."""
@@ -310,7 +302,7 @@ class ClaimLoop:
                 log.warning("redelivery_dropped", worker_id=slot.worker_id, **names, error=str(error))
 
     def _give_back(self, ref: RunRef, effects: Effects, delay: float | None = None) -> None:
-        """Give back a delivery that was not claimed. ``delay``: seconds until its job is due again; None does not submit it."""
+        """Give back a delivery that was not claimed. ``delay``: seconds until its job is due again. None: do not submit."""
         slot = self._slots.leave(ref)
         jobs = [] if delay is None else [replace(slot.delivery.job, delay=delay)]
         if slot.again is not None:
@@ -341,7 +333,8 @@ def _count(delivery: Delivery, claim: Claim) -> None:
     job, run = delivery.job, claim.run
     if run is None or run.started_at is None:
         return
+    queue = metrics.queue_label(job.queue)
     if job.ready_at is not None:
-        metrics.PICKUP.labels(queue=metrics.queue_label(job.queue)).observe(max(0.0, run.started_at.timestamp() - job.ready_at))
+        metrics.child(metrics.PICKUP, queue).observe(max(0.0, run.started_at.timestamp() - job.ready_at))
     if run.attempt == 1:
-        metrics.QUEUE_WAIT.labels(queue=metrics.queue_label(job.queue)).observe(metrics.waited(run))
+        metrics.child(metrics.QUEUE_WAIT, queue).observe(metrics.waited(run))

@@ -21,7 +21,8 @@ log = structlog.get_logger("runyard.effects")
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A delivery to release, or None, and jobs to submit with it. ``worker_id``: the worker that took the delivery."""
+    """A delivery to release and jobs to submit. ``worker_id``: the worker that took the delivery. ``delivery``: the delivery
+    whose lock is released, or None. ``jobs``: the jobs to submit."""
 
     worker_id: str = ""
     delivery: Delivery | None = None
@@ -76,7 +77,7 @@ class EffectsSender:
             for n, (worker_id, deliveries) in enumerate(returned.items()):
                 await self._scheduler.release(worker_id, deliveries, submit=jobs if n == len(returned) - 1 else ())
         except RunyardError as error:
-            # The locks expire, and the reconciler submits the jobs. Some of the counted ones may have reached Redis.
+            # The locks expire, and the reconciler submits the jobs. Redis may have received some of the counted jobs.
             held = [delivery.job for deliveries in returned.values() for delivery in deliveries]
             first = [*jobs, *held][0]
             log.warning(

@@ -77,7 +77,7 @@ class Watched:
 
 @contextmanager
 def serving(port: int, host: str = "0.0.0.0", *, remote_stacks: bool = False) -> Iterator[Watched]:
-    """Serve on ``host:port`` (0: any free port) until the block ends. ``remote_stacks``: send stacks to other machines too.
+    """Serve on ``host:port`` (0: any free port) until the block ends. ``remote_stacks``: also send stacks to other machines.
 
     Raises BackendUnavailableError if the port is not available.
     """

@@ -1,11 +1,12 @@
 """The heartbeat of a worker and the renewal of its locks.
 
-Both run in a thread of their own, so that the worker keeps its runs while user code blocks the main loop. The reply to a
-heartbeat carries the operators' request to drain, and the paused queues.
+Both run in a thread of their own, so that the worker keeps its runs while user code blocks the main loop. While native code
+holds the interpreter, :mod:`runyard.worker.heartbeat_process` sends the heartbeats. The reply to a heartbeat carries the
+operators' request to drain, and the paused queues.
 
-The loss of the worker's registration, when the worker was declared dead, ends in ``Worker._abandon_runs`` (worker/worker.py),
-which stops all its runs. The loss of one run's claim, when the store refuses a write, ends in ``Execution._stop_after_refusal``
-(execution/executor.py), which stops that run's agent. The loss of a lane's lock stops nothing: it is only counted.
+A worker that was declared dead has lost its registration. ``Worker._abandon_runs`` (worker/worker.py) then stops all its runs.
+An attempt learns that it has lost its claim when the store refuses a write. ``Execution._stop_after_refusal``
+(execution/executor.py) then stops the agent of the attempt. The loss of a lane's lock stops nothing: this loss is only counted.
 """
 
 from __future__ import annotations
@@ -25,20 +26,23 @@ from ..ports.scheduling import Delivery
 from ..ports.stores import Backend
 from ..ports.workers import HeartbeatReply
 from ..support import metrics
+from .heartbeat_process import HeartbeatProcess
 
 HEARTBEAT_SECONDS: Final = 1.0
 """Seconds between two heartbeats, and between two renewals of all locks."""
 
 CUT_OFF_SECONDS: Final = 3.0
-"""Seconds without an accepted heartbeat after which the worker may have been declared dead. It renews no locks then, because
-other workers may have taken its runs over."""
+"""Seconds without an accepted heartbeat after which the worker may have been declared dead. The worker then renews no locks,
+because other workers may have taken its runs over."""
 
 LATE_SECONDS: Final = 2.0
-"""Seconds without an accepted heartbeat after which the worker takes no jobs. Its wait for jobs has then ended before the
-leader can submit the worker's own runs, whose lanes the worker still locks."""
+"""Seconds without an accepted heartbeat after which the worker takes no jobs.
+
+The worker's wait for jobs then ends before the leader can submit the worker's runs. If the worker met these jobs, they would
+wait for the expiry of its own locks on their lanes."""
 
 READY_WITHIN_SECONDS: Final = 5.0
-"""Seconds since a server last took a write after which the worker is not ready."""
+"""Seconds without a successful write to a server after which the worker is not ready."""
 
 log = structlog.get_logger("runyard.heartbeat")
 
@@ -112,6 +116,11 @@ class HeartbeatState:
         self._refusals[server] = reason
 
     @property
+    def turned(self) -> float:
+        """When the main loop last turned, in seconds of the monotonic clock."""
+        return self._turned
+
+    @property
     def silence(self) -> float:
         """Seconds since the main loop last turned."""
         return time.monotonic() - self._turned
@@ -121,7 +130,7 @@ class HeartbeatState:
         return self.silence > self.watchdog
 
     def troubles(self) -> list[str]:
-        """Return the reasons why the worker is not ready, an empty list if it is."""
+        """Return the reasons why the worker is not ready, or an empty list if it is ready."""
         if self.worker_id is None:
             return ["the worker is not registered"]
         if self.silent:
@@ -141,7 +150,7 @@ class HeartbeatState:
 
     @property
     def late(self) -> bool:
-        """Whether no heartbeat was accepted for so long that a claim would have to wait for Postgres, too."""
+        """Whether no heartbeat was accepted for so long that a claim would also have to wait for Postgres."""
         return time.monotonic() - self.beaten > LATE_SECONDS
 
     @property
@@ -151,7 +160,7 @@ class HeartbeatState:
 
 
 async def keep_alive(backend: Backend, heartbeat_state: HeartbeatState) -> None:
-    """Send heartbeats and renew locks until cancelled. A call to Postgres delays no call to Redis, and vice versa."""
+    """Send heartbeats and renew locks until cancelled. Calls to Postgres and calls to Redis do not delay each other."""
     async with asyncio.TaskGroup() as group:
         group.create_task(_every(heartbeat_state, partial(_beat, backend, heartbeat_state), "Postgres", "heartbeat_failed"))
         group.create_task(_every(heartbeat_state, partial(_renew, backend, heartbeat_state), "Redis", "lock_renewal_failed"))
@@ -205,13 +214,17 @@ async def _renew(backend: Backend, heartbeat_state: HeartbeatState, worker_id: s
 class HeartbeatThread:
     """Runs :func:`keep_alive` in a thread with its own event loop.
 
-    ``connect``: makes the thread's own small backend. ``beside``: runs in the same event loop.
+    ``connect``: makes the thread's own small backend. ``beside``: runs in the same event loop. ``process``: sends the
+    heartbeats while this thread cannot run. It ends with the thread.
     """
 
-    def __init__(self, connect: Connect, heartbeat_state: HeartbeatState, beside: Beside) -> None:
+    def __init__(
+        self, connect: Connect, heartbeat_state: HeartbeatState, beside: Beside, process: HeartbeatProcess | None = None
+    ) -> None:
         self._connect = connect
         self._state = heartbeat_state
         self._beside = beside
+        self._process = process
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
@@ -248,6 +261,15 @@ class HeartbeatThread:
 
     async def _run(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        signs = asyncio.create_task(self._process.run(self._state)) if self._process is not None else None
+        try:
+            await self._keep_alive()
+        finally:
+            if signs is not None:
+                signs.cancel()
+                await asyncio.wait((signs,))
+
+    async def _keep_alive(self) -> None:
         while not self._stopping:
             try:
                 backend = await self._connect()

@@ -3,8 +3,10 @@
 The worker has at most one child. The child starts on demand, executes one attempt after the other, and ends after
 CHILD_IDLE_SECONDS without an attempt. It executes an attempt under the fence of the worker's claim, on connections of its own.
 The worker renews the lane's lock and sends the heartbeats. Worker and child exchange pickled messages over a socket. The worker
-sends an :class:`Order`, then claims and stops. The child sends :class:`Alive` and :class:`ChildReply`. The child ends when the
-socket is closed.
+sends one :class:`Order`. It then sends a claim for each attempt, and a :class:`~runyard.execution.executor.Stop` to stop an
+attempt. The child sends :class:`Alive` and :class:`ChildReply`. The child ends when the socket is closed.
+
+The stored functions decide that an attempt must run alone, and count the crashes (``postgres/functions/crashes.sql``).
 """
 
 from __future__ import annotations
@@ -61,11 +63,11 @@ class ChildReply:
 
 
 class Alive:
-    """A message of the child: it is ready, and its event loop turns."""
+    """The child's message that it is ready and that its event loop turns."""
 
 
 class ChildDied(Exception):
-    """The child exited or was killed. The message says how."""
+    """The child exited or was killed. The message describes its end."""
 
 
 def frame(message: object) -> bytes:

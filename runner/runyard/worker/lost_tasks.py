@@ -1,4 +1,4 @@
-"""Detection of lost tasks: runs that are this worker's in the store but have no task in its process (W4)."""
+"""Detection of lost tasks: runs that the store assigns to this worker and that have no task in its process (W4)."""
 
 from __future__ import annotations
 

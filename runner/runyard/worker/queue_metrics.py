@@ -17,7 +17,7 @@ MEASURE_TIME_SHARE: Final = 0.02
 
 
 class QueueMetrics:
-    """Sets the gauges of queues while ``leading()`` is true. Other workers have no such gauges: a sum counts each run once."""
+    """Sets the gauges of queues while ``leading()`` is true. Other workers have none, so that a sum counts each run once."""
 
     def __init__(self, queues: QueueStore, leading: Callable[[], bool]) -> None:
         self._queues = queues

@@ -1,8 +1,8 @@
 """The reconciler: the work of the leader. The failure detector decides which worker leads.
 
-The leader submits runs that Redis lost, admits due runs, applies limits, counts usage, keeps the event streams to their limit,
-and prunes data whose retention has passed. The verb ``runs.admit`` also applies the deadlines of HITL requests and fails the
-runs that were not started by their ``expires_at``. No lease and no heartbeat depends on the duration of a pass.
+The leader submits runs that Redis lost (``rescue.py``), admits due runs, applies limits, counts usage, keeps the streams to
+their limit, and prunes data whose retention has passed. The verb ``runs.admit`` also applies the deadlines of HITL requests,
+and fails the runs that were not started by their ``expires_at``. No lease and no heartbeat depends on the duration of a pass.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from .rescue import Rescue
 PASS_SECONDS: Final = 1.0
 """Seconds between two passes, and the shortest time between two passes of the rescue."""
 PRUNE_SECONDS: Final = 10.0
-"""Seconds from a pruning that left nothing to prune to the next one."""
+"""Seconds between two prunings if the first one left nothing to prune."""
+PRUNE_PART_SECONDS: Final = 0.25
+"""Seconds after which a pass starts no further pruning. Each pruning is a short transaction."""
 LONG_FEED_DELAY_SECONDS: Final = 60.0
-"""Delay of the feed from which the log names the transaction that holds it back, and seconds between two such lines."""
+"""Shortest delay of the feed for a log line that names the transaction at fault. Also the seconds between two such lines."""
 
 log = structlog.get_logger("runyard.reconciler")
 
@@ -116,11 +118,11 @@ class Reconciler:
         self._streams_dropped = usage.dropped
 
     async def _try_rescue(self) -> None:
-        # A run that becomes due soon makes the passes shorter. The rescue examines the same number of runs per second then.
+        # A pass comes earlier if a run becomes due soon. The rescue still examines the same number of runs per second.
         self._rescue_at = time.monotonic() + PASS_SECONDS * 0.9
         try:
             await self._rescue.step()
-        except RunyardError as error:  # Redis may be down or refuse writes; the rest of the pass needs Postgres only
+        except RunyardError as error:  # Redis may be down or refuse writes: the rest of the pass needs Postgres only
             log.warning("rescue_failed", worker_id=self._worker_id(), error=str(error))
 
     def _show_feed_delay(self, delay: FeedDelay) -> None:
@@ -132,6 +134,11 @@ class Reconciler:
             )
 
     async def _prune(self) -> None:
-        """Delete a bounded part of the data whose retention has passed; later passes delete the rest."""
-        if time.monotonic() >= self._prune_at and not await self._backend.workers.prune(self._retention):
-            self._prune_at = time.monotonic() + PRUNE_SECONDS
+        """Delete data whose retention has passed, and rows of deleted threads, for PRUNE_PART_SECONDS. Later passes go on."""
+        began = time.monotonic()
+        if began < self._prune_at:
+            return
+        while await self._backend.workers.prune(self._retention):
+            if time.monotonic() - began >= PRUNE_PART_SECONDS:
+                return
+        self._prune_at = time.monotonic() + PRUNE_SECONDS

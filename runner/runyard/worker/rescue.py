@@ -1,7 +1,8 @@
-"""The rescue: submits runs that no queue and no worker holds. A pass of the leader reads a bounded number of rows for it.
+"""The rescue: submits runs that no queue and no worker holds. Each pass of the leader reads a bounded number of rows.
 
-A pass reads the runs of dead workers, the waiting runs that changed last, and a part of the other waiting runs. A rotation goes
-through the others part by part. After an event that may have lost many jobs, the rotation goes round at once: this is a sweep.
+A pass reads the runs of dead workers, the waiting runs that changed last, and a part of the other waiting runs. The next pass
+reads the next part. Such a round through the other waiting runs is a rotation. After an event that may have lost many jobs, the
+passes make one rotation as fast as possible. This rotation is a sweep.
 """
 
 from __future__ import annotations
@@ -23,27 +24,30 @@ from ..support import metrics
 from ..support.batching import each_its_own
 
 MIN_HEAD_AGE: Final = timedelta(seconds=1)
-"""Age from which a lane head is examined: Redis may be about to receive or to remove the job of a younger one."""
+"""Shortest age of an examined lane head. Redis may be about to receive or to remove the job of a younger head."""
 MIN_MISSING_SECONDS: Final = 1.0
 """Seconds for which a lane head must be missing from Redis.
 
-MIN_HEAD_AGE does not suffice: an old run becomes the head, and is submitted, when the run before it ends.
+MIN_HEAD_AGE does not suffice. When a run ends, the run behind it becomes the head and is submitted. That run may be old.
 """
 ORPHANS_PER_PAGE: Final = 1000
-"""Number of orphans after which a read of them ends."""
+"""Number of orphans after which one read of orphans ends."""
 CANCEL_BATCH: Final = 100
 """Maximum number of cancelled runs ended by one commit."""
 MAX_RESCUES_PER_PASS: Final = 5000
 """Maximum number of jobs that one pass submits, so that an empty Redis is not flooded."""
 RECENT_SECONDS: Final = 10.0
-"""Age at the last pass up to which a pass looks for a waiting run: a process that stopped before it submitted a job left a
-recent run."""
+"""Greatest age of the runs that every pass examines, at the time of the previous pass.
+
+If a process commits a run and stops before it submits the run's job, these passes find the run early."""
 RECENT_ROWS: Final = 500
 """Maximum number of recent runs that one pass examines, so that a burst of runs does not make a pass long."""
 ROTATION_ROWS: Final = 500
 """Number of other waiting runs that one read of the rotation examines, so that a long queue does not make a pass long."""
+DEAD_LOCK_SECONDS: Final = 60.0
+"""Seconds since its last heartbeat for which a dead worker may still have locks in Redis."""
 SWEEP_SECONDS: Final = 0.25
-"""Seconds that one pass spends on a sweep, so that a sweep uses a part of the time of the servers only."""
+"""Seconds that one pass spends on a sweep, so that a sweep uses only a part of the time of the servers."""
 
 log = structlog.get_logger("runyard.rescue")
 
@@ -63,7 +67,7 @@ class MissingWatch:
             self._missing.setdefault(job.ref, (job, now))
 
     def jobs(self) -> list[Job]:
-        """Return the kept jobs, to ask Redis for them again."""
+        """Return the kept jobs, which the next pass looks up in Redis again."""
         return [job for job, _ in self._missing.values()]
 
     def lost(self, unknown: Iterable[Job], now: float) -> list[RunRef]:
@@ -82,7 +86,7 @@ class MissingWatch:
 
 
 class Rotation:
-    """A cursor that goes through the waiting runs again and again."""
+    """The position of the rotations in the list of waiting runs."""
 
     def __init__(self) -> None:
         self.after: WaitingCursor | None = None
@@ -91,11 +95,11 @@ class Rotation:
         self._wrapped = False
 
     def sweep(self) -> None:
-        """Begin a sweep. It ends when the cursor is back at its present place."""
+        """Begin a sweep. It ends when the position is the present one again."""
         self.sweeping, self._goal, self._wrapped = True, self.after, False
 
     def advance(self, after: WaitingCursor | None) -> None:
-        """Move the cursor to ``after``, or to the start if it is None. End the sweep if it has come round."""
+        """Move the position to ``after``, or to the start if it is None. End the sweep if it has examined all waiting runs."""
         at_end = after is None
         self.after = after
         if self._goal is None:
@@ -132,6 +136,7 @@ class Rescue:
         self._sweep_again_at = float("inf")
         self._recent_after: WaitingCursor | None = None
         self._recent_at = clock()
+        self._dead: set[str] | None = None
         self.rescued = 0
 
     @property
@@ -139,7 +144,7 @@ class Rescue:
         return self._rotation.sweeping
 
     def sweep(self) -> None:
-        """Examine all waiting runs in the next passes, and again when the locks of the time before have expired.
+        """Examine all waiting runs in the next passes, and again when the locks that exist now have expired.
 
         Call this method after an event that may have lost jobs. A job whose lock has not expired counts as held.
         """
@@ -147,14 +152,15 @@ class Rescue:
         self._sweep_again_at = self._clock() + LANE_LOCK_SECONDS + 1.0
 
     async def step(self) -> None:
-        """Make one pass. Raises RunyardError of a server; the next passes then sweep, because Redis may have lost data."""
+        """Make one pass. After a RunyardError of a server, raise it and begin a sweep, because Redis may have lost data."""
         if self._clock() >= self._sweep_again_at:
             self._sweep_again_at = float("inf")
             self._rotation.sweep()
+        self._dead = None
         try:
             left = MAX_RESCUES_PER_PASS - await self._submit_orphans()
             if await self._submit_lost(left):
-                self.sweep()  # what lost one job may have lost others
+                self.sweep()  # the cause may have lost further jobs
             await self._look_at_recent()
             await self._rotate()
         except RunyardError:
@@ -164,7 +170,8 @@ class Rescue:
     async def _submit_orphans(self) -> int:
         """Submit the runs of dead workers at once, because no other process submits them. End the cancelled ones.
 
-        The locks of these workers do not count. Until it notices its death, a worker that reaches only Redis keeps its locks.
+        The locks of these workers do not count. A dead worker that reaches Redis and not Postgres keeps its locks until it
+        notices its death.
 
         Return the number of submitted runs. A pass that examined MAX_RESCUES_PER_PASS orphans leaves the rest to the next pass.
         """
@@ -188,17 +195,17 @@ class Rescue:
         """Submit up to ``limit`` lane heads that an earlier pass did not find in Redis, and that are still not there."""
         if not len(self._missing):
             return 0
-        unknown = await self._backend.scheduler.unknown(self._missing.jobs())
+        unknown = await self._unknown(self._missing.jobs())
         lost = self._missing.lost(unknown, self._clock())[: max(limit, 0)]
         if not lost:
             return 0
-        # Postgres is asked last: a run that was executed since the earlier pass is missing from Redis, too.
+        # Postgres is asked last: a run that was executed since the earlier pass is also missing from Redis.
         submitted = await self._submit(await self._backend.workers.still_waiting(lost, unchanged=MIN_HEAD_AGE))
         self._missing.forget(lost)
         return submitted
 
     async def _look_at_recent(self) -> None:
-        """Look at the runs that changed in the last RECENT_SECONDS, and at those that changed since the last look."""
+        """Examine the runs that changed in the RECENT_SECONDS before the last pass, or since then."""
         began = self._clock()
         page = await self._backend.workers.waiting(
             unchanged=MIN_HEAD_AGE,
@@ -210,7 +217,7 @@ class Rescue:
         self._recent_after, self._recent_at = page.after, began
 
     async def _rotate(self) -> None:
-        """Look at the next part of the waiting runs. During a sweep, look at part after part for SWEEP_SECONDS."""
+        """Examine the next part of the waiting runs. During a sweep, examine part after part for SWEEP_SECONDS."""
         began = self._clock()
         while self._leading() and len(self._missing) < MAX_RESCUES_PER_PASS:
             page = await self._backend.workers.waiting(unchanged=MIN_HEAD_AGE, after=self._rotation.after, limit=ROTATION_ROWS)
@@ -221,7 +228,19 @@ class Rescue:
 
     async def _look(self, page: WaitingPage) -> None:
         if page.jobs:
-            self._missing.note(await self._backend.scheduler.unknown(page.jobs), self._clock())
+            self._missing.note(await self._unknown(page.jobs), self._clock())
+
+    async def _unknown(self, waiting: Sequence[Job]) -> list[Job]:
+        """Return the jobs of waiting runs that Redis does not hold. The locks of dead workers do not count: such a worker may
+        have taken a job from Redis and not have claimed the run in the store. The dead workers are read once per pass."""
+        if self._dead is None:
+            workers = await self._backend.workers.workers()
+            self._dead = {
+                worker.worker_id
+                for worker in workers
+                if worker.dead_at is not None and (worker.silent_for or 0.0) <= DEAD_LOCK_SECONDS
+            }
+        return await self._backend.scheduler.unknown(waiting, self._dead)
 
     async def _submit(self, lost: Sequence[Job]) -> int:
         if lost:
@@ -229,7 +248,7 @@ class Rescue:
             self.rescued += len(lost)
             metrics.RESCUES.inc(len(lost))
             first = {"first_thread_key": lost[0].thread_key, "first_run_id": lost[0].run_id}
-            log.warning("lost_runs_submitted", worker_id=self._worker_id(), runs=len(lost), **first)
+            log.warning("missing_jobs_submitted", worker_id=self._worker_id(), runs=len(lost), **first)
         return len(lost)
 
     async def _end(self, cancelled: Sequence[RunRef]) -> None:

@@ -23,7 +23,8 @@ class Slot:
 
 
 class Slots:
-    """The slots of one worker, at most ``size``. The heartbeat renews the lane's lock of each run in a slot, claimed or not."""
+    """The slots of one worker, at most ``size``. For each run in a slot, even before its claim, the heartbeat renews the lock
+    of the run's lane."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -78,7 +79,7 @@ class Slots:
     def held(self, worker_id: str) -> Sequence[Delivery]:
         """Return the deliveries whose locks ``worker_id`` holds.
 
-        It copies the table in one step, because the heartbeat thread calls it.
+        The method copies the table in one step, because the heartbeat thread calls it.
         """
         slots = [slot for slot in list(self._slots.values()) if slot.worker_id == worker_id]
         return [slot.again or slot.delivery for slot in slots]

@@ -1,7 +1,7 @@
 """The task guard: a SystemExit or KeyboardInterrupt in a task of an agent ends that task only.
 
-asyncio raises these exceptions of any task out of the event loop. They would end the worker and all its other runs. The guard
-covers neither callbacks nor coroutines that a thread outside the agent's context submits: they belong to no agent's task.
+Without the guard, asyncio would let such an exception leave the event loop. The worker and all its other runs would end. The
+guard does not cover callbacks. It does not cover coroutines that a thread outside the agent's context submits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The webhook dispatcher: the leading worker sends due deliveries, a bounded number at once, and stores their outcomes.
 
-A delivery is taken for a lease. If a dispatcher dies, the next one sends its unsettled deliveries again when their leases end.
-All other state is in the store.
+The dispatcher takes each delivery under a lease. If the dispatcher dies, the next leader sends its unsettled deliveries again
+when their leases end. The store keeps deliveries, leases and tries. A new leader does not know which endpoints are
+unresponsive. ``WebhookPolicy`` has the number of tries and the first pause. The constants below determine the later pauses.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ MAX_IN_FLIGHT_PER_ENDPOINT: Final = 8
 MAX_IN_FLIGHT_UNRESPONSIVE: Final = 32
 """Maximum number of deliveries in flight to unresponsive endpoints, whose last try got no answer.
 
-Such a delivery may occupy its place for a whole timeout. The unresponsive endpoints share these places, at least one each.
+Such a delivery may occupy its place for a whole timeout. The unresponsive endpoints share the places. Each has at least one.
 """
 MAX_UNRESPONSIVE_KNOWN: Final = 1000
-"""Maximum number of unresponsive endpoints remembered. The one with the oldest last try is forgotten first."""
+"""Maximum number of unresponsive endpoints that are remembered. The endpoint with the oldest last try is forgotten first."""
 BACKOFF_FACTOR: Final = 3.0
 MAX_BACKOFF_SECONDS: Final = 4 * 3600.0
 """Maximum number of seconds between two tries."""
@@ -69,7 +70,7 @@ class WebhookDispatcher:
         return self._policy.timeout + 2 * LEASE_MARGIN_SECONDS
 
     async def run(self) -> None:
-        """Send until cancelled; then wait up to the timeout of one try for the deliveries in flight."""
+        """Send until cancelled. Then wait up to the timeout of one try for the deliveries in flight."""
         try:
             while True:
                 taken = await self.step()

@@ -1,4 +1,7 @@
-"""Worker: the host process of runs. It registers, sends heartbeats, claims and executes runs, reconciles, and drains."""
+"""Worker: the process that executes runs. It registers, sends heartbeats, claims and executes runs, reconciles, and drains.
+
+``runyard_api/worker/process.py`` stops it at a signal. The defaults of its settings are in ``ports/workers.py``.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,7 @@ from .cancels import follow_cancel_hints, stop_cancelled
 from .claim_loop import KINDS, ClaimLoop, Dispatch, execute
 from .failure_detector import FailureDetector
 from .heartbeat import Connect, HeartbeatState, HeartbeatThread, alive_with
+from .heartbeat_process import HeartbeatProcess
 from .isolation import Isolation
 from .lost_tasks import LostTaskDetector
 from .queue_metrics import QueueMetrics
@@ -50,7 +54,7 @@ HANDOVER_SECONDS: Final = CLEANUP_SECONDS + 5.0
 LEAVE_SECONDS: Final = HANDOVER_SECONDS + 5 * ANNOUNCE_TIMEOUT_SECONDS
 """Seconds after the grace time within which :meth:`Worker.run` ends, also if servers do not answer."""
 TURN_SECONDS: Final = 0.5
-"""Seconds between two records for the heartbeat that the main loop turns."""
+"""Seconds after which the main loop records again that it turns. The heartbeat reads this record."""
 
 log = structlog.get_logger("runyard.worker")
 
@@ -65,13 +69,14 @@ class Worker:
     """Serves the agents of ``app`` from ``backend``.
 
     ``queues``: the queues to serve, by default the app's. ``slots``: maximum number of runs at once. ``grace``: seconds for
-    which a stopping worker lets its runs finish. It then releases the others at their last commit. ``connect``: makes the small
-    second backend of the heartbeat thread. Without it the main loop sends and watches the heartbeats. ``watchdog``: seconds for
-    which user code may block the main loop before the worker stops its heartbeats and so loses its runs. ``address``: the
-    ``host:port`` of its health server, to register. ``retention``: how long to keep the data that this worker prunes as the
-    leader. ``isolation``: executes runs that must have a process of their own. Without it this process executes them.
-    ``sender``: sends webhooks while this worker leads. Without it this worker sends none. ``webhooks``: the settings of
-    webhooks.
+    which a stopping worker lets its runs finish. Then it releases unfinished runs at their last commit. ``connect``: makes the
+    small second backend of the heartbeat thread. Without it the main loop sends and watches the heartbeats. ``watchdog``:
+    seconds for which user code may block the main loop before the worker stops its heartbeats and so loses its runs.
+    ``heartbeat_process``: sends the heartbeats while native code holds the interpreter. It needs ``connect``. ``address``: the
+    ``host:port`` of the worker's health server, which the worker registers. ``retention``: how long to keep the data that this
+    worker prunes as the leader. ``isolation``: executes runs that must have a process of their own. Without it this process
+    executes them. ``sender``: sends webhooks while this worker leads. Without it this worker sends none. ``webhooks``: the
+    settings of webhooks.
     """
 
     def __init__(
@@ -84,6 +89,7 @@ class Worker:
         grace: float = DEFAULT_GRACE_SECONDS,
         watchdog: float = DEFAULT_WATCHDOG_SECONDS,
         connect: Connect | None = None,
+        heartbeat_process: HeartbeatProcess | None = None,
         address: str | None = None,
         dispatch: Dispatch = execute,
         kinds: Container[str] = KINDS,
@@ -102,6 +108,7 @@ class Worker:
         self.started = asyncio.Event()
         self.loop = asyncio.get_running_loop()
         self._connect = connect
+        self._heartbeat_process = heartbeat_process
         self._address = address
         self._heartbeat_thread: HeartbeatThread | None = None
         self._isolation = isolation
@@ -159,11 +166,11 @@ class Worker:
         return self._heartbeat_thread is None or self._heartbeat_thread.alive
 
     def troubles(self) -> list[str]:
-        """Return the reasons why the worker claims no runs, an empty list if it claims. Any thread may call this method."""
+        """Return the reasons why the worker claims no runs, or an empty list if it claims. Any thread may call this method."""
         return ["the worker is draining"] if self.claim_loop.stopping else self._heartbeat_state.troubles()
 
     def drain(self) -> None:
-        """Stop claiming. The worker ends when its last run has finished, however long that takes."""
+        """Stop claiming. The worker ends when its last run has finished. There is no time limit."""
         self.claim_loop.stop()
 
     def stop(self) -> None:
@@ -227,7 +234,7 @@ class Worker:
                 log.warning("worker_registration_failed", worker_id=info.worker_id, error=str(error))
                 await asyncio.sleep(jittered(0.5))
             except WorkerDeadError:
-                # An earlier call registered this id and its answer was lost. Without heartbeats the id was declared dead.
+                # An earlier call registered this id, and its answer was lost. The leader then declared the silent id dead.
                 info = replace(info, worker_id=new_worker_id())
             else:
                 self._heartbeat_state.registered(info.worker_id)
@@ -235,13 +242,13 @@ class Worker:
                 return
 
     def _abandon_runs(self, worker_id: str) -> None:
-        """Stop all runs without a write and register under a new id.
+        """Stop all runs, write nothing for them, and register under a new id.
 
         The leader has declared this worker dead, and other workers take its runs over.
         """
         if worker_id != self.worker_id or self._registrations:
             return
-        log.error("own_death_noticed", worker_id=worker_id, attempts_stopped=len(self.slots.executions()))
+        log.error("declared_dead", worker_id=worker_id, attempts_stopped=len(self.slots.executions()))
         self._heartbeat_state.worker_id = None
         self.claim_loop.close()
         for execution in self.slots.executions():
@@ -251,7 +258,7 @@ class Worker:
         registration.add_done_callback(self._registrations.discard)
 
     def _on_written(self, writing: asyncio.Task[None]) -> None:
-        """Stop the worker if its event writer failed: its runs would have no events. Other workers take the runs over."""
+        """Stop the worker if its event writer failed: its runs would have no events. Other workers take them over."""
         if not writing.cancelled() and (error := writing.exception()) is not None:
             log.error("event_writer_failed", worker_id=self.worker_id, error=str(error), exc_info=error)
             if not self._stop.is_set():  # a second call would end the grace time
@@ -267,7 +274,9 @@ class Worker:
     @asynccontextmanager
     async def _heartbeat(self) -> AsyncIterator[None]:
         if self._connect is not None:
-            self._heartbeat_thread = HeartbeatThread(self._connect, self._heartbeat_state, self.failure_detector.run)
+            self._heartbeat_thread = HeartbeatThread(
+                self._connect, self._heartbeat_state, self.failure_detector.run, self._heartbeat_process
+            )
             self._heartbeat_thread.start()
             try:
                 yield
@@ -314,9 +323,10 @@ class Worker:
             await stop_cancelled(self.backend.workers, worker_id, self.slots.execution)
 
     async def _drain(self, taking: asyncio.Task[None]) -> None:
-        """Wait for a stop. Let runs finish within the grace time, then release those that have not finished.
+        """Wait until all runs have ended, or for :meth:`stop`. After a stop, let runs finish within the grace time, then
+        release the others.
 
-        ``taking``: the task of the claim loop. It ends at a stop, or later if a server does not answer its last claim.
+        ``taking``: the task of the claim loop. It ends after a drain or a stop, as soon as its last claim has returned.
         """
         await _first(self._finished(taking), self._stop.wait())
         await _first(self._finished(taking), asyncio.sleep(self.grace), self._hurry.wait())
@@ -356,7 +366,7 @@ async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    """Return when one of ``waits`` has returned; cancel the others."""
+    """Return when one of ``waits`` has returned, and cancel the others."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
@@ -365,7 +375,7 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 async def _for_ever(loop: Callable[[], Awaitable[None]], worker_id: Callable[[], str]) -> None:
-    """Run a loop of the worker, and start the loop again after each failure: the worker continues when a server is back."""
+    """Run a loop of the worker. Start the loop again after each failure, so that it continues when a server is back."""
     tries = 0
     while True:
         began = asyncio.get_running_loop().time()

@@ -6,8 +6,10 @@ import asyncio
 import gc
 import weakref
 from contextvars import ContextVar, copy_context
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+import asyncpg
 import pytest
 
 from runyard.errors import BackendUnavailableError, InvalidInputError
@@ -38,6 +40,43 @@ async def test_a_statement_holds_nothing_of_the_run_that_prepared_it(postgres_ur
     held = seen[0]()
     await backend.close()
     assert held is None
+
+
+async def test_a_call_returns_its_connection_without_a_task(postgres_url: str) -> None:
+    """Each call would wait for one more task, and a pick-up has two calls one after the other."""
+    backend = await connect(postgres_url, max_pool_size=1)
+    await backend.runs.run("t", "r")
+    loop, started = asyncio.get_running_loop(), []
+
+    def task_of(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        started.append(work)
+        return asyncio.Task(work, loop=loop, **options)
+
+    loop.set_task_factory(task_of)
+    try:
+        for _ in range(3):  # the only connection is free again for each
+            assert await backend.runs.run("t", "r") is None
+    finally:
+        loop.set_task_factory(None)
+    await asyncio.gather(*(backend.runs.run("t", "r") for _ in range(3)))
+    await backend.close()
+    assert started == []
+
+
+async def test_a_connection_may_be_lost_after_its_last_reply(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A3: the call has its answer, and the next call opens another connection."""
+    backend = await connect(postgres_url, max_pool_size=1)
+    fetchrow = asyncpg.Connection.fetchrow
+
+    async def lost(self: asyncpg.Connection, *args: Any) -> Any:
+        row = await fetchrow(self, *args)
+        self.terminate()
+        return row
+
+    monkeypatch.setattr(asyncpg.Connection, "fetchrow", lost)
+    for _ in range(3):
+        assert await backend.runs.run("t", "r") is None
+    await backend.close()
 
 
 async def test_a_database_that_does_not_exist_is_unavailable(postgres_url: str) -> None:

@@ -19,7 +19,7 @@ from runyard_backends.postgres.backend import PostgresBackend, connect
 from tests.support.long_thread import LongThread
 
 LONG = LongThread(3000)
-TABLES = ("threads", "branches", "levels", "messages", "runs", "removals", "hitl_requests", "steps", "attempts")
+TABLES = ("threads", "branches", "levels", "labels", "messages", "runs", "removals", "hitl_requests", "steps", "attempts")
 
 
 @pytest.fixture
@@ -61,6 +61,8 @@ async def leader_removes(backend: PostgresBackend, server: asyncpg.Connection) -
 
 
 async def test_a_deletion_removes_all_rows(backend: PostgresBackend, server: asyncpg.Connection) -> None:
+    """B9: Also its labels."""
+    await backend.threads.set_label("t", "main")
     await backend.threads.delete_thread("t")
     assert await left(server) == {}
 

@@ -49,18 +49,21 @@ HEAD = f"FROM runyard.threads WHERE thread_key = {KEY}"
 SNAPSHOT = f"FROM runyard.known_snapshot('{TENANT}', '{LONG}') t"
 A_RUN = f"FROM runyard.runs r WHERE r.thread_key = {KEY} AND r.run_id = 'run-4'"
 
+LEAVES = f"SELECT runyard.list_leaves('{TENANT}', '{LONG}', false, NULL, NULL, 10)"
+
 SERVES: dict[str, str] = {
+    "labels_pkey": LEAVES,
     "threads_pkey": f"SELECT runyard.lock_run({KEY}, 'run-4')",
     "threads_id": f"SELECT runyard.known_snapshot('{TENANT}', '{LONG}')",
     "threads_list": THREADS_OF.format("NULL", "NULL", "{}"),
     "threads_list_of_agent": THREADS_OF.format("NULL", "'default'", "{}"),
     "threads_list_of_parent": THREADS_OF.format("'thread-2'", "NULL", "{}"),
     "thread_tags_pkey": THREADS_OF.format("NULL", "NULL", '{"env": "prod"}'),
-    "branches_pkey": f"SELECT runyard.page('{TENANT}', '{LONG}', NULL, 0, 900000, 10, false, NULL)",
-    "branches_thread": f"SELECT runyard.leaves(t, NULL, NULL, 10) {SNAPSHOT}",
-    "levels_pkey": f"SELECT runyard.page('{TENANT}', '{LONG}', NULL, 0, 900000, 10, false, NULL)",
+    "branches_pkey": f"SELECT runyard.path_page('{TENANT}', '{LONG}', NULL, 0, 900000, 10, false, NULL)",
+    "branches_thread": LEAVES,
+    "levels_pkey": f"SELECT runyard.path_page('{TENANT}', '{LONG}', NULL, 0, 900000, 10, false, NULL)",
     "levels_ancestor": DELETE,
-    "messages_pkey": f"SELECT runyard.page('{TENANT}', '{LONG}', NULL, 0, 900000, 10, false, NULL)",
+    "messages_pkey": f"SELECT runyard.path_page('{TENANT}', '{LONG}', NULL, 0, 900000, 10, false, NULL)",
     "messages_id": f"SELECT runyard.holder_of({KEY}, gen_random_uuid())",
     "messages_tools": f"SELECT runyard.open_calls(runyard.branch_view(head_branch)) {HEAD}",
     "runs_pkey": CANCEL,
@@ -88,7 +91,7 @@ SERVES: dict[str, str] = {
     "completions_with_extra": f"SELECT runyard.extra_at(runyard.branch_view(head_branch)) {HEAD}",
     "unsuccessful_runs_pkey": DELETE,
     "unsuccessful_runs_list": LIVE.format("failed"),
-    "unsuccessful_runs_of_thread": f"SELECT runyard.leaves(t, NULL, NULL, 10) {SNAPSHOT}",
+    "unsuccessful_runs_of_thread": LEAVES,
     "fork_results_pkey": DELETE,
     "fork_results_by_age": PRUNE,
     "unclaimed_pkey": f"SELECT runyard.claim_external('{TENANT}', '{LONG}', 'an-id')",

@@ -55,6 +55,7 @@ VALUES: dict[str, list[Any]] = {
     "parent_thread_id": [FORKED],
     "tags": [TAG, RARE_TAG, TAG | RARE_TAG],
     "pending": [True, False],
+    "labelled": [True],
     "newest_first": [True, False],
 }
 """What each filter is asked with; one that is not here fails the test."""
@@ -180,12 +181,12 @@ async def blocks(connection: asyncpg.Connection, name: str, args: tuple[Any, ...
     try:
         given = f"({', '.join(map(literal, args))})" if args else ""
         await connection.execute(f"EXECUTE asked{given}")  # what a connection reads only once is not the list's
-        found = json.loads(await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked{given}"))[0][
-            "Plan"
-        ]
+        explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked{given}"
+        found = [json.loads(await connection.fetchval(explain))[0]["Plan"] for _ in range(2)]
     finally:
         await connection.execute("DEALLOCATE asked; RESET plan_cache_mode")
-    return int(found["Shared Hit Blocks"]) + int(found["Shared Read Blocks"])
+    # An autovacuum between two of these statements ends the plan, and the next statement reads the catalogs again.
+    return min(int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"]) for plan in found)
 
 
 Ask = Callable[[str | None], Awaitable[Any]]

@@ -81,3 +81,18 @@ async def test_the_tables_fit_the_runs_after_every_verb(postgres_url: str) -> No
     finally:
         await connection.close()
         await backend.close()
+
+
+async def test_a_run_that_is_deleted_by_hand_is_in_no_table(postgres_url: str) -> None:
+    """Verbs end a run before they delete it. An operator may delete a live one."""
+    backend = await connect(postgres_url)
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        world = World(backend, lambda: None)  # type: ignore[arg-type, return-value]
+        await world.accept("live", thread="a")
+        await connection.execute("DELETE FROM runyard.runs")
+        for statement in DIFFERENT.values():
+            assert await connection.fetch(statement) == []
+    finally:
+        await connection.close()
+        await backend.close()

@@ -199,8 +199,10 @@ async def test_a_completion_that_was_refused_as_locked_stores_nothing(
     async with locked(host, "held"):
         refused, ended = await backend.runs.complete(writes, wait=0)
         assert isinstance(refused, LockedError) and isinstance(ended, Ended)
+        [refused] = await backend.runs.complete(writes[:1], wait=0.01)
+        assert isinstance(refused, LockedError)
         with pytest.raises(LockedError):
-            await backend.runs.complete(writes[:1], wait=0.01)
+            await backend.runs.complete(writes[:1])
     assert [m.text for m in await backend.runs.context(held)] == ["hello"]
     run = await backend.runs.run("held", "r")
     assert run is not None and run.status is RunStatus.RUNNING
@@ -211,12 +213,35 @@ async def test_a_claim_waits_for_a_lock_for_the_given_time(backend: PostgresBack
     async with locked(host, "held"):
         [skipped] = await backend.runs.claim("w", [ref])
         assert skipped.outcome == "skipped"
-        with pytest.raises(LockedError):
-            await backend.runs.claim("w", [ref], wait=0.01)
+        [skipped] = await backend.runs.claim("w", [ref], wait=0.01)
+        assert skipped.outcome == "skipped"
         waiting = asyncio.create_task(backend.runs.claim("w", [ref], wait=DEADLINE))
         await waits(host)
     [claimed] = await waiting
     assert claimed.outcome == "claimed"
+
+
+async def test_a_batch_waits_for_many_locked_threads_as_for_two(backend: PostgresBackend, host: asyncpg.Connection) -> None:
+    """The wait is halved after each lock that was not free in time."""
+    held = [f"held-{n}" for n in range(8)]
+    attempts = [await begin(backend, prompt(name, "r")) for name in held]
+    refs = [(await backend.runs.accept(prompt(name, "queued", options=ALONE))).effects.jobs[0].ref for name in held]
+    began = time.monotonic()
+    async with locked(host, *held):
+        ends = await backend.runs.complete([Write(attempt=attempt) for attempt in attempts], wait=0.25)
+        assert all(isinstance(end, LockedError) for end in ends)
+        assert {claim.outcome for claim in await backend.runs.claim("w", refs, wait=0.25)} == {"skipped"}
+    assert time.monotonic() - began < 2
+
+
+async def test_a_batch_stores_what_waits_for_a_short_lock(backend: PostgresBackend, host: asyncpg.Connection) -> None:
+    attempts = [await begin(backend, prompt(name, "r")) for name in ("held", "free")]
+    async with locked(host, "held"):
+        accepting = asyncio.ensure_future(backend.runs.accept(prompt("held", "next")))
+        completing = asyncio.create_task(backend.runs.complete([Write(attempt=a) for a in attempts], wait=DEADLINE))
+        await waits(host)
+    assert (await accepting).created
+    assert all(isinstance(end, Ended) for end in await completing)
 
 
 async def waits(host: asyncpg.Connection) -> None:
@@ -304,6 +329,18 @@ class TestOpenHostTransaction:
         async with asyncio.timeout(DEADLINE):
             accepted = await waiting
         assert accepted.created is not committed
+
+    async def test_the_insert_of_an_accept_waits_for_a_moment_only(
+        self, backend: PostgresBackend, host: asyncpg.Connection
+    ) -> None:
+        """It has the lock of the thread. The wait for that lock may be longer."""
+        await backend.threads.store_message("t", Message.user("hello"))
+        request = prompt("t", "taken")
+        async with host.transaction():
+            await backend.runs.accept(request, connection=host)
+            async with asyncio.timeout(AT_ONCE):
+                with pytest.raises(LockedError):
+                    await backend.runs._accept_many([request], wait=DEADLINE)
 
     async def test_an_accept_answers_within_its_bound(
         self, backend: PostgresBackend, host: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 import asyncpg
+import pytest
 
 from runyard.models import Message
 from runyard.ports.commands import AcceptRequest
@@ -28,7 +29,10 @@ SELECT * FROM runyard.complete(ARRAY(
     SELECT (r.thread_key, r.run_id, r.fence, NULL, NULL, NULL, NULL, 1)::runyard.attempt_write
     FROM runyard.runs r WHERE r.run_id = $1))
 """
-CANCEL = "SELECT runyard.cancel('', 't', $1, false)"
+HOST_ACCEPT = "SELECT runyard.accept('t', 'hello', run_id => $1)"
+ADMIT = "SELECT * FROM runyard.admit(100)"
+LIMIT = "INSERT INTO runyard.limits (limit_name, most) VALUES ('queued_per_lane', 100000)"
+CANCEL = "SELECT count(runyard.cancel('', 't', $1, false))"
 
 
 def prompt(run_id: str) -> AcceptRequest:
@@ -41,18 +45,26 @@ async def blocks(connection: asyncpg.Connection, statement: str, *args: Any) -> 
 
 
 async def verbs(connection: asyncpg.Connection, key: int, name: str) -> list[int]:
-    """The blocks that an accept, a claim and the end of two runs read. The second run waits behind the first."""
+    """The blocks that an accept, a claim and the end of two runs read, and the admission of a third one. The second run waits
+    behind the first."""
     read = [await blocks(connection, ACCEPT, [codec.run_request(prompt(f"{name}-{n}"))]) for n in range(2)]
     read.append(await blocks(connection, CLAIM, key, f"{name}-0"))
-    return [*read, await blocks(connection, COMPLETE, f"{name}-0"), await blocks(connection, CANCEL, f"{name}-1")]
+    read += [await blocks(connection, COMPLETE, f"{name}-0"), await blocks(connection, CANCEL, f"{name}-1")]
+    await connection.execute(HOST_ACCEPT, f"{name}-2")
+    read.append(await blocks(connection, ADMIT))
+    await connection.execute(CANCEL, f"{name}-2")
+    return read
 
 
-async def test_a_verb_reads_no_runs_of_its_lane_that_ended(postgres_url: str) -> None:
+@pytest.mark.parametrize("limited", [False, True], ids=["", "with a limit"])
+async def test_a_verb_reads_no_runs_of_its_lane_that_ended(postgres_url: str, limited: bool) -> None:
     backend = await connect(postgres_url)
     connection, reader = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
     try:
         await backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
         await backend.threads.store_message("t", Message.user("hello"))
+        if limited:
+            await connection.execute(LIMIT)
         key = await backend.threads.thread_key("t")
         assert key is not None
         await verbs(connection, key, "first")  # makes the plans

@@ -117,7 +117,7 @@ async def test_a_session_has_timeouts(database: Database, postgres_url: str) -> 
     async def shown(of: Database) -> list[str]:
         return [await of.pool.fetchval(f"SHOW {name}") for name in names]
 
-    assert await shown(database) == ["500ms", "2s", "10s"]
+    assert await shown(database) == ["100ms", "2s", "10s"]
     chosen = await Database.connect(f"{postgres_url}?lock_timeout=7000", max_pool_size=1)
     assert await shown(chosen) == ["7s", "31s", "10s"]
     await chosen.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import re
 import tracemalloc
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
@@ -14,8 +15,10 @@ from runyard.events.run_stream import follow_run
 from runyard.models import Event
 from runyard.ports.refs import RunRef
 from runyard.ports.stores import Backend
+from runyard.support.store_retries import patiently
 from runyard_backends.embedded import EmbeddedRedis
 from runyard_backends.redis import RedisEventLog, RedisServer
+from runyard_backends.redis.events import EVENTS_PER_APPEND
 from tests.support.suites.events import *  # noqa: F403
 from tests.support.suites.events import EVENTS, REF, Told, event, followed, long_run, until_subscribed
 
@@ -31,7 +34,7 @@ async def test_followers_hear_of_a_lost_server() -> None:
         async with asyncio.timeout(10):
             with pytest.raises(BackendUnavailableError):
                 await following
-            await log.append(1, [event(1, 1, "run.completed")])
+            await patiently(lambda: log.append(1, [event(1, 1, "run.completed")]))
             assert await followed(log) == ["1-1"]
         await server.close()
 
@@ -116,3 +119,21 @@ async def test_a_run_that_is_over_is_read_as_it_is_taken(server: RedisServer, lo
     await server.command("XDEL", server.keys.events(REF), *(f"1-{n}" for n in range(2, 6)))
     seen = [(e.id, e.type) async for e in read()][:5]
     assert seen == [("1-1", said[0].type), (None, "gap"), ("1-3", "message.completed"), (None, "gap"), ("1-6", said[5].type)]
+
+
+async def test_events_of_many_runs_are_appended_in_short_scripts(server: RedisServer) -> None:
+    """Q3: a deleted thread may have thousands of live runs, which all end. Other clients get their turn between scripts."""
+    log = RedisEventLog(server)
+    runs = [RunRef(1, f"r{n}") for n in range(5 * EVENTS_PER_APPEND)]
+    ends = [Event(id="1-1", type="run.cancelled", thread_id="t", run_id=ref.run_id) for ref in runs]
+    before = await executed_scripts(server)
+    await log.append(1, ends)
+    assert await executed_scripts(server) - before >= 5
+    found = [await log.read(ref) for ref in (runs[0], runs[-1])]
+    assert [[event.type for event in stored] for stored in found] == [["run.cancelled"]] * 2
+
+
+async def executed_scripts(server: RedisServer) -> int:
+    """The number of scripts that the server has executed."""
+    found = re.search(rb"cmdstat_evalsha:calls=(\d+)", cast(bytes, await server.command("INFO", "commandstats")))
+    return int(found[1]) if found else 0

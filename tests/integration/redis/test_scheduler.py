@@ -7,6 +7,7 @@ import pytest
 
 from runyard.errors import BackendUnavailableError
 from runyard.ports.scheduling import Job
+from runyard.support.store_retries import patiently
 from runyard_backends.embedded import EmbeddedRedis
 from runyard_backends.redis import RedisEventLog, RedisScheduler, RedisServer
 from tests.support.suites.scheduler import *  # noqa: F403
@@ -53,7 +54,7 @@ async def test_a_server_that_goes_away_and_comes_back() -> None:
         redis.restart()
         with pytest.raises(BackendUnavailableError):
             await waiting
-        assert await scheduler.unknown([Job(1, "r")]) == [Job(1, "r")]
+        assert await patiently(lambda: scheduler.unknown([Job(1, "r")])) == [Job(1, "r")]
         assert await scheduler.renew("w", [held]) == [held]
 
         redis.pause()
@@ -62,7 +63,7 @@ async def test_a_server_that_goes_away_and_comes_back() -> None:
             await scheduler.submit([Job(1, "r")])
         assert time.monotonic() - started < 5
         redis.resume()
-        await scheduler.submit([Job(1, "r")])
+        await patiently(lambda: scheduler.submit([Job(1, "r")]))
         assert len(await claim_within(scheduler, "w")) == 1
 
         redis.kill()

@@ -8,11 +8,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from runyard import Client
 from runyard.app import App
 from runyard.domain.states import RunStatus
-from runyard.errors import BackendUnavailableError, RunyardError, WorkerDeadError
+from runyard.errors import BackendUnavailableError, LockedError, RunyardError, WorkerDeadError
 from runyard.execution.context import RunContext
 from runyard.models import Message
 from runyard.ports.refs import RunRef
@@ -402,6 +403,26 @@ async def test_a_delivery_that_cannot_start_yet_is_submitted_again(
         assert worker.reconciler.rescued == 0
 
 
+async def test_a_claim_that_meets_another_lock_is_repeated(
+    backend: Backend, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Q4: the lock of a table, for example, fails the whole claim. The claim loop makes no pause because of it."""
+    claim, refusals = backend.runs.claim, 1
+
+    async def locked(worker_id: str, refs: list[RunRef], *, wait: float) -> list[Claim]:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise LockedError("a lock")
+        return await claim(worker_id, refs, wait=wait)
+
+    monkeypatch.setattr(backend.runs, "claim", locked)
+    async with serving(APP, backend):
+        with capture_logs() as logs:
+            assert (await (await client.enqueue("t", "hi")).result(10)).ok
+    assert "claim_round_failed" not in [line["event"] for line in logs]
+
+
 async def test_a_job_of_an_unknown_kind_is_left_for_another_version(backend: Backend, client: Client) -> None:
     await client.enqueue("t", "hi")
     [delivery] = await backend.scheduler.claim("x", ["default"], 1)
@@ -503,7 +524,7 @@ async def test_deadlines_fire_while_the_scheduler_is_away(
     async def agent(ctx: RunContext) -> None:
         await ctx.ask("?", timeout=0.05)
 
-    async def away(jobs: object) -> list[Job]:
+    async def away(jobs: object, dead: object = ()) -> list[Job]:
         raise error
 
     async with serving(App({"agent": agent}), backend):

@@ -1,7 +1,7 @@
-"""The agent under chaos. It notes in a file what it does and what it sees, with its fence, so that the checker can judge it.
+"""The agent of the chaos tests. It notes its actions and the messages that it sees in a file, with its fence, for the checker.
 
-Its prompt is a :class:`Plan` as JSON. Each message that it appends carries a ``mark``, so that a later attempt goes on after
-the last one that is committed; the finished run has each mark exactly once.
+Its prompt is a :class:`Plan` as JSON. Each message that it appends has a ``mark``. A later attempt continues after the last
+committed mark. A completed run has each mark exactly once.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ TRACE_VARIABLE: Final = "CHAOS_TRACE"
 
 
 class PassingError(Exception):
-    """Another attempt succeeds."""
+    """An error after which another attempt succeeds."""
 
 
 class LastingError(Exception):
-    """Another attempt would fail as well."""
+    """An error that another attempt would raise again."""
 
     retryable = False
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one run does. ``approve``: the step that waits for a human. ``sleep`` and ``block``: seconds before each step.
-    ``probe``: nobody follows it by the trace; its last message says what it was shown."""
+    """The plan of one run. ``approve``: the step that waits for a human. ``sleep`` and ``block``: seconds before each step.
+    ``probe``: True for a probe, which writes no trace. Its last message names the messages that it saw."""
 
     steps: int = 2
     approve: int | None = None
@@ -51,7 +51,7 @@ class Plan:
         return json.dumps(asdict(self))
 
     def marks(self) -> list[str]:
-        """The marks of a completed run's messages, in order; the user's message has none."""
+        """Return the marks of a completed run's messages, in order. The user's message has none."""
         return [mark for n in range(self.steps) for mark in (f"call-{n}", f"result-{n}")] + ["final"]
 
 
@@ -68,12 +68,12 @@ class Note:
 
 
 def digest(ids: Iterable[str]) -> str:
-    """A short name for a sequence of message ids."""
+    """Return a short name for a sequence of message ids."""
     return hashlib.blake2b("\n".join(ids).encode(), digest_size=8).hexdigest()
 
 
 class Trace:
-    """Writes notes of one attempt to the file that all workers share; a line is one write, so none is torn."""
+    """Writes notes of one attempt to the file that all workers share. Each line is one write, so that lines do not mix."""
 
     def __init__(self, thread: str, run: str, *, silent: bool = False) -> None:
         self._thread, self._run, self._silent = thread, run, silent
@@ -91,7 +91,7 @@ class Trace:
 
 
 async def chaotic(ctx: RunContext) -> None:
-    """Follow the plan, from where the last attempt stopped."""
+    """Execute the plan from the place at which the last attempt stopped."""
     assert ctx.input is not None
     plan = Plan(**json.loads(ctx.input.text))
     trace = Trace(ctx.thread_id, ctx.run_id, silent=plan.probe)
@@ -118,7 +118,7 @@ async def chaotic(ctx: RunContext) -> None:
 
 
 async def _act(ctx: RunContext, plan: Plan, n: int, done: set[str], trace: Trace) -> None:
-    """One tool call with its side effect and its result."""
+    """Append one tool call with its side effect and its result."""
     call = ToolCallPart(id=f"call-{ctx.run_id}-{n}", name="effect")
     if f"call-{n}" not in done:
         await ctx.append(Message.assistant([call], metadata={"mark": f"call-{n}"}))

@@ -18,7 +18,7 @@ NOTES = "RUNYARD_TEST_NOTES"
 
 
 def note(*words: object) -> None:
-    """Note an effect, whole, whatever happens to this process next."""
+    """Note an effect in one write, which a crash of this process cannot cut."""
     file = os.open(os.environ[NOTES], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(file, (" ".join(map(str, words)) + "\n").encode())
@@ -31,7 +31,7 @@ def notes(file: Path) -> list[str]:
 
 
 def support(model: str) -> Agent[None, str]:
-    """The agent on one model: a refund needs an approval, looking takes its time, the shop is closed."""
+    """Return the agent on one model. A refund needs an approval, a look takes some time, and the shop is closed."""
     agent = Agent(model, system_prompt="You help customers of a shop.", defer_model_check=True)
 
     @agent.tool_plain(requires_approval=True)
@@ -54,7 +54,7 @@ def support(model: str) -> Agent[None, str]:
 
 
 def model(conversation: Conversation) -> Reply:
-    """Looks, refunds and asks the shop at once; then says what came of it."""
+    """Call look, refund and shop in one answer. Then answer with their results."""
     order = {"order": conversation.prompt.split()[-1]}
     if conversation.steps == 0:
         calls = (Call("look", order), Call("refund", order), Call("shop", order))

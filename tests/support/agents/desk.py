@@ -1,4 +1,4 @@
-"""Agents that do what they are told, on each of the providers' protocols: ``tests.support.agents.desk:app``."""
+"""Agents whose prompts name the tools to call, on each of the providers' protocols: ``tests.support.agents.desk:app``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from runyard.agents.provider_quirks import fitting
 from tests.support.providers.conversation import MODELS, Call, Conversation, Reply
 
 WORDS = {
-    "again": Call("quick", id="call_0"),  # an id that was there before
+    "again": Call("quick", id="call_0"),  # an id that an earlier call has
     "garbled": Call("show", raw='{"no": JSON'),
 }
 
 
 async def model(conversation: Conversation) -> Reply:
-    """Does what the prompt says: words are tools to be called at once, a comma ends a step. ``wait`` says nothing for ever,
-    ``blank`` says it without a word, ``nothing`` is no tool."""
+    """Call the tools that the prompt names. The tools of one step are called together. A comma ends a step. ``wait``: never
+    answer. ``blank``: answer with blank text. ``nothing``: call a tool that does not exist."""
     steps = conversation.prompt.split(", ")
     words = steps[conversation.steps].split() if conversation.steps < len(steps) else []
     words = [word for word in words if word in (*conversation.tools, *WORDS, "wait", "blank", "nothing")]
@@ -39,8 +39,8 @@ class Form(BaseModel):
 
 
 def clerk(name: str) -> Agent[None, str | Form]:
-    """``slow`` hangs in a run's first attempt; ``refund`` needs an approval; ``show`` shows the model something besides;
-    ``final_result`` fills in a form and ends the run."""
+    """Return the clerk. Its tool ``slow`` hangs in the first attempt of a run. ``refund`` needs an approval. ``show`` returns
+    further content beside its result. ``final_result`` is the output tool, which ends the run."""
     agent: Agent[None, str | Form] = Agent(
         name, output_type=[str, Form], system_prompt="Be brief.", model_settings={"thinking": True}, defer_model_check=True
     )
@@ -67,19 +67,19 @@ def clerk(name: str) -> Agent[None, str | Form]:
 
 
 async def talker(ctx: RunContext) -> None:
-    """Says several things, one after the other, then asks."""
+    """Append several messages one after the other, then ask."""
     await ctx.append(*map(Message.assistant, ("First of all.", "", " ", "And then. ")))
     await ctx.ask("What else?")
 
 
 async def send_as_it_is(messages: Sequence[Message], protocol: str) -> None:
-    """Send a conversation to a model directly: pydantic-ai's agents would first mend what is open in it."""
+    """Send a conversation to a model directly. An agent of pydantic-ai would first close its open tool calls."""
     model = infer_model(MODELS[protocol])
     await model_request(model, fitting(to_model(messages), model))
 
 
 def reader(protocol: str) -> Callable[[RunContext], Awaitable[None]]:
-    """An agent that sends its history to a model as it is."""
+    """Return an agent that sends its history to a model without changes."""
 
     async def read(ctx: RunContext) -> None:
         await send_as_it_is(await ctx.history(), protocol)
@@ -89,11 +89,11 @@ def reader(protocol: str) -> Callable[[RunContext], Awaitable[None]]:
 
 
 READERS = {protocol: f"reader of {protocol}" for protocol in MODELS if protocol != "gemini"}
-"""Agents that mend nothing. What Gemini's own rules demand besides (sides that take turns), pydantic-ai's agents see to."""
+"""Agents that change nothing. Gemini is left out: its further rules (turns) are met by agents of pydantic-ai only."""
 
 
 def desk() -> App:
-    """A clerk for each protocol, under its name, the readers, and a talker."""
+    """Return an App with a clerk for each protocol, the readers, and a talker."""
     clerks = {protocol: clerk(name) for protocol, name in MODELS.items()}
     return App(agents={**clerks, **{name: reader(protocol) for protocol, name in READERS.items()}, "talker": talker})
 

@@ -1,7 +1,7 @@
 """Agents whose calls of a model leave the context of their run: ``tests.support.agents.escaping:app``.
 
-The first message is the URL of a file to be downloaded. What becomes of it is the answer. pydantic-ai is imported by the agent
-alone, when it runs.
+The first message is the URL of a file to download. The answer is the outcome of the download. Only the agent imports
+pydantic-ai, when it runs.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def prompt(ctx: RunContext) -> str:
 
 @app.agent
 async def executor(ctx: RunContext) -> None:
-    """In a thread of the loop's executor, which copies no context."""
+    """Call the model in a thread of the loop's executor, which copies no context."""
     await answer(ctx, await asyncio.get_running_loop().run_in_executor(None, look, prompt(ctx)))
 
 
 @app.agent
 async def thread(ctx: RunContext) -> None:
-    """In a thread and an event loop of its own."""
+    """Call the model in a new thread with its own event loop."""
     said: list[str] = []
     own = threading.Thread(target=lambda: said.append(look(prompt(ctx))))
     own.start()
@@ -58,7 +58,7 @@ async def thread(ctx: RunContext) -> None:
 
 @app.agent
 async def alone(ctx: RunContext) -> None:
-    """The same in the child process in which a run is executed that took down its worker twice."""
+    """Do the same in the child process that executes a run after two crashes."""
     if ctx.attempt < 3:
         os.kill(os.getpid(), signal.SIGKILL)
     await thread(ctx)

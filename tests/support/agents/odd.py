@@ -1,10 +1,13 @@
-"""Agents that do what the scripted one cannot: ``tests.support.agents.odd:app``."""
+"""Agents for cases that the scripted agent does not cover: ``tests.support.agents.odd:app``."""
 
 import asyncio
+import ctypes
+import itertools
 import os
 import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from runyard.app import App
 from runyard.execution.context import RunContext
@@ -17,7 +20,7 @@ arrived = asyncio.Condition()
 
 @app.agent
 async def poison(ctx: RunContext) -> None:
-    """Kills the process in which ``input`` others are by then; alone, at once."""
+    """Kill the process when ``input`` runs of ``innocent`` have begun in it. From the third attempt on, kill it at once."""
     assert ctx.input is not None
     if ctx.attempt < 3:
         async with arrived:
@@ -27,7 +30,7 @@ async def poison(ctx: RunContext) -> None:
 
 @app.agent
 async def innocent(ctx: RunContext) -> None:
-    """Takes its time until it is alone."""
+    """Wait without end in the first two attempts. Complete in the third."""
     global beside
     async with arrived:
         beside += 1
@@ -39,7 +42,7 @@ async def innocent(ctx: RunContext) -> None:
 
 @app.agent
 async def vanish(ctx: RunContext) -> None:
-    """Ends the worker's task of its run from inside, in the first attempt, as no code should."""
+    """Cancel the worker's tasks of its runs in the first attempt, and wait without end."""
     if ctx.attempt == 1:
         for task in asyncio.all_tasks():
             if getattr(task.get_coro(), "__qualname__", "") == "ClaimLoop._execute":
@@ -50,7 +53,7 @@ async def vanish(ctx: RunContext) -> None:
 
 @app.agent
 async def quit(ctx: RunContext) -> None:
-    """Ends as a program would; ``input`` names what it raises, and which of its tasks does."""
+    """Raise an exception that ends a program. ``input``: the exception, and the task that raises it."""
     assert ctx.input is not None
     what, where = ctx.input.text.split()
     error = {"exit": SystemExit(2), "interrupt": KeyboardInterrupt()}[what]
@@ -73,7 +76,7 @@ async def quit(ctx: RunContext) -> None:
 
 @app.agent
 async def stubborn(ctx: RunContext) -> None:
-    """Does not end when it is cancelled: ``input`` says whether a task or a thread of it goes on."""
+    """Continue after a cancellation. ``input``: whether a task or a thread continues."""
     assert ctx.input is not None
     if ctx.attempt > 1:
         return
@@ -82,3 +85,34 @@ async def stubborn(ctx: RunContext) -> None:
     while True:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
+
+
+@app.agent
+async def hold(ctx: RunContext) -> None:
+    """Keeps the interpreter's lock in native code, in the first attempt. ``input``: ``asleep`` or ``busy``, the seconds, and a
+    folder: the agent waits for the file ``go`` there, and makes ``held`` when it begins."""
+    assert ctx.input is not None
+    how, seconds, folder = ctx.input.text.split()
+    if ctx.attempt == 1:
+        await _made(Path(folder, "go"))
+        Path(folder, "held").touch()
+        if how == "asleep":
+            ctypes.PyDLL(None).sleep(int(seconds))
+        else:
+            began = time.thread_time()
+            sum(itertools.repeat(1, 5_000_000))
+            sum(itertools.repeat(1, int(5_000_000 * int(seconds) / (time.thread_time() - began))))
+    await ctx.append(Message.assistant("done"))
+
+
+@app.agent
+async def neighbour(ctx: RunContext) -> None:
+    """Waits for the file ``input``."""
+    assert ctx.input is not None
+    await _made(Path(ctx.input.text))
+    await ctx.append(Message.assistant("done"))
+
+
+async def _made(file: Path) -> None:
+    while not file.exists():  # noqa: ASYNC110 - another process makes it
+        await asyncio.sleep(0.02)

@@ -1,5 +1,5 @@
-"""The agent of the sweep. Its prompt is a list of words, done in order; each leaves a message that carries the word, so that a
-later attempt goes on after the last one that is committed."""
+"""The agent of the sweep. Its prompt is a list of words. The agent executes them in order and appends a message with each word.
+A later attempt therefore continues after the last committed word."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from runyard import App, Message, RunContext, ToolCallPart, ToolResultPart, curr
 from runyard.execution.steps import OnUnknown
 
 EFFECTS: Final = "SWEEP_EFFECTS"
-"""The variable with the path of the file that stands for the world; an effect is a line ``run key fence idempotency-key``."""
+"""The variable with the path of the file of effects. An effect is a line ``run key fence idempotency-key``."""
 
 MENDED: Final = "SWEEP_MENDED"
-"""The variable with the path of a file; while there is none, what breaks stays broken."""
+"""The variable with the path of a file. While the file does not exist, the word ``break`` fails."""
 
 
 POLICIES: Final[dict[str, OnUnknown]] = {"tool-fail": "fail", "tool-ask": "ask"}
-"""What happens to the effect of a word that was started and never finished, where it is not called again."""
+"""The policy for a started and unfinished effect of a word, if it is not ``retry``."""
 
 
 class PassingError(Exception):
-    """Another attempt succeeds."""
+    """An error after which another attempt succeeds."""
 
 
 class LastingError(Exception):
-    """Only a redrive helps."""
+    """An error that is not retried."""
 
     retryable = False
 
 
 async def agent(ctx: RunContext) -> None:
-    """Do the words of the prompt."""
+    """Execute the words of the prompt."""
     assert ctx.input is not None
     done = {message.metadata.get("word") for message in await ctx.history() if message.run_id == ctx.run_id}
     for word in ctx.input.text.split():
@@ -45,7 +45,7 @@ async def agent(ctx: RunContext) -> None:
 
 
 def effect() -> str:
-    """Touch the world."""
+    """Write an effect to the file of effects."""
     step = current_step()
     fence = structlog.contextvars.get_contextvars()["fence"]
     line = f"{step.run_id} {step.key} {fence} {step.idempotency_key}\n"

@@ -1,4 +1,4 @@
-"""An agent of ten steps, five answers of its model with one tool call each: ``tests.support.agents.ten_steps:app``.
+"""An agent of ten steps: five answers of its model, and one tool call for each: ``tests.support.agents.ten_steps:app``.
 
 Each model request and each tool call is a line in the file that ``RUNYARD_TEST_NOTES`` names.
 """
@@ -18,7 +18,7 @@ CALLS = 5
 
 
 async def answer(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | dict[int, DeltaToolCall]]:
-    """Calls a tool so many times, then says so."""
+    """Call a tool CALLS times, then answer with a text."""
     n = sum(isinstance(message, ModelResponse) for message in messages)
     note("request", n)
     if n < CALLS:

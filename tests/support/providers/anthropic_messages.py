@@ -1,4 +1,4 @@
-"""Anthropic messages: what a request must be, and how its answer looks."""
+"""Anthropic messages: the checks of requests, and the form of answers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def error(refused: Refused) -> Body:
 
 
 def read(raw: bytes, body: Body, model: str | None = None, stream: bool | None = None) -> Ask:
-    """The request, if Anthropic would take it; else raises Refused."""
+    """Return the request if Anthropic would accept it. Raises Refused."""
     streamed = body.get("stream") is True
     try:
         (STREAMED if streamed else WHOLE).check(raw, body)
@@ -85,7 +85,7 @@ def thinks(body: Body) -> bool:
 
 
 def prefills(model: str) -> bool:
-    """Whether a conversation with the model may end with the start of its answer; those from 4.6 on refuse it."""
+    """Return whether a conversation may end with the start of the model's answer. Models from 4.6 on refuse this."""
     version = re.match(r"claude-[a-z]+-(\d+)-(\d{1,2})(?!\d)", model)
     return version is not None and (int(version[1]), int(version[2])) < (4, 6)
 
@@ -101,7 +101,7 @@ def check_settings(body: Body) -> None:
 
 
 def check_contents(messages: list[Body]) -> None:
-    """What holds for one message by itself."""
+    """Check each message by itself."""
     if not messages:
         refuse("messages: at least one message is required")
     if messages[0]["role"] != "user":
@@ -144,7 +144,7 @@ def ids(message: Body, kind: str, field: str) -> list[str]:
 
 
 def check_order(messages: list[Body]) -> None:
-    """The message after one with calls starts with exactly their results; nothing else holds results."""
+    """Check that the message after calls starts with exactly their results, and that no other message has results."""
     used: set[str] = set()
     for n, message in enumerate(messages):
         before = messages[n - 1] if n else {"content": []}
@@ -179,7 +179,7 @@ def check_answered(n: int, wanted: list[str], given: list[str]) -> None:
 
 
 def check_thinking(messages: list[Body]) -> None:
-    """The turn that goes on with tool results has to start with its thinking."""
+    """Check that a turn that continues with tool results starts with its thinking."""
     start = max(
         (n for n, m in enumerate(messages) if m["role"] == "user" and any(b["type"] != "tool_result" for b in m["content"])),
         default=0,
@@ -221,7 +221,7 @@ def read_turns(messages: list[Body]) -> Iterator[Turn]:
 
 
 def said(ask: Ask, reply: Reply) -> list[Body]:
-    """The blocks of a reply. A model thinks where it is told to, or where it may and the scenario has it think."""
+    """Return the blocks of a reply. It has thinking if the request demands it, or allows it and the scenario gives it."""
     content: list[Body] = []
     adaptive = (ask.body.get("thinking") or {}).get("type") == "adaptive"
     if thinks(ask.body) or (adaptive and reply.thinking):
@@ -245,14 +245,14 @@ def head(ask: Ask) -> Body:
 
 
 def whole(ask: Ask, reply: Reply) -> Body:
-    """The answer in one piece."""
+    """Return the answer in one piece."""
     stop = "tool_use" if reply.calls else "end_turn"
     content = said(ask, reply)
     return {**head(ask), "content": content, "stop_reason": stop, "stop_sequence": None, "usage": usage(ask, reply.tokens)}
 
 
 def events(ask: Ask, reply: Reply) -> Iterator[Event]:
-    """The answer as a stream of events."""
+    """Yield the answer as a stream of events."""
     empty = {**head(ask), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage(ask, 1)}
     yield event("message_start", message=empty)
     yield event("ping")
@@ -268,7 +268,7 @@ def events(ask: Ask, reply: Reply) -> Iterator[Event]:
 
 
 def opened(block: Body) -> Body:
-    """A block as its start shows it: what follows as deltas is empty."""
+    """Return a block as its start event shows it: fields that follow as deltas are empty."""
     return {**block, **{name: "" for name in ("text", "thinking", "signature") if name in block}, **emptied(block)}
 
 

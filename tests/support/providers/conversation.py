@@ -1,4 +1,4 @@
-"""What the servers of all protocols have in common: a conversation as a scenario sees it, the reply it gives, and refusals."""
+"""The parts that all protocols share: the conversation that a scenario gets, the reply that it returns, and refusals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeAlias
 
 Body: TypeAlias = dict[str, Any]
-"""A JSON object from the wire."""
+"""A JSON object of a request or a response."""
 
 MODELS = {
     "openai-chat": "openai-chat:gpt-4.1",
@@ -27,8 +27,8 @@ SECRET = b"what the servers sign with"
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call. ``id`` is the protocol's; the server makes one where a scenario gives none. ``raw``: arguments as the model
-    wrote them, where they are no JSON; Gemini's models cannot."""
+    """A tool call. ``id``: that of the protocol; the server makes one if the scenario gives none. ``raw``: the arguments as the
+    model wrote them, if they are no JSON. Gemini has no such arguments."""
 
     name: str
     arguments: Body = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Result:
-    """What was answered to a call. ``is_error`` is None where the protocol does not say it."""
+    """The result of a call. ``is_error``: None if the protocol does not have it."""
 
     name: str
     content: str
@@ -67,7 +67,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a request says. ``tools``: the names of the tools that the model may call."""
+    """The conversation of a request. ``tools``: the names of the tools that the model may call."""
 
     protocol: str
     model: str
@@ -77,17 +77,17 @@ class Conversation:
 
     @property
     def prompt(self) -> str:
-        """The last text of the user."""
+        """Return the last text of the user."""
         return next((turn.texts[-1] for turn in reversed(self.turns) if turn.role == "user" and turn.text), "")
 
     @property
     def results(self) -> list[Result]:
-        """The results of the calls that the model made since the user's last text, in order."""
+        """Return the results of the model's calls after the user's last text, in order."""
         return [result for turn in self._since() for result in turn.results]
 
     @property
     def steps(self) -> int:
-        """How often the model spoke since the user's last text."""
+        """Return the number of the model's messages after the user's last text."""
         return sum(turn.role == "model" for turn in self._since())
 
     def _since(self) -> tuple[Turn, ...]:
@@ -97,7 +97,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Reply:
-    """What the model says: thinking, then text, then tool calls."""
+    """A reply of the model: thinking, then text, then tool calls."""
 
     text: str = ""
     thinking: str = ""
@@ -109,12 +109,12 @@ class Reply:
 
 
 Scenario: TypeAlias = Callable[[Conversation], Reply | Awaitable[Reply]]
-"""The model: a function of the conversation alone, so that it answers every process alike, and again after a crash."""
+"""The model: a function of the conversation alone. It gives every process the same answer, also after a crash."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """A piece of a streamed answer. ``token``: the server's speed counts it."""
+    """A piece of a streamed answer. ``token``: True if the server's speed counts the piece."""
 
     data: bytes
     token: bool = False
@@ -122,7 +122,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Ask:
-    """A request that was found good."""
+    """A valid request."""
 
     conversation: Conversation
     stream: bool
@@ -130,7 +130,7 @@ class Ask:
 
 
 class Refused(Exception):
-    """The request is refused. ``path`` is where the fault is, ``code`` the protocol's word for it."""
+    """The request is refused. ``path``: the place of the fault. ``code``: the protocol's name of the fault."""
 
     def __init__(self, message: str, status: int = 400, *, path: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -142,17 +142,17 @@ def refuse(message: str, *, path: str | None = None, code: str | None = None) ->
 
 
 def tokens(text: str) -> list[str]:
-    """The text in the pieces in which it is streamed."""
+    """Return the text in the pieces in which it is streamed."""
     return re.findall(r"\s*\S+|\s+$", text)
 
 
 def pieces(text: str, size: int = 12) -> list[str]:
-    """A JSON text in the pieces in which it is streamed: they break anywhere."""
+    """Return a JSON text in the pieces in which it is streamed. A piece may end at any character."""
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 def parsed(arguments: str) -> Body:
-    """The arguments of a call, which a model may have written wrong."""
+    """Return the arguments of a call. The model may have written invalid JSON."""
     try:
         read = json.loads(arguments or "{}")
     except ValueError:
@@ -161,12 +161,12 @@ def parsed(arguments: str) -> Body:
 
 
 def fresh(prefix: str, size: int = 12) -> str:
-    """An id that was never given before."""
+    """Return a new id."""
     return f"{prefix}{secrets.token_hex(size)}"
 
 
 def sign(text: str) -> str:
-    """The server's proof that ``text`` is its own; it needs no memory of having said it."""
+    """Return the signature that proves that ``text`` is the server's. The server keeps no record of it."""
     return hmac.new(SECRET, text.encode(), hashlib.sha256).hexdigest()
 
 
@@ -175,5 +175,5 @@ def signed(text: str, signature: str) -> bool:
 
 
 def weigh(body: Body) -> int:
-    """About how many tokens a request is."""
+    """Return the approximate number of tokens of a request."""
     return max(1, len(str(body)) // 4)

@@ -1,4 +1,4 @@
-"""Gemini generateContent and streamGenerateContent: what a request must be, and how its answer looks."""
+"""Gemini generateContent and streamGenerateContent: the checks of requests, and the form of answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DATA = (
     *("executableCode", "codeExecutionResult", "toolCall", "toolResponse"),
 )
 DUMMIES = (b"skip_thought_signature_validator", b"context_engineering_is_the_way_to_go")
-"""What Google's documentation gives to those who have no signature of their own."""
+"""The placeholders that Google's documentation gives for a missing signature."""
 STATES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -77,12 +77,12 @@ def error(refused: Refused) -> Body:
 
 
 def place(path: tuple[str | int, ...]) -> str:
-    """A path as Google writes it: ``contents[0].parts[1]``."""
+    """Return a path in Google's notation: ``contents[0].parts[1]``."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
 
 
 def read(raw: bytes, body: Body, model: str = "", stream: bool = False) -> Ask:
-    """The request, if Gemini would take it; else raises Refused."""
+    """Return the request if Gemini would accept it. Raises Refused."""
     try:
         SCHEMA.check(raw, body)
     except Malformed as fault:
@@ -101,7 +101,7 @@ def read(raw: bytes, body: Body, model: str = "", stream: bool = False) -> Ask:
 
 
 def check_contents(contents: list[Body]) -> None:
-    """What holds for one content by itself."""
+    """Check each content by itself."""
     if not contents:
         refuse("* GenerateContentRequest.contents: contents is not specified\n")
     for n, content in enumerate(contents):
@@ -124,8 +124,8 @@ def named(content: Body, kind: str) -> list[str]:
 
 
 def check_order(contents: list[Body]) -> None:
-    """User and model take turns, the user first and last; calls are answered in the very next content, one by one. Behind the
-    responses the user may say something before the model does."""
+    """Check the order: user and model take turns, and the user is first and last. The content after calls has one response per
+    call. After the responses, the user may add text before the model's turn."""
     if contents[0]["role"] != "user":
         refuse("Please ensure that multiturn requests start with a user turn.")
     if contents[-1]["role"] != "user":
@@ -147,7 +147,7 @@ def check_order(contents: list[Body]) -> None:
 
 
 def check_ids(before: Body, content: Body) -> None:
-    """Where both sides name ids, they are the same."""
+    """Check that a call and its response have the same id if both have one."""
     calls = [part["functionCall"].get("id") for part in before["parts"] if "functionCall" in part]
     responses = [part["functionResponse"].get("id") for part in content["parts"] if "functionResponse" in part]
     if all(calls) and all(responses) and Counter(calls) != Counter(responses):
@@ -155,7 +155,7 @@ def check_ids(before: Body, content: Body) -> None:
 
 
 def check_signatures(model: str, contents: list[Body]) -> None:
-    """A signature is one that the server gave; a step of the current turn that calls functions has one on its first call."""
+    """Check that the server made every signature, and that the first call of each step of the current turn has one."""
     for content in contents:
         for part in content["parts"]:
             given = part.get("thoughtSignature")
@@ -179,7 +179,7 @@ def genuine(part: Body, signature: bytes) -> bool:
 
 
 def substance(part: Body) -> str:
-    """What a signature is made for."""
+    """Return the part of a content for which its signature is made."""
     call = part.get("functionCall")
     return json.dumps([call["name"], call.get("args") or {}], sort_keys=True) if call else part.get("text", "")
 
@@ -196,7 +196,7 @@ def read_turn(content: Body) -> Turn:
 
 
 def answer(response: Body) -> str:
-    """What a function said: SDKs wrap what is no object."""
+    """Return the result of a function. SDKs wrap a result that is no object."""
     for name in ("return_value", "result", "output", "error", "call_error"):
         if set(response) == {name}:
             return str(response[name])
@@ -204,7 +204,7 @@ def answer(response: Body) -> str:
 
 
 def parts(ask: Ask, reply: Reply) -> Iterator[Body]:
-    """The parts of a reply, text as it is streamed. The first function call is signed."""
+    """Return the parts of a reply, with its text as it is streamed. The first function call is signed."""
     if reply.thinking and ((ask.body.get("generationConfig") or {}).get("thinkingConfig") or {}).get("includeThoughts"):
         yield from ({"text": token, "thought": True} for token in tokens(reply.thinking))
     yield from ({"text": token} for token in tokens(reply.text))
@@ -225,7 +225,7 @@ def response(ask: Ask, name: str, content: list[Body], reply: Reply, *, last: bo
 
 
 def whole(ask: Ask, reply: Reply) -> Body:
-    """The answer in one piece."""
+    """Return the answer in one piece."""
     merged: list[Body] = []
     for part in parts(ask, reply):
         if merged and "text" in part and "text" in merged[-1] and part.get("thought") == merged[-1].get("thought"):
@@ -236,7 +236,7 @@ def whole(ask: Ask, reply: Reply) -> Body:
 
 
 def events(ask: Ask, reply: Reply) -> Iterator[Event]:
-    """The answer as a stream of responses."""
+    """Yield the answer as a stream of responses."""
     said, name = list(parts(ask, reply)), fresh("")
     for n, part in enumerate(said):
         data = response(ask, name, [part], reply, last=n == len(said) - 1)

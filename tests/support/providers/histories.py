@@ -1,4 +1,4 @@
-"""Requests in the four protocols: what providers refuse and why, and what they take."""
+"""Requests in the four protocols: those that providers refuse, with the reason, and those that they accept."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def says(text: str = "hi", role: str = "user") -> Body:
 
 
 def calls(*ids: str, **fields: Any) -> Body:
-    """An assistant's message of OpenAI chat."""
+    """Return an assistant's message of OpenAI chat with calls."""
     made = [{"id": name, "type": "function", "function": {"name": "add", "arguments": "{}"}} for name in ids]
     return {"role": "assistant", "content": None, "tool_calls": made, **fields}
 
@@ -55,7 +55,7 @@ def reasoning(name: str = "rs_1", content: str | None = None) -> Body:
 
 
 def uses(*ids: str, before: tuple[Body, ...] = ()) -> Body:
-    """An assistant's message of Anthropic."""
+    """Return an assistant's message of Anthropic with calls."""
     made = [{"type": "tool_use", "id": name, "name": "add", "input": {}} for name in ids]
     return {"role": "assistant", "content": [*before, *made]}
 
@@ -84,7 +84,7 @@ def content(*parts: Body, role: str = "user") -> Body:
 
 
 def call(name: str = "add", signature: str | None = "skip", **fields: Any) -> Body:
-    """A part of Gemini's. ``signature``: "skip" for the documented dummy, None for none."""
+    """Return a call as a part of Gemini. ``signature``: "skip" for the documented placeholder, None for no signature."""
     part: Body = {"functionCall": {"name": name, "args": {}, **fields}}
     if signature is not None:
         part["thoughtSignature"] = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I=" if signature == "skip" else signature

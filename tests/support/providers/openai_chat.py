@@ -1,4 +1,4 @@
-"""OpenAI chat completions: what a request must be, and how its answer looks."""
+"""OpenAI chat completions: the checks of requests, and the form of answers."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def error(refused: Refused) -> Body:
 
 
 def place(path: tuple[str | int, ...]) -> str:
-    """A path as OpenAI writes it: ``messages[0].content``."""
+    """Return a path in OpenAI's notation: ``messages[0].content``."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
 
 
 def malformed(fault: Malformed) -> Refused:
-    """The refusal of a body that is not of its type."""
+    """Return the refusal of a body that does not have its type."""
     where = place(fault.path)
     match fault.kind:
         case "extra_forbidden":
@@ -68,7 +68,7 @@ def malformed(fault: Malformed) -> Refused:
 
 
 def read(raw: bytes, body: Body, model: str | None = None, stream: bool | None = None) -> Ask:
-    """The request, if OpenAI would take it; else raises Refused."""
+    """Return the request if OpenAI would accept it. Raises Refused."""
     streamed = body.get("stream") is True
     try:
         (STREAMED if streamed else WHOLE).check(raw, body)
@@ -88,7 +88,7 @@ def read(raw: bytes, body: Body, model: str | None = None, stream: bool | None =
 
 
 def check_message(n: int, message: Body) -> None:
-    """What holds for one message by itself."""
+    """Check one message by itself."""
     where = f"messages[{n}]"
     if message["role"] != "assistant":
         return
@@ -115,7 +115,7 @@ def check_name(name: str, path: str) -> None:
 
 
 def check_order(messages: list[Body]) -> None:
-    """Every call is answered before anything else is said, once, and nothing is answered that was not called."""
+    """Check that each call has exactly one result before any other message, and that each result has a call."""
     wanted: list[str] = []
     given: list[str] = []
     for n, message in enumerate(messages):
@@ -147,7 +147,7 @@ def check_answered(n: int, wanted: list[str], given: list[str]) -> None:
 
 
 def texts(content: Any) -> tuple[str, ...]:
-    """The texts of a content, which is one or is made of parts."""
+    """Return the texts of a content, which is a text or a list of parts."""
     return (content,) if isinstance(content, str) else tuple(part["text"] for part in content or () if "text" in part)
 
 
@@ -187,7 +187,7 @@ def called(call: Call) -> Body:
 
 
 def whole(ask: Ask, reply: Reply) -> Body:
-    """The answer in one piece."""
+    """Return the answer in one piece."""
     message: Body = {"role": "assistant", "content": reply.text or None, "refusal": None, "annotations": []}
     if reply.calls:
         message["tool_calls"] = [called(call) for call in reply.calls]
@@ -206,7 +206,7 @@ def head(ask: Ask, kind: str) -> Body:
 
 
 def events(ask: Ask, reply: Reply) -> Iterator[Event]:
-    """The answer as a stream of chunks."""
+    """Yield the answer as a stream of chunks."""
     top = head(ask, "chat.completion.chunk")
 
     def chunk(delta: Body, finish: str | None = None) -> bytes:

@@ -1,4 +1,4 @@
-"""OpenAI responses: what a request must be, and how its answer looks."""
+"""OpenAI responses: the checks of requests, and the form of answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 
 
 def read(raw: bytes, body: Body, model: str | None = None, stream: bool | None = None) -> Ask:
-    """The request, if OpenAI would take it; else raises Refused."""
+    """Return the request if OpenAI would accept it. Raises Refused."""
     streamed = body.get("stream") is True
     try:
         (STREAMED if streamed else WHOLE).check(raw, body)
@@ -68,7 +68,7 @@ def kind(item: Body) -> str:
 
 
 def check_item(n: int, item: Body, *, stored: bool) -> None:
-    """What holds for one item by itself."""
+    """Check one item by itself."""
     prefix, name = PREFIXES.get(kind(item)), item.get("id")
     if prefix and name is not None and not name.startswith(prefix):
         text = f"Invalid 'input[{n}].id': '{name}'. Expected an ID that begins with '{prefix}'."
@@ -90,7 +90,7 @@ def check_item(n: int, item: Body, *, stored: bool) -> None:
 
 
 def check_calls(items: list[Body]) -> None:
-    """Each call has one output, somewhere behind it; each output has its call before it; no id is there twice."""
+    """Check that each call has one later output, that each output has an earlier call, and that no id occurs twice."""
     calls: dict[str, bool] = {}
     ids: set[str] = set()
     for item in items:
@@ -123,7 +123,7 @@ def check_answered(calls: dict[str, bool]) -> None:
 
 
 def check_reasoning(items: list[Body]) -> None:
-    """Reasoning is followed by what it led to, and that comes with its reasoning: the ids show which belong together."""
+    """Check that reasoning and the item that follows from it are together. Their ids show which belong together."""
     reasoned = ""
     for before, item in zip([{}, *items], [*items, {}], strict=True):
         follows = kind(item) in ("function_call", "reasoning") or item.get("role") == "assistant"
@@ -142,7 +142,7 @@ def check_reasoning(items: list[Body]) -> None:
 
 
 def read_turns(items: list[Body]) -> Iterator[Turn]:
-    """One turn for each stretch of items of one side."""
+    """Return one turn for each sequence of items of one side."""
     names: dict[str, str] = {}
     said: list[Body] = []
     for item in items:
@@ -171,7 +171,7 @@ def model_turn(said: list[Body], names: dict[str, str]) -> Turn:
 
 
 def output(ask: Ask, reply: Reply) -> list[Body]:
-    """The items of a reply. Where there is reasoning, the ids of the others name it."""
+    """Return the items of a reply. If it has reasoning, the ids of the other items name the reasoning."""
     items: list[Body] = []
     base = fresh("")
     owned = f"{base}_of_" if reply.thinking else base
@@ -219,12 +219,12 @@ def answered(ask: Ask, reply: Reply, items: list[Body], status: str) -> Body:
 
 
 def whole(ask: Ask, reply: Reply) -> Body:
-    """The answer in one piece."""
+    """Return the answer in one piece."""
     return answered(ask, reply, output(ask, reply), "completed")
 
 
 def events(ask: Ask, reply: Reply) -> Iterator[Event]:
-    """The answer as a stream of events."""
+    """Yield the answer as a stream of events."""
     numbers = count()
     items = output(ask, reply)
     started = answered(ask, reply, [], "in_progress")
@@ -245,7 +245,7 @@ def events(ask: Ask, reply: Reply) -> Iterator[Event]:
 
 
 def opened(item: Body) -> Body:
-    """An item as its start shows it."""
+    """Return an item as its start event shows it."""
     empty: dict[str, Body] = {
         "reasoning": {"summary": []},
         "message": {"content": [], "status": "in_progress"},
@@ -255,7 +255,7 @@ def opened(item: Body) -> Body:
 
 
 def steps(item: Body) -> Iterator[tuple[str, bool, Body]]:
-    """The events between the start and the end of an item: name, whether it is a token, data."""
+    """Yield the events between the start and the end of an item: name, whether the event is a token, data."""
     match item["type"]:
         case "reasoning":
             [part] = item["summary"]

@@ -1,4 +1,4 @@
-"""Request bodies held against the types of the providers' own SDKs, in which every field that the type lacks is a fault."""
+"""Check of request bodies against the types of the providers' own SDKs. A field that the type does not have is a fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TAGS = ("role", "type")
 
 
 class Malformed(Exception):
-    """The first fault. ``path`` leads to it in the body; ``kind`` is pydantic's word for it."""
+    """The first fault. ``path``: its place in the body. ``kind``: pydantic's name of the fault."""
 
     def __init__(self, path: tuple[str | int, ...], kind: str, message: str, given: object) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class Malformed(Exception):
 
 
 class Schema:
-    """The type of a request's body, an SDK's TypedDict or one made of its models."""
+    """The type of a request's body: a TypedDict of an SDK, or one made from its models."""
 
     def __init__(self, shape: Any) -> None:
         self.shape = shape
@@ -45,7 +45,7 @@ class Schema:
 
 
 def strict(schema: Any) -> CoreSchema:
-    """The schema without what makes it lenient: unknown fields, and iterables that nobody iterates."""
+    """Return the schema with two changes: unknown fields are faults, and iterables are checked at once."""
     if isinstance(schema, dict):
         result = {key: value if key in ("metadata", "serialization") else strict(value) for key, value in schema.items()}
         if schema.get("type") == "typed-dict":
@@ -59,14 +59,14 @@ def strict(schema: Any) -> CoreSchema:
 
 
 def telling(errors: list[ErrorDetails]) -> ErrorDetails:
-    """The error that says most: one of the member of a union that was meant, as its role or type shows."""
+    """Return the most useful error: one of the union member that the role or type of the value selects."""
     strangers = [error["loc"][:-1] for error in errors if error["type"] == "literal_error" and error["loc"][-1] in TAGS]
     meant = [error for error in errors if not any(error["loc"][: len(stranger)] == stranger for stranger in strangers)]
     return max(meant or errors, key=lambda error: (error["type"] == "extra_forbidden", len(error["loc"])))
 
 
 def within(body: Any, location: tuple[str | int, ...], *, missing: bool) -> Iterator[str | int]:
-    """The part of a location that is a path in the body: pydantic puts the names of union members in between."""
+    """Return the path in the body from a location of pydantic, which also has the names of union members."""
     for n, step in enumerate(location):
         if step in (body if isinstance(body, dict) else range(len(body)) if isinstance(body, list) else ()):
             yield step

@@ -1,7 +1,7 @@
 """The servers: four protocols under one address, in a thread of the test or in a process of their own.
 
-A scenario is the model. Requests that a provider would refuse are refused before it is asked. Faults are answers that a
-provider gives on bad days. Nothing is remembered between requests but the log, so that a server can be restarted.
+A scenario plays the model. Before it calls the scenario, the server refuses a request that the provider would refuse. Faults
+are errors that a provider may have. Between requests the server keeps only the log of requests, so that it can be restarted.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ PROTOCOLS: dict[str, ModuleType] = {
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with one request.
+    """A fault of one request.
 
-    ``status``: answered at once as an error of the protocol, with ``retry_after`` (seconds) as a header. ``cut``: the
-    connection is closed after so many tokens of a stream; an answer in one piece has two. ``hang``: after so many tokens
-    nothing more comes, until the client gives up; 0 for not even a status.
+    ``status``: answer at once with this error of the protocol, and with ``retry_after`` (seconds) as a header. ``cut``: close
+    the connection after this number of tokens; an answer in one piece counts as two. ``hang``: send nothing after this number
+    of tokens, until the client disconnects; with 0, send no status either.
     """
 
     status: int | None = None
@@ -56,7 +56,7 @@ class Fault:
 
 @dataclass
 class Received:
-    """A request as it came. ``status`` and ``message`` are what it was answered; ``conversation`` is None if it was refused."""
+    """A request. ``status`` and ``message``: those of its answer. ``conversation``: None if the request was refused."""
 
     protocol: str
     path: str
@@ -69,7 +69,7 @@ class Received:
 
 
 def hello(conversation: Conversation) -> Reply:
-    """The scenario of servers that were given none."""
+    """The default scenario."""
     return Reply("Hello.")
 
 
@@ -80,8 +80,8 @@ Trouble: TypeAlias = Callable[[Received], Fault | None]
 class Providers:
     """The servers of a test.
 
-    ``scenario`` is the model; ``speed``: tokens per second, None for at once; ``requests``: all that came, in order;
-    ``trouble`` decides about each good request, after the faults that were queued by :meth:`fail` are used up.
+    ``scenario``: the model. ``speed``: tokens per second; None for no delay. ``requests``: all requests, in order.
+    ``trouble``: returns the fault of a valid request, when the faults of :meth:`fail` are used up.
     """
 
     scenario: Scenario = hello
@@ -94,7 +94,7 @@ class Providers:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables with which the SDKs of a process find the servers."""
+        """The environment variables by which SDKs find the servers."""
         return {
             "OPENAI_BASE_URL": f"{self.url}/openai/v1",
             "OPENAI_API_KEY": KEY,
@@ -106,11 +106,11 @@ class Providers:
 
     @property
     def refused(self) -> list[str]:
-        """What was wrong with the requests that were refused."""
+        """The faults of the refused requests."""
         return [received.message for received in self.requests if received.status in range(400, 429)]
 
     def fail(self, *faults: Fault) -> None:
-        """The next good requests meet these faults, one each."""
+        """Give each of the next valid requests one of these faults, in order."""
         self._faults.extend(faults)
 
     def app(self) -> Starlette:
@@ -170,8 +170,8 @@ class Providers:
 
     @contextmanager
     def serving(self) -> Iterator[Providers]:
-        """The servers, in a thread of this process. What a scenario raised is raised at the end."""
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)  # a cut connection is no mishap here
+        """Run the servers in a thread of this process. Raise an exception of a scenario at the end."""
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)  # tests cut connections on purpose
         server = uvicorn.Server(uvicorn.Config(self.app(), log_config=None, access_log=False, timeout_graceful_shutdown=1))
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -187,7 +187,7 @@ class Providers:
 
 
 def one_piece(body: Body) -> Iterator[Event]:
-    """An answer that is not streamed; it breaks in its middle."""
+    """Yield an answer that is not streamed, in two pieces, so that a fault can cut it in its middle."""
     data = json.dumps(body).encode()
     yield Event(data[: len(data) // 2], token=True)
     yield Event(data[len(data) // 2 :], token=True)
@@ -222,6 +222,6 @@ class Told(Response):
 
 
 async def gone(receive: Receive) -> None:
-    """Until the client has gone."""
+    """Wait until the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass

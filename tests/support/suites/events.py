@@ -1,8 +1,8 @@
-"""What every event log on Redis keeps to: nothing is lost or repeated between what is stored and what is live, and what is
-missing is announced.
+"""Tests of every event log on Redis. No event is lost or repeated between stored and live events. A gap announces missing
+events.
 
-Imported by the tests of each implementation, which give ``redis_url``, the URL of an emptied server. A log without Redis is
-``any_log``.
+The tests of each implementation import this module and define the fixture ``redis_url``, the URL of an emptied server. Tests
+that need no Redis use ``any_log``.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from runyard.ports.stores import Backend
 from runyard_backends.memory.events import place
 from runyard_backends.redis import RedisEventLog, RedisServer
 from runyard_backends.redis.events import SEALED_BYTES
+from runyard_backends.redis.pubsub import Published
 
 REF = RunRef(1, "r")
 
@@ -74,7 +75,7 @@ async def until_subscribed(server: RedisServer, count: int) -> None:
 
 
 async def test_round_trip(log: RedisEventLog) -> None:
-    """E1: an event comes back as it was written, lone surrogates included."""
+    """E1: an event is read as it was written, including lone surrogates."""
     first = event(1, 1, "run.started", text="\ud800", list=[1, None, {"a": 2.5}])
     await log.append(1, [first])
     assert await log.read(REF) == [first]
@@ -113,14 +114,14 @@ async def test_a_zombie_cannot_speak(server: RedisServer, log: RedisEventLog) ->
 
 
 async def test_resume_after_an_id(log: RedisEventLog) -> None:
-    """E1: Last-Event-ID resumes after that event, without a gap when nothing is missing."""
+    """E1: a reader with an id continues after this event. There is no gap if no event is missing."""
     await log.append(1, [*events(3, 1, 5), event(8, 1, "run.completed")])
     assert ids(await log.read(REF, "3-5")) == ["8-1"]
     assert ids(await log.read(REF, "8-1")) == []
 
 
 async def test_whether_an_event_is_held(log: RedisEventLog) -> None:
-    """E1: a reader that comes back is told so in one step, however long the stream is."""
+    """E1: one call returns whether the stream holds an event, in a time that does not depend on the stream's length."""
     await log.append(1, events(3, 1, 2))
     asked = ("3-1", "3-2", "3-3", "2-1", "", "nonsense", "-", "+", "3", "9" * 30 + "-1")
     assert [id_ for id_ in asked if await log.holds(REF, id_)] == ["3-1", "3-2"]
@@ -128,7 +129,7 @@ async def test_whether_an_event_is_held(log: RedisEventLog) -> None:
 
 @pytest.mark.parametrize("after", ["2-7", "nonsense", "", "99-1"])
 async def test_an_unknown_id_yields_a_gap_first(log: RedisEventLog, after: str) -> None:
-    """E1: what cannot be proved complete starts with a gap."""
+    """E1: a read that cannot be proved complete starts with a gap."""
     await log.append(1, [*events(3, 1, 2), event(3, 3, "run.completed")])
     found = await log.read(REF, after)
     assert found[0].type == "gap" and found[0].id is None
@@ -136,7 +137,7 @@ async def test_an_unknown_id_yields_a_gap_first(log: RedisEventLog, after: str) 
 
 
 async def test_a_trimmed_stream_says_so(server: RedisServer) -> None:
-    """I9: an id that was trimmed, and a start that was trimmed, yield a gap; the direct successor of an id does not."""
+    """I9: a read from a trimmed id, or from a trimmed start, yields a gap. A read whose next event is stored yields none."""
     log = RedisEventLog(server, StreamLimits(events=100))
     await log.append(1, events(1, 1, 1000))
     kept = ids(await log.read(REF))
@@ -147,7 +148,7 @@ async def test_a_trimmed_stream_says_so(server: RedisServer) -> None:
 
 
 async def test_attempts_that_were_trimmed_whole_are_a_gap(server: RedisServer) -> None:
-    """I9: the oldest event that is left may be the first of its attempt, with whole attempts missing before it."""
+    """I9: the oldest stored event may be the first of its attempt although whole attempts before it are missing."""
     log = RedisEventLog(server, StreamLimits(events=100))
     await log.append(1, [event(fence, 1) for fence in range(1, 500)])
     kept = ids(await log.read(REF))
@@ -156,7 +157,7 @@ async def test_attempts_that_were_trimmed_whole_are_a_gap(server: RedisServer) -
 
 
 async def test_a_hole_is_announced(server: RedisServer, log: RedisEventLog) -> None:
-    """I9: numbers that were never written are a gap, stored or live."""
+    """I9: missing event numbers are a gap, in stored and in live events."""
     await log.append(1, [event(1, 1), event(1, 3)])
     following = asyncio.create_task(followed(log))
     await until_subscribed(server, 1)
@@ -165,7 +166,7 @@ async def test_a_hole_is_announced(server: RedisServer, log: RedisEventLog) -> N
 
 
 async def test_an_emptied_redis_is_a_gap_at_most(server: RedisServer, log: RedisEventLog) -> None:
-    """FLUSHALL: a live follower goes on; who resumes is told."""
+    """After FLUSHALL a live follower continues, and a reader that resumes gets a gap."""
     await log.append(1, events(1, 1, 2))
     async with aclosing(log.follow(REF)) as following:
         seen = [await anext(following), await anext(following)]
@@ -180,7 +181,7 @@ async def test_an_emptied_redis_is_a_gap_at_most(server: RedisServer, log: Redis
 
 
 async def test_a_slow_reader_is_bounded_and_misses_nothing(server: RedisServer) -> None:
-    """E3: what a full queue dropped is read from the stream."""
+    """E3: events that a full queue dropped are read from the stream."""
     log = RedisEventLog(server, backlog=10)
     async with aclosing(log.follow(REF)) as following:
         await log.append(1, [event(1, 1)])
@@ -193,7 +194,7 @@ async def test_a_slow_reader_is_bounded_and_misses_nothing(server: RedisServer) 
 
 
 async def test_silence_shows_and_loses_nothing(any_log: EventLog) -> None:
-    """E1: a follower that asks for it is told of silence, again and again, and then has every event once."""
+    """E1: a follower with ``silence`` gets None after each silence. It still gets every event once."""
     await any_log.append(1, [event(1, 1)])
     async with aclosing(any_log.follow(REF, silence=0.02)) as following:
         seen = [await anext(following) for _ in range(3)]
@@ -204,7 +205,7 @@ async def test_silence_shows_and_loses_nothing(any_log: EventLog) -> None:
 
 
 async def test_a_stream_ends_where_nothing_follows(log: RedisEventLog) -> None:
-    """E2: a suspension that was answered is no end; the end is the last event."""
+    """E2: a suspension that was answered is not the end of a stream. The end is the last event."""
     await log.append(1, [event(1, 1, "run.started"), event(1, 2, "run.suspended")])
     assert await followed(log) == ["1-1", "1-2"]
     await log.append(1, [event(2, 1, "run.resumed"), event(2, 2, "run.completed")])
@@ -213,7 +214,7 @@ async def test_a_stream_ends_where_nothing_follows(log: RedisEventLog) -> None:
 
 
 async def test_a_cancelled_follower_leaves_nothing_behind(server: RedisServer, log: RedisEventLog) -> None:
-    """E3: never a leak; others on the same run are not disturbed."""
+    """E3: a cancelled follower leaves no subscription, and other followers of the run continue."""
     tasks = [asyncio.create_task(followed(log)) for _ in range(20)]
     await until_subscribed(server, 1)
     for task in tasks[1:]:
@@ -225,7 +226,7 @@ async def test_a_cancelled_follower_leaves_nothing_behind(server: RedisServer, l
 
 
 EVENTS, SIZE = 2000, 4000
-"""What the long run says is 8 MB."""
+"""Number and size of the events of the long run: 8 MB in all."""
 
 
 def long_run() -> list[Event]:
@@ -233,7 +234,7 @@ def long_run() -> list[Event]:
 
 
 async def test_readers_of_a_stream_decode_and_encode_an_event_once(log: RedisEventLog) -> None:
-    """E3: what several have in hand is there once, and gone when the last of them goes on."""
+    """E3: an event that several readers hold is in memory once. It is freed after the last of them has continued."""
     async with AsyncExitStack() as stack:
         readers = [await stack.enter_async_context(aclosing(log.follow(REF))) for _ in range(3)]
         await log.append(1, [event(1, 1)])
@@ -252,7 +253,7 @@ async def test_readers_of_a_stream_decode_and_encode_an_event_once(log: RedisEve
 
 
 async def test_a_page_holds_so_many_bytes_whatever_comes_first(log: RedisEventLog) -> None:
-    """E3: large events behind small ones, by whose size the reader expects what follows."""
+    """E3: large events follow small ones. The reader estimates the size of events from the events before them."""
     sizes = [10] * 40 + [50_000] * 3 + [10] * 200 + [EVENT_BYTES_PER_READ] * 3 + [10]
     said = [event(1, n, text="x" * size) for n, size in enumerate(sizes, 1)]
     await log.append(1, said)
@@ -265,7 +266,7 @@ async def test_a_page_holds_so_many_bytes_whatever_comes_first(log: RedisEventLo
 
 
 class Told:
-    """A store with a run that is complete, of which it proves the end."""
+    """A store with a completed run. It proves the end of the run."""
 
     def __init__(self, log: RedisEventLog) -> None:
         self.events, self.runs, self.threads, self.asked = log, self, self, 0
@@ -295,9 +296,42 @@ async def test_large_events_are_held_as_json(log: RedisEventLog) -> None:
     assert [[type(each) for each in found] for found in seen] == [[Event, Event]] * 3
 
 
-@pytest.mark.parametrize("odd", [b"", b"garbage", b"1-x y", b"1-3 \xc1", b"1-3 \x01", b"9" * 40 + b"-1 x", b"7-7"])
+async def test_events_of_a_run_that_are_added_together_are_one_message(server: RedisServer, log: RedisEventLog) -> None:
+    """E1: followers get each event once, from messages of one or of several events. Large events are several messages."""
+    async with server.subscribe(server.keys.events(REF)) as live, AsyncExitStack() as stack:
+        readers = [await stack.enter_async_context(aclosing(log.follow(REF))) for _ in range(2)]
+        first = [asyncio.ensure_future(anext(reader)) for reader in readers]
+        said = [*events(1, 1, 4), event(1, 5, text="x" * 100_000), event(1, 6), event(2, 1), event(2, 2, "run.completed")]
+        await log.append_many([(REF, said[:1])])
+        assert [await each for each in first] == [said[0]] * 2
+        await log.append_many([(REF, [*said[:2], said[0], *said[2:]])])
+        rest = [[e async for e in reader if e] for reader in readers]
+        assert rest == [said[1:]] * 2 and rest[0][0] is rest[1][0]
+        messages = [cast(Published, await live.get()).data for _ in range(3)]
+    assert [message.partition(b" ")[0] for message in messages] == [b"1-1", b"*", b"*"]
+    assert len(messages[1]) > 100_000 > len(messages[2])
+
+
+async def test_a_follower_ends_in_the_middle_of_a_message(log: RedisEventLog) -> None:
+    """E2: a live suspension ends a stream, also if the attempt after it is in the same message."""
+    async with aclosing(log.follow(REF)) as following:
+        next_ = asyncio.ensure_future(anext(following))
+        await log.append(1, [event(1, 1)])
+        seen = [await next_]
+        await log.append_many([(REF, [event(1, 2, "run.suspended"), event(2, 1, "run.resumed")])])
+        seen += [each async for each in following]
+    assert [each and each.id for each in seen] == ["1-1", "1-2"]
+
+
+TORN = [b"* ", b"* 1-2", b"* 1-2 5 ab", b"* 1-2 x ab", b"* 1-2 %b x" % (b"9" * 30), b"* 1-2 1 \x01", b"* " + b"1" * 200]
+"""Messages of several events that cannot be read."""
+
+
+@pytest.mark.parametrize(
+    "odd", [b"", b"garbage", b"1-x y", b"1-3 \xc1", b"1-3 \x01", b"9" * 40 + b"-1 x", b"7-7", *TORN], ids=repr
+)
 async def test_odd_messages_on_a_channel_cut_no_stream(server: RedisServer, log: RedisEventLog, odd: bytes) -> None:
-    """E1: what the log did not write is passed over."""
+    """E1: messages that the log did not write are ignored."""
     async with aclosing(log.follow(REF)) as following:
         await log.append(1, [event(1, 1)])
         seen = [await anext(following)]
@@ -309,7 +343,7 @@ async def test_odd_messages_on_a_channel_cut_no_stream(server: RedisServer, log:
 
 
 async def test_odd_entries_of_a_stream_are_a_gap(server: RedisServer, log: RedisEventLog) -> None:
-    """E1: an entry that nobody can read is lost, and that is said."""
+    """E1: an entry that cannot be decoded counts as lost, and a gap announces it."""
     await log.append(1, [event(1, 1)])
     await server.command("XADD", server.keys.events(REF), "1-2", "e", b"\xc1")
     await server.command("XADD", server.keys.events(REF), "1-3", "odd", "x")
@@ -318,7 +352,7 @@ async def test_odd_entries_of_a_stream_are_a_gap(server: RedisServer, log: Redis
 
 
 async def test_a_key_of_another_type_is_an_unavailable_stream(server: RedisServer, log: RedisEventLog) -> None:
-    """E4: whoever reads goes on with what the store proves."""
+    """E4: a reader continues with the events that the store proves."""
     await server.command("SET", server.keys.events(REF), "x")
     for call in (lambda: log.read(REF), lambda: log.holds(REF, "1-1"), lambda: followed(log)):
         with pytest.raises(BackendUnavailableError):

@@ -1,7 +1,7 @@
-"""What every scheduler on Redis keeps to: several connections at once, and a server that is emptied meanwhile.
+"""Tests of every scheduler on Redis: several connections at once, and a server that is emptied during the test.
 
-Imported by the tests of each implementation, which give ``redis_url``, the URL of an emptied server, and ``somebody_waits``. A
-scheduler without Redis is ``any_scheduler``, for the tests of the order in which runs start.
+The tests of each implementation import this module and define two fixtures: ``redis_url``, the URL of an emptied server, and
+``somebody_waits``. The tests of the order of starts use ``any_scheduler``, which may also be a scheduler without Redis.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from runyard_backends.redis.job_codec import encode
 QUEUES = ["default"]
 
 SomebodyWaits: TypeAlias = Callable[[RedisServer], Awaitable[None]]
-"""Returns once a claim waits at the server, which offers no event for it."""
+"""Returns when a claim waits at the server. The server has no event for this."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def scheduler(server: RedisServer) -> RedisScheduler:
 
 
 async def claim_within(scheduler: RedisScheduler, worker: str, seconds: float = 10.0) -> list[Delivery]:
-    """Wait and claim as a worker does, until there is something."""
+    """Wait and claim as a worker does, until a claim returns jobs."""
     found: list[Delivery] = []
     async with asyncio.timeout(seconds):
         while not found:
@@ -50,7 +50,7 @@ async def claim_within(scheduler: RedisScheduler, worker: str, seconds: float = 
 
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_each_job_is_delivered_once_and_one_lane_at_a_time(redis_url: str, shards: int) -> None:
-    """I2: many workers on connections of their own; every run is delivered exactly once, never two of a lane at once."""
+    """I2: many workers have connections of their own. Each run is delivered once, and never two of a lane at the same time."""
     lanes, per_lane = 20, 10
     jobs = {lane: [Job(lane, f"r{n}") for n in range(per_lane)] for lane in range(lanes)}
     delivered: Counter[str] = Counter()
@@ -84,7 +84,7 @@ async def test_each_job_is_delivered_once_and_one_lane_at_a_time(redis_url: str,
 
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_a_submission_tells_the_stream_once_and_before_the_job_can_be_taken(redis_url: str, shards: int) -> None:
-    """E6: in the same round trip; a repetition, or a run that went on meanwhile, adds nothing."""
+    """E6: the event is written in the same round trip. A repetition adds none, nor does a run that has begun meanwhile."""
     server = RedisServer(redis_url, shards=shards)
     events = RedisEventLog(server)
     scheduler = RedisScheduler(server, events)
@@ -118,7 +118,7 @@ async def test_high_priority_goes_first_and_limit_holds(scheduler: RedisSchedule
 
 
 async def test_respond_before_release(scheduler: RedisScheduler) -> None:
-    """An answer that overtakes the release of the suspended attempt is never lost, whoever claims it."""
+    """An answer that arrives before the release of the suspended attempt is never lost."""
     job = Job(1, "r")
     await scheduler.submit([job])
     [held] = await scheduler.claim("a", QUEUES, 1)
@@ -136,7 +136,7 @@ async def test_respond_before_release(scheduler: RedisScheduler) -> None:
 
 
 async def test_locks_of_dead_workers_do_not_count(any_scheduler: Scheduler) -> None:
-    """O4: a worker that was declared dead and reaches only Redis keeps the lock of a run that others have to take over."""
+    """O4: a dead worker that reaches only Redis keeps the lock of its run. Another worker takes the run over."""
     mine, theirs, free = (Job(n, "r") for n in range(3))
     await any_scheduler.submit([mine])
     assert len(await any_scheduler.claim("dead", QUEUES, 9)) == 1
@@ -154,7 +154,7 @@ async def test_locks_of_dead_workers_do_not_count(any_scheduler: Scheduler) -> N
 
 
 async def test_release_wakes_who_waits_for_the_lane(scheduler: RedisScheduler) -> None:
-    """A job behind another run's lock is due as soon as that lock is released, not when it would have run out."""
+    """A job that waits for another run's lock is due when the lock is released, and not only when it would expire."""
     await scheduler.submit([Job(1, "r1")])
     [held] = await scheduler.claim("a", QUEUES, 9)
     await scheduler.submit([Job(1, "r2")])
@@ -165,7 +165,7 @@ async def test_release_wakes_who_waits_for_the_lane(scheduler: RedisScheduler) -
 
 
 async def test_a_lock_runs_out_unless_renewed(server: RedisServer) -> None:
-    """kill -9 of a holder: its lane is free when the lock runs out, and a job behind it is delivered by itself."""
+    """After kill -9 of a holder, the lane is free when the lock expires. The next job of the lane is then delivered."""
     scheduler = RedisScheduler(server, RedisEventLog(server), lock=0.2)
     await scheduler.submit([Job(1, "r1"), Job(2, "r1")])
     dead, alive = sorted(await scheduler.claim("a", QUEUES, 9), key=lambda delivery: delivery.job.thread_key)
@@ -180,7 +180,7 @@ async def test_a_lock_runs_out_unless_renewed(server: RedisServer) -> None:
 
 
 async def test_a_delayed_job_is_not_early_and_not_forgotten(scheduler: RedisScheduler) -> None:
-    """An idle worker hears of a job that falls due before its next look."""
+    """An idle worker gets a job that becomes due before its next claim."""
     waiting = asyncio.create_task(scheduler.claim("w", QUEUES, 9, wait=2.0))
     await asyncio.sleep(0)
     started = time.monotonic()
@@ -191,7 +191,7 @@ async def test_a_delayed_job_is_not_early_and_not_forgotten(scheduler: RedisSche
 
 
 async def test_tokens_are_never_issued_twice(server: RedisServer, scheduler: RedisScheduler) -> None:
-    """I2: a flushed server does not make an old token valid again."""
+    """I2: an old token is not valid again after a flush of the server."""
     job = Job(1, "r")
     tokens = []
     for _ in range(3):
@@ -219,7 +219,7 @@ async def test_wake_tokens_are_bounded_and_drained(server: RedisServer, schedule
 
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_a_waiting_claim_takes_what_it_is_woken_for(redis_url: str, shards: int, somebody_waits: SomebodyWaits) -> None:
-    """And no more than its limit, on whatever shards the jobs are; the next claim finds the rest without a wait."""
+    """The claim takes no more than its limit, on any shards. The next claim gets the rest without a wait."""
     server = RedisServer(redis_url, shards=shards)
     scheduler = RedisScheduler(server, RedisEventLog(server))
     for n in range(8):
@@ -237,7 +237,7 @@ async def test_a_waiting_claim_takes_what_it_is_woken_for(redis_url: str, shards
 
 
 async def test_a_roused_claim_loses_nothing(scheduler: RedisScheduler) -> None:
-    """A worker that stops while a job comes has either taken it or left it, whichever arrives first."""
+    """A worker that stops while a job arrives has either taken the job or left it in the queue."""
     for n in range(60):
         job = Job(n, "r")
         waiting = asyncio.create_task(scheduler.claim(f"w{n}", QUEUES, 9, wait=2.0))
@@ -277,7 +277,7 @@ async def test_a_cancelled_wait_or_call_corrupts_nothing(server: RedisServer, sc
 async def test_scripts_come_back_after_a_flush(
     server: RedisServer, scheduler: RedisScheduler, somebody_waits: SomebodyWaits
 ) -> None:
-    """SCRIPT FLUSH between any two calls or during a wait is not noticed; what the pipeline had done is not done twice."""
+    """A SCRIPT FLUSH between two calls, or during a wait, has no effect. No call of the pipeline is executed twice."""
     for n in range(3):
         waiting = asyncio.create_task(scheduler.claim("w", QUEUES, 9, wait=2.0))
         await somebody_waits(server)
@@ -290,7 +290,7 @@ async def test_scripts_come_back_after_a_flush(
 
 
 async def test_flushall_is_found_by_unknown(server: RedisServer, scheduler: RedisScheduler) -> None:
-    """FLUSHALL: what was offered or held is nowhere, the reconciler submits it again, and old owners disturb nobody."""
+    """After FLUSHALL all jobs and locks are lost. ``unknown`` returns the jobs, and calls of old holders have no effect."""
     jobs = [Job(n, "r") for n in range(1500)]
     await scheduler.submit(jobs)
     held = await scheduler.claim("a", QUEUES, 10)
@@ -305,7 +305,7 @@ async def test_flushall_is_found_by_unknown(server: RedisServer, scheduler: Redi
 
 
 async def test_an_unknown_envelope_is_put_back(server: RedisServer, scheduler: RedisScheduler) -> None:
-    """Mixed versions: a job that this code cannot read is offered again later, never failed and never dropped."""
+    """A job of another version is offered again later. It is neither failed nor dropped."""
     await scheduler.submit([Job(1, "r"), Job(2, "r")])
     newer = encode(Job(1, "r")).replace(b"\xa1v\x01", b"\xa1v\x02")
     await server.command("SET", f"{server.keys.prefix(0)}job:1:r", newer)
@@ -334,7 +334,7 @@ async def test_cancel_hints_reach_every_listener(server: RedisServer, scheduler:
 
 
 async def starts(scheduler: Scheduler, limit: int, enough: int) -> list[str]:
-    """The tenants of the next ``enough`` starts, in order, with ``limit`` at once."""
+    """Return the tenants of the next ``enough`` starts, in order, with ``limit`` starts per claim."""
     order: list[str] = []
     while len(order) < enough:
         taken = await scheduler.claim("w", QUEUES, limit)
@@ -350,7 +350,7 @@ def any_scheduler(scheduler: RedisScheduler) -> Scheduler:
 
 @pytest.mark.parametrize("limit", [1, 7, 100])
 async def test_a_tenant_with_many_lanes_does_not_starve_another(any_scheduler: Scheduler, limit: int) -> None:
-    """R16: a tenant that comes late with 5 runs has them started within twice its fair share of starts."""
+    """R16: a tenant submits 5 runs late. They start within twice its fair share of starts."""
     await any_scheduler.submit([Job(n, "r", tenant="many") for n in range(2000)])
     assert await starts(any_scheduler, limit, 10) == ["many"] * 10
     await any_scheduler.submit([Job(10_000 + n, "r", tenant="few") for n in range(5)])
@@ -360,7 +360,7 @@ async def test_a_tenant_with_many_lanes_does_not_starve_another(any_scheduler: S
 
 
 async def test_every_tenant_gets_its_share(any_scheduler: Scheduler) -> None:
-    """R16: whoever has runs waiting gets as many starts as the others, in whatever order they came."""
+    """R16: each tenant with waiting runs gets the same number of starts, in any order of submission."""
     for tenant, runs in (("a", 300), ("b", 60), ("c", 30)):
         await any_scheduler.submit([Job(ord(tenant) * 1000 + n, "r", tenant=tenant) for n in range(runs)])
     order = await starts(any_scheduler, 4, 90)
@@ -370,7 +370,7 @@ async def test_every_tenant_gets_its_share(any_scheduler: Scheduler) -> None:
 
 @pytest.mark.parametrize("limit", [1, 5])
 async def test_a_tenants_high_priority_takes_nobody_elses_turn(any_scheduler: Scheduler, limit: int) -> None:
-    """R16: beside 200 high runs of another tenant, a normal one waits for about its fair turn, and so does a low one."""
+    """R16: beside 200 runs of high priority of another tenant, a run of normal or low priority waits for about one turn."""
     await any_scheduler.submit([Job(n, "r", tenant="many", priority="high") for n in range(200)])
     assert await starts(any_scheduler, limit, 10) == ["many"] * 10
     await any_scheduler.submit([Job(1000, "r", tenant="few"), Job(1001, "r", tenant="least", priority="low")])
@@ -378,7 +378,7 @@ async def test_a_tenants_high_priority_takes_nobody_elses_turn(any_scheduler: Sc
 
 
 async def test_priority_orders_a_tenants_own_turns(any_scheduler: Scheduler) -> None:
-    """R11: a tenant's high runs take its earlier turns, however late they came, and each class keeps its order."""
+    """R11: a tenant's runs of high priority take its first turns, even if submitted last. Each priority keeps its order."""
     for tenant in "ab":
         await any_scheduler.submit([Job(ord(tenant) * 10 + n, "r", tenant=tenant) for n in range(3)])
     late: list[Priority] = ["low", "high", "normal", "high"]
@@ -394,7 +394,7 @@ async def test_priority_orders_a_tenants_own_turns(any_scheduler: Scheduler) -> 
 
 
 async def test_a_stream_of_others_starves_nobody(any_scheduler: Scheduler) -> None:
-    """R16: a tenant waits for one run at most of each that stood there before it, however many come after it."""
+    """R16: a tenant waits for at most one run of each tenant before it, however many tenants join later."""
     await any_scheduler.submit([Job(n, "r", tenant="zz") for n in range(9)])
     order = []
     for n in range(60):
@@ -406,7 +406,7 @@ async def test_a_stream_of_others_starves_nobody(any_scheduler: Scheduler) -> No
 
 
 async def test_the_queues_of_a_worker_take_turns(any_scheduler: Scheduler) -> None:
-    """R16: whoever fills one queue does not hold up the others that the worker serves."""
+    """R16: a full queue does not delay the other queues of a worker."""
     await any_scheduler.submit([Job(n, "r", tenant="many", queue="first", priority="high") for n in range(200)])
     await any_scheduler.submit([Job(1000, "r", tenant="few", queue="second")])
     order: list[str] = []
@@ -417,7 +417,7 @@ async def test_the_queues_of_a_worker_take_turns(any_scheduler: Scheduler) -> No
 
 
 async def test_job_that_becomes_due_gets_a_turn(scheduler: RedisScheduler) -> None:
-    """R16: a delayed job and one that waited for its lane stand where one that was just submitted would."""
+    """R16: a delayed job, and a job that waited for its lane, get the turn of a job that is submitted when they become due."""
     await scheduler.submit([Job(1, "r0", tenant="few")])
     [held] = await scheduler.claim("holder", QUEUES, 1)
     await scheduler.submit([Job(1, "r1", tenant="few")])
@@ -431,7 +431,7 @@ async def test_job_that_becomes_due_gets_a_turn(scheduler: RedisScheduler) -> No
 
 
 async def test_turns_are_forgotten_with_the_backlog(server: RedisServer, scheduler: RedisScheduler) -> None:
-    """The order's state is bounded: only tenants that have something due take part, and an empty queue leaves no key."""
+    """The state of the turns is bounded: only tenants with due jobs have turns, and an empty queue has no key."""
     turns = server.keys.prefix(0) + "turns:default"
     await scheduler.submit([Job(n, "r", tenant=f"t{n % 50}") for n in range(500)])
     assert await server.command("ZCARD", turns) == 50
@@ -442,7 +442,7 @@ async def test_turns_are_forgotten_with_the_backlog(server: RedisServer, schedul
 
 
 async def test_job_of_a_run_that_ended_is_offered_no_more(any_scheduler: Scheduler) -> None:
-    """A2: a run that expired or was cancelled in a queue that nobody serves; whoever waits there with it is not touched."""
+    """A2: a run expires or is cancelled in a queue without workers. Its job is removed, and other jobs of the queue stay."""
     jobs = [Job(n, "r", tenant=tenant, delay=delay) for n, (tenant, delay) in enumerate(product("ab", (0.0, 60.0)))]
     await any_scheduler.submit(jobs)
     for _ in range(2):
@@ -452,7 +452,7 @@ async def test_job_of_a_run_that_ended_is_offered_no_more(any_scheduler: Schedul
 
 
 async def test_a_queue_that_nobody_serves_leaves_nothing_behind(server: RedisServer, scheduler: RedisScheduler) -> None:
-    """A2: names that callers invent take room in Redis for as long as runs wait under them."""
+    """A2: a queue name of a caller takes memory of Redis only while runs wait in the queue."""
     jobs = [Job(n, "r", queue=f"invented{n}", tenant="t", delay=n % 2 * 60.0) for n in range(100)]
     await scheduler.submit(jobs)
     await scheduler.submit([replace(job, over=True) for job in jobs])
@@ -467,14 +467,14 @@ async def test_an_offer_in_a_workers_hands_stays_there(scheduler: RedisScheduler
 
 
 async def test_names_cannot_be_confused(scheduler: RedisScheduler) -> None:
-    """A queue and a tenant that share a separator with each other are still two: no job is taken from another's queue."""
+    """Names of queues and tenants that contain the separator are not confused: no job is taken from another queue."""
     await scheduler.submit([Job(1, "r", queue="q:1", tenant="t"), Job(2, "r", queue="q", tenant="1:t")])
     assert [delivery.job.thread_key for delivery in await scheduler.claim("w", ["q"], 9)] == [2]
     assert [delivery.job.thread_key for delivery in await scheduler.claim("w", ["q:1"], 9)] == [1]
 
 
 async def test_due_job_with_a_far_due_time_is_lost(any_scheduler: Scheduler) -> None:
-    """I1: the clock of another Redis wrote the time. A job that is put back for a moment is not lost."""
+    """I1: the clock of another Redis wrote the due time. A job that was put back for a short time is not lost."""
     far, near = Job(1, "r", delay=3600.0), Job(2, "r", delay=30.0)
     await any_scheduler.submit([far, near])
     assert await any_scheduler.unknown([far, near]) == [far]

@@ -84,3 +84,36 @@ def test_a_conversation_begins_with_the_user() -> None:
     assert isinstance(second, ModelRequest) and second.parts[0].content == OPENING  # type: ignore[union-attr]
     for whole in ([system, prompt, hello], [prompt], [system], []):
         assert fitting(whole, TestModel()) == whole
+
+
+def calls(*ids: str) -> list[ModelMessage]:
+    """Calls with these ids, and their results."""
+    asked = ModelResponse(parts=[ToolCallPart("add", {"n": n}, tool_call_id=name) for n, name in enumerate(ids)])
+    return [asked, ModelRequest(parts=[ToolReturnPart("add", n, tool_call_id=name) for n, name in enumerate(ids)])]
+
+
+def ids_of(messages: list[ModelMessage]) -> list[list[str]]:
+    kinds = ToolCallPart | ToolReturnPart
+    return [[part.tool_call_id for part in message.parts if isinstance(part, kinds)] for message in messages]
+
+
+def test_m4_each_call_is_sent_with_an_id_of_its_own() -> None:
+    """M4: the ids of calls of Gemini repeat in a thread, and Anthropic refuses that. Each result follows its call."""
+    prompt: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("hi")])]
+    messages = [*prompt, *calls("add-1", "add-2"), *calls("add-1"), *calls("c", "c"), *calls("add-1")]
+    _, *sent = ids_of(fitting(messages, TestModel()))
+    asked, answered = sent[::2], sent[1::2]
+    assert asked == answered
+    assert asked[0] == ["add-1", "add-2"]
+    every = [name for each in asked for name in each]
+    assert len({*every}) == len(every) == 6
+    assert fitting(messages[:3], TestModel()) == messages[:3]
+    assert ids_of(messages)[3] == ["add-1"]
+
+
+def test_m4_anthropic_is_sent_ids_that_it_accepts() -> None:
+    claude = AnthropicModel("claude-haiku-4-5", provider=AnthropicProvider(api_key="unused"))
+    messages: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("hi")]), *calls("math.add-1", "math_add-1", "")]
+    _, asked, answered = ids_of(fitting(messages, claude))
+    assert asked == answered == ["math_add-1", "math_add-1-2", "call"]
+    assert ids_of(fitting(messages, CHAT))[1] == ["math.add-1", "math_add-1", "call"]

@@ -17,7 +17,7 @@ import typer
 
 from runyard import Client, Message, errors, new_id
 from runyard.domain.states import RunStatus
-from runyard.models import HitlRequest
+from runyard.models import ROOT_ID, HitlRequest
 from runyard.ports.commands import Write
 from runyard.ports.queries import RunFilter
 from runyard.ports.refs import RunRef
@@ -63,6 +63,12 @@ def runyard(
         return code, out, err
 
     return run
+
+
+def _messages(runyard: Command) -> list[dict[str, Any]]:
+    """The messages of the thread ``t``."""
+    items: list[dict[str, Any]] = json.loads(runyard("threads", "messages", "t")[1])["items"]
+    return items
 
 
 def serve(world: Backend, thread_id: str, text: str = "hi", *, ask: str | None = None) -> None:
@@ -268,7 +274,7 @@ class TestReads:
             (("requests",), lambda data: data["items"] == []),
             (("runs", "attempts", "t", "r"), lambda data: [one["outcome"] for one in data["items"]] == ["completed"]),
             (("runs", "dead"), lambda data: data["items"] == []),
-            (("workers", "list"), lambda data: data["items"][0]["state"] == "live"),
+            (("workers", "list"), lambda data: data["items"][0]["state"] in ("live", "silent")),
             (("queues", "list"), lambda data: data["items"][0]["workers"] == 1),
             (
                 ("doctor",),
@@ -298,6 +304,18 @@ class TestReads:
         assert len(first["items"]) == 2
         assert len(rest["items"]) == 1
 
+    def test_show_marks_the_turn_under_way(self, runyard: Command, world: Backend) -> None:
+        """B2: the messages of a run that waits for a human are shown, with its status."""
+        runyard("prompt", "t", "hello")
+        serve(world, "t", "hi")
+        runyard("prompt", "t", "which colour?")
+        serve(world, "t", ask="colour?")
+        lines = [" ".join(line.split()) for line in runyard("threads", "show", "t")[1].splitlines()]
+        assert lines == ["t", "user hello", "assistant hi", "user (suspended) which colour?"]
+        shown = json.loads(runyard("threads", "messages", "t")[1])["items"]
+        assert [message["run_status"] for message in shown] == ["completed", "completed", "suspended"]
+        assert "which colour? suspended" in runyard("threads", "tree", "t")[1]
+
     def test_tree_draws_forks_and_branches(self, runyard: Command, world: Backend) -> None:
         for n, text in enumerate(("one", "two", "three")):
             runyard("prompt", "t", text, "--run-id", f"r{n}")
@@ -313,6 +331,83 @@ class TestReads:
             "● │ ‹t› three → THREE",
             "● ‹f› else → ELSE",
         ]
+
+    def test_store_and_branches(self, runyard: Command) -> None:
+        """B1, B2, B3: messages without a run, on branches, and their paths in both directions."""
+        one, two = (runyard("threads", "store", "t", text)[1].strip() for text in ("one", "two"))
+        assert runyard("threads", "store", "t", "late", "--expected-leaf", one)[0] == exit_codes.Exit.CONFLICT
+        blob = json.dumps({"role": "assistant", "content": "side"})
+        side = runyard("threads", "store", "t", blob, "--format", "openai", "--parent", one)[1].strip()
+        leaves = json.loads(runyard("threads", "branches", "t", "--json")[1])["items"]
+        assert [(leaf["message_id"], leaf["depth"], leaf["head"], leaf["trunk"]) for leaf in leaves] == [
+            (two, 2, False, True),
+            (side, 2, True, False),
+        ]
+        assert "head" in runyard("threads", "branches", "t")[1]
+        assert runyard("threads", "label", "t", "side")[0] == runyard("threads", "label", "t", "main", "--message", one)[0] == 0
+        assert runyard("threads", "label", "t", "side", "--remove")[0] == 0
+        labelled = json.loads(runyard("threads", "branches", "t", "--labelled", "--json")[1])["items"]
+        assert [(leaf["message_id"], leaf["labels"]) for leaf in labelled] == [(two, ["main"])]
+        assert "main" in runyard("threads", "branches", "t")[1]
+        assert runyard("threads", "label", "t", "x", "--message", one, "--remove")[0] == exit_codes.Exit.USAGE
+        for arguments, expected in (((), [one, side]), (("--leaf", two, "--newest-first"), [two, one])):
+            found = json.loads(runyard("threads", "messages", "t", *arguments)[1])
+            assert found["message_ids"] == expected
+        assert "side" in runyard("threads", "show", "t")[1]
+        assert runyard("threads", "store", "t", "x", "--role", "robot")[0] == exit_codes.Exit.USAGE
+        assert runyard("threads", "store", "t", "{", "--format", "openai")[0] == exit_codes.Exit.USAGE
+
+    def test_regenerate_edit_and_retry(self, runyard: Command, world: Backend) -> None:
+        """B5: one command each, for the first message of the thread too."""
+        runyard("prompt", "t", "one", "--run-id", "r1")
+        serve(world, "t", "ONE")
+        assert runyard("regenerate", "t", "--run-id", "r2")[1] == "r2\n"
+        serve(world, "t", "EINS")
+        assert [m["content"][0]["text"] for m in _messages(runyard)] == ["one", "EINS"]
+        runyard("regenerate", "t", "two")
+        serve(world, "t", "TWO")
+        assert [m["content"][0]["text"] for m in _messages(runyard)] == ["two", "TWO"]
+        assert runyard("regenerate", "none")[0] == exit_codes.Exit.NOT_FOUND
+
+    def test_lineage_and_diff(self, runyard: Command) -> None:
+        """F6, F7, F12: a fork at a number with options; its ancestors and forks, and the messages in which threads differ."""
+        for text in ("one", "two"):
+            runyard("threads", "store", "t", text)
+        options = ("--at-seq", "1", "--metadata", '{"why": "test"}', "--keep-usage", "--title", "T", "--tag", "k=v")
+        assert runyard("fork", "t", "f", *options)[0] == exit_codes.Exit.OK
+        runyard("threads", "store", "f", "else")
+        found = json.loads(runyard("threads", "lineage", "f", "--json")[1])
+        assert [one["thread_id"] for one in found["ancestors"]] == ["t"]
+        fork = found["thread"]
+        assert (fork["extra"], fork["title"], fork["tags"]) == ({"fork": {"why": "test"}}, "T", {"k": "v", "title": "T"})
+        rows = [line.split()[:2] for line in runyard("threads", "lineage", "t")[1].splitlines()[1:]]
+        assert rows == [["thread", "t"], ["fork", "f"]]
+        lines = [" ".join(line.split()) for line in runyard("threads", "diff", "t", "f")[1].splitlines()]
+        assert lines == ["common ancestor: t", "t", "user two", "f", "user else"]
+        assert json.loads(runyard("threads", "diff", "t", "f", "--json")[1])["common_ancestor"] == "t"
+        for wrong in ("[]", "{"):
+            assert runyard("fork", "t", "g", "--metadata", wrong)[0] == exit_codes.Exit.USAGE
+
+    def test_lineage_says_how_to_read_on(self, runyard: Command) -> None:
+        """F12: the cursor of the forks is one of `threads list`, and further ancestors are those of the next ancestor."""
+        runyard("threads", "store", "t", "one")
+        for source, fork in (("t", "f"), ("f", "g"), ("g", "h"), ("f", "i")):
+            assert runyard("fork", source, fork, "--at-seq", "1")[0] == exit_codes.Exit.OK
+        code, _, notes = runyard("threads", "lineage", "g", "--limit", "1")
+        assert code == exit_codes.Exit.OK and "more: threads lineage t" in notes
+        continued = re.search("more: (threads list .*)", runyard("threads", "lineage", "f", "--limit", "1")[2])
+        assert continued is not None
+        [last] = json.loads(runyard(*continued[1].split(), "--json")[1])["items"]
+        assert last["thread_id"] == "i"
+
+    def test_tree_draws_several_first_messages(self, runyard: Command, world: Backend) -> None:
+        """B5: an edited first message begins a line of its own."""
+        runyard("prompt", "t", "one")
+        serve(world, "t", "ONE")
+        assert runyard("prompt", "t", "two", "--parent", ROOT_ID)[0] == exit_codes.Exit.OK
+        serve(world, "t", "TWO")
+        lines = [re.sub(r"\s+", " ", line).strip() for line in runyard("threads", "tree", "t")[1].splitlines()]
+        assert lines == ["● one → ONE", "● ‹t› two → TWO"]
 
 
 class TestOperations:
@@ -465,7 +560,7 @@ class TestHelp:
             "RUNYARD_QUEUES",
             "RUNYARD_GRACE",
         }
-        api = {"RUNYARD_API_HOST", "RUNYARD_API_PORT", "RUNYARD_API_AUTH"}
+        api = {"RUNYARD_API_HOST", "RUNYARD_API_PORT", "RUNYARD_API_AUTH", "RUNYARD_API_COMPAT"}
         assert variables == {"RUNYARD_APP"} | worker | api
         assert {name.removeprefix("RUNYARD_").lower() for name in worker} <= Settings.model_fields.keys()
         assert {name.removeprefix("RUNYARD_API_").lower() for name in api} <= ApiSettings.model_fields.keys()

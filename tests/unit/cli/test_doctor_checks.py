@@ -72,7 +72,7 @@ def test_healthy_deployment_has_no_findings() -> None:
         (doctor_checks.of_feed(replace(POSTGRES, feed_delay=FeedDelay(61.0, "pid 7"))), "feed", "warn"),
         (doctor_checks.of_postgres(replace(POSTGRES, no_timeout=["lock_timeout"])), "timeouts", "warn"),
         (doctor_checks.of_redis(replace(REDIS, refuses_writes="NOREPLICAS")), "redis", "fail"),
-        (doctor_checks.of_connections(POSTGRES, [WORKER] * 7, 10), "connections", "warn"),
+        (doctor_checks.of_connections(POSTGRES, [WORKER] * 6, 10), "connections", "warn"),
         (doctor_checks.of_connections(POSTGRES, [WORKER] * 8, 10), "connections", "fail"),
         (doctor_checks.of_redis(replace(REDIS, role="slave")), "redis", "fail"),
         (doctor_checks.of_redis(replace(REDIS, eviction="allkeys-lru", maxmemory=2**30)), "eviction", "warn"),

@@ -45,6 +45,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 SHOW: dict[str, list[str]] = {
     "prompt": [ID, "hi", "--run-id", "done", "--wait"],
     "respond": [ID, HOSTILE, "--request", "open"],
+    "regenerate": [ID, HOSTILE],
     "abort": [ID, HOSTILE],
     "cancel": [ID, "queued"],
     "fork": [ID, f"{ID}fork", "--title", HOSTILE],
@@ -54,6 +55,11 @@ SHOW: dict[str, list[str]] = {
     "threads show": [ID],
     "threads messages": [ID],
     "threads tree": [ID],
+    "threads branches": [ID],
+    "threads label": [ID, "label"],
+    "threads store": [ID, HOSTILE],
+    "threads lineage": [f"{ID}2"],
+    "threads diff": [ID, f"{ID}2"],
     "runs list": [],
     "runs show": [ID, "failed"],
     "runs watch": [ID, "done"],
@@ -91,7 +97,7 @@ SILENT = {"init", "dev", "demo", "worker", "api", "migrate"}
 """These start processes, or write files, and show nothing of the store."""
 
 
-QUIET = {"limits set", "limits clear"}
+QUIET = {"limits set", "limits clear", "threads label"}
 ANSWERS = {"prompt", "runs watch"}
 """These print an answer as it is: its lines are its own."""
 
@@ -117,7 +123,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Backend
         monkeypatch.delenv(name)
     for module in [module for name, module in sys.modules.items() if name.startswith(("runyard.", "runyard_backends.memory"))]:
         if hasattr(module, "check_id"):
-            monkeypatch.setattr(module, "check_id", lambda value, _: value)
+            monkeypatch.setattr(module, "check_id", lambda value, *_: value)
     monkeypatch.chdir(tmp_path)
     url = f"memory://{new_id()}"
     monkeypatch.setenv("RUNYARD_POSTGRES_URL", url)
@@ -216,7 +222,18 @@ def test_nor_on_a_terminal_with_colours(shown: Shown, command: str, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "command", ["threads show", "threads list", "runs show", "requests", "feed", "runs watch", "workers list"]
+    "command",
+    [
+        "threads show",
+        "threads list",
+        "threads lineage",
+        "threads diff",
+        "runs show",
+        "requests",
+        "feed",
+        "runs watch",
+        "workers list",
+    ],
 )
 def test_json_stays_json(shown: Shown, command: str) -> None:
     """With escapes of its own, and the same text for programs."""

@@ -532,16 +532,76 @@ class TestTree:
         await hand.complete(await hand.claim("t", edited.id), "t", "drei")
         assert [message.text for message in (await client.messages("t")).items] == ["one", "eins", "three", "drei"]
 
-    async def test_b5_the_first_message_cannot_be_edited(self, client: Client, hand: Hand) -> None:
+    async def test_b5_edit_and_resend_of_the_first_message(self, client: Client, hand: Hand) -> None:
         await hand.answer(client, "t", "one", "eins")
-        with pytest.raises(errors.InvalidInputError):
-            await client.regenerate("t", message="other")
+        edited = await client.regenerate("t", message="other")
+        await hand.complete(await hand.claim("t", edited.id), "t", "andere")
+        assert [message.text for message in (await client.messages("t")).items] == ["other", "andere"]
+        assert [leaf.depth for leaf in (await client.branches("t")).items] == [2, 2]
+
+    async def test_b5_retry_of_a_failed_and_of_a_cancelled_run(self, client: Client, hand: Hand) -> None:
+        """B5: one call each; the question is in the context once."""
+        await hand.answer(client, "t", "one", "eins")
+        await client.enqueue("t", "two", "r")
+        await client.backend.runs.fail(Write(attempt=await hand.claim("t", "r")), ErrorInfo(code="x", message="x"))
+        assert (await client.redrive("t", "r")).run_id == "r"
+        await hand.complete(await hand.claim("t", "r"), "t", "zwei")
+        assert [message.text for message in (await client.messages("t")).items] == ["one", "eins", "two", "zwei"]
+        await client.enqueue("t", "three", "s")
+        stopped = await hand.claim("t", "s")
+        cancelled = await client.cancel("t", "s")
+        await client.backend.runs.complete([Write(attempt=stopped)])
+        assert cancelled.input is not None
+        again = await client.regenerate("t", cancelled.input.id)
+        await hand.complete(await hand.claim("t", again.id), "t", "drei")
+        path = (await client.messages("t")).items
+        assert [message.text for message in path] == ["one", "eins", "two", "zwei", "three", "drei"]
 
     async def test_b1_store_message(self, client: Client) -> None:
         stored = await client.store_message("t", "a note")
         assert stored.role == "user"
         with pytest.raises(errors.LeafMovedError):
             await client.store_message("t", "late", expected_leaf=runyard.new_id())
+
+
+class TestLineage:
+    async def test_f12_ancestors_are_bounded_and_continue(self, client: Client, hand: Hand) -> None:
+        """F12: ``limit`` bounds the ancestors too; the lineage of ``next_ancestor`` continues the list."""
+        await hand.answer(client, "t0", "one", "eins")
+        for n in range(4):
+            await client.fork(f"t{n}", f"t{n + 1}")
+        first = await client.lineage("t4", limit=2)
+        assert ([one.thread_id for one in first.ancestors], first.next_ancestor) == (["t3", "t2"], "t1")
+        rest = await client.lineage("t1", limit=2)
+        assert ([one.thread_id for one in rest.ancestors], rest.next_ancestor) == (["t0"], None)
+        assert (await client.lineage("t0")).children[0].thread_id == "t1"
+
+    async def test_d2_a_thread_under_a_deleted_id_is_no_ancestor(self, client: Client, hand: Hand) -> None:
+        """D2, F12: a new thread under the id of a deleted one is no parent of the forks of the deleted one."""
+        await hand.answer(client, "t", "one", "eins")
+        await client.fork("t", "old")
+        await client.delete_thread("t")
+        await hand.answer(client, "t", "two", "zwei")
+        await client.fork("t", "new")
+        assert (await client.lineage("old")).ancestors == []
+        assert [one.thread_id for one in (await client.lineage("new")).ancestors] == ["t"]
+        assert (await client.diff("old", "new")).common_ancestor is None
+        await client.delete_thread("t", descendants=True)
+        assert [one.thread_id for one in (await client.threads()).items] == ["old"]
+
+    async def test_b6_history_of_nested_forks_is_in_one_order(self, client: Client, hand: Hand) -> None:
+        """B6, F12: sequence numbers grow along the path through nested forks, and two of them differ after their last common
+        message only."""
+        await hand.answer(client, "t0", "q0", "a0")
+        for n in range(5):
+            await client.fork(f"t{n}", f"t{n + 1}")
+            await hand.answer(client, f"t{n + 1}", f"q{n + 1}", f"a{n + 1}")
+        path = (await client.messages("t5")).items
+        assert [message.text for message in path] == [f"{kind}{n}" for n in range(6) for kind in "qa"]
+        assert [message.seq for message in path] == sorted({message.seq for message in path})
+        found = await client.diff("t5", "t2")
+        assert (found.common_ancestor, found.common_message_id) == ("t2", path[5].id)
+        assert (found.ours[0].text, found.theirs) == ("q3", [])
 
 
 class TestConnecting:

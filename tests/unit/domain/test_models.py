@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from runyard import models
+from runyard.domain.runs import DEFAULT_OPTIONS
 from runyard.domain.states import RunStatus
 from runyard.errors import InvalidInputError
 from runyard.models import (
@@ -174,6 +175,14 @@ def test_a_store_ignores_the_fields_of_a_newer_version() -> None:
     assert (message.role, message.content) == ("user", [TextPart(text="a")])
 
 
+def test_m2_usage_has_no_unknown_fields() -> None:
+    """M2: a constructor drops nothing. A reader ignores what a newer version stored."""
+    with pytest.raises(ValidationError, match="total_tokens"):
+        Usage(requests=1, total_tokens=5)  # type: ignore[call-arg]
+    fields = {"role": "user", "content": "a", "usage": {"requests": 1, "total_tokens": 5}}
+    assert stored_messages([fields])[0].usage == Usage(requests=1)
+
+
 def test_usage_adds_up() -> None:
     one = Usage(requests=1, input_tokens=2, output_tokens=3, cost=0.5)
     assert one + Usage() == one
@@ -199,6 +208,14 @@ def test_bad_options(bad: dict[str, object]) -> None:
 def test_options_survive_json() -> None:
     options = RunOptions(timeout=1.5, max_attempts=3, retry=RetryPolicy(jitter=0), parallel=True)
     assert RunOptions.model_validate_json(options.model_dump_json()) == options
+
+
+def test_the_options_that_many_runs_share_cannot_be_set() -> None:
+    """Runs of all tenants of a process share the default options."""
+    for shared, name in ((DEFAULT_OPTIONS, "timeout"), (DEFAULT_OPTIONS.retry, "initial")):
+        with pytest.raises(ValidationError):
+            setattr(shared, name, 5.0)
+    assert RunOptions() == DEFAULT_OPTIONS
 
 
 @pytest.mark.parametrize("status", list(RunStatus))

@@ -24,6 +24,15 @@ def made() -> Event:
     )
 
 
+def test_a_trusted_event_is_like_a_validated_one() -> None:
+    event, other = (
+        Event.trusted("1-2", "gap", "t", "r", {"n": 1}),
+        Event(id="1-2", type="gap", thread_id="t", run_id="r", data={"n": 1}),
+    )
+    assert event == other and event.to_json() == other.to_json() and pickle.loads(pickle.dumps(event)) == other
+    assert event.model_dump(exclude_unset=True) == event.model_copy().model_dump() == other.model_dump()
+
+
 def sealed() -> Event:
     event = made()
     event.seal()

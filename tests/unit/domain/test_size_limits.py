@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from runyard.domain.json_text import MAX_DIGITS, Shape
 from runyard.domain.quoting import brief
 from runyard.domain.size_limits import MAX_NESTING, MAX_VALUES, check_content, check_value, message_size
 from runyard.errors import InvalidInputError
 from runyard.models import Message, ToolResultPart
-from runyard_api.http.reading import MAX_BODY_VALUES, MAX_DIGITS, Shape
+from runyard_api.http.reading import MAX_BODY_VALUES
 
 CIRCLE: list[Any] = []
 CIRCLE.append(CIRCLE)
@@ -82,7 +83,7 @@ PIECE = 2**16
 
 
 def check_shape(body: bytes, piece: int) -> None:
-    shape = Shape()
+    shape = Shape(MAX_BODY_VALUES)
     for at in range(0, len(body), piece):
         shape.feed(body[at : at + piece])
 
@@ -130,7 +131,7 @@ def test_brackets_outside_of_strings_are_counted(n: int, piece: int) -> None:
 
 @pytest.mark.parametrize("text", [b"[[]]", b"{}", b"[1", b'"', b'["'])
 def test_no_more_is_looked_at_than_holds_as_many_as_may_be(text: bytes) -> None:
-    shape = Shape()
+    shape = Shape(MAX_BODY_VALUES)
     with pytest.raises(ValueError, match=r"more than"):
         for _ in range(5 * MAX_BODY_VALUES // (PIECE // len(text)) + 2):
             shape.feed(text * (PIECE // len(text)))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from runyard.domain.derived_ids import digest
 from runyard.errors import InvalidInputError
 from runyard.models import Message, RetryPolicy, RunOptions, ToolResultPart
 from runyard.ports.commands import AcceptRequest, Cut, FanOut, ForkRequest, ThreadRequest
@@ -54,6 +55,30 @@ def test_long_texts_count_to_their_last_character(end: str) -> None:
 
     text = "x" * 200_000 + end
     assert hashed(text) == hashed(text) != hashed(text + "y")
+
+
+def test_every_version_writes_the_same_hash() -> None:
+    """R2: Postgres compares the digests as text, also with those that an older version stored. Their order counts."""
+    fan = FanOut(messages=[Message.user("x")], max_parallel=2)
+    fork = ForkRequest(src="t", new="n", fan=fan)
+    options = RunOptions(parallel=True, expires_in=1)
+    full = request(parent_id="00000000-0000-0000-0000-000000000001", options=options, fork=fork)
+    assert list(full.request_hash) == ["kind", "agent", "message", "parent_id", "options", "fork", "messages", "fan"]
+    assert full.request_hash["options"] == digest([True, "enqueue", 1.0]) != digest([True, "enqueue", 1])
+    assert request(agent=None).request_hash == {
+        "kind": "338054fac58814f6",
+        "message": "6d5f136fcb0f431c",
+        "options": "252e93d1cbbb7ec0",
+    }
+
+
+def test_what_a_client_records_is_not_part_of_the_hash() -> None:
+    """R2: a repetition may come from another version of the app, and from another trace."""
+    recorded = request()
+    recorded.record(app_version="2", trace_context="00-1-2-00")
+    assert (recorded.app_version, recorded.trace_context) == ("2", "00-1-2-00")
+    assert recorded == request(input=recorded.input, app_version="2", trace_context="00-1-2-00")
+    assert recorded.request_hash == request().request_hash
 
 
 def test_the_same_request_has_the_same_hash() -> None:

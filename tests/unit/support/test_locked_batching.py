@@ -2,18 +2,19 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
 from runyard.errors import LockedError
 from runyard.support import locked_batching
-from runyard.support.locked_batching import WAITING_CALLS, LockedBatcher
+from runyard.support.locked_batching import WAIT_SECONDS, WAITING_CALLS, LockedBatcher
 
 Item = tuple[str, int]
 
 
 class Threads:
-    """Keeps the items of threads that are not locked. A call that may wait waits for the lock."""
+    """Keeps the items of threads that are not locked. A call waits for the lock first."""
 
     def __init__(self, *locked: str) -> None:
         self.locked = set(locked)
@@ -22,16 +23,14 @@ class Threads:
         self.waiting = self.most_waiting = 0
 
     async def __call__(self, items: Sequence[Item], *, wait: float) -> list[Item | Exception]:
-        if wait and self.locked.intersection(thread for thread, _ in items):
-            self.waiting += 1
+        if self.locked.intersection(thread for thread, _ in items):
+            long = wait == WAIT_SECONDS
+            self.waiting += long
             self.most_waiting = max(self.most_waiting, self.waiting)
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self.unlocked.wait()
-            except TimeoutError:
-                raise LockedError("locked") from None
-            finally:
-                self.waiting -= 1
+            self.waiting -= long
         await asyncio.sleep(0)
         answers: list[Item | Exception] = []
         for item in items:
@@ -70,6 +69,33 @@ async def test_items_of_a_locked_thread_keep_their_order_and_delay_no_others() -
     assert threads.most_waiting == WAITING_CALLS
 
 
+async def test_items_that_wait_for_the_next_call_follow_the_refused_ones() -> None:
+    class Brief(Threads):
+        async def __call__(self, items: Sequence[Item], *, wait: float) -> list[Item | Exception]:
+            answers = await super().__call__(items, wait=wait)
+            self.unlock()
+            return answers
+
+    threads = Brief("a")
+    batcher = batcher_of(threads)
+    sent = [batcher(("a", 0))]
+    await asyncio.sleep(0)  # the first call has begun
+    sent += [batcher(("a", 1)), batcher(("free", 1))]
+    async with asyncio.timeout(5):
+        await asyncio.gather(*sent)
+    assert [n for thread, n in threads.kept if thread == "a"] == [0, 1]
+
+
+async def test_the_wait_for_a_place_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locked_batching, "LOCKED_SECONDS", 0.05)
+    monkeypatch.setattr(locked_batching, "WAIT_SECONDS", 1.0)
+    threads = Threads(*(f"t{n}" for n in range(8)))
+    batcher = batcher_of(threads)
+    async with asyncio.timeout(3):
+        answers = await asyncio.gather(*(batcher((f"t{n}", 0)) for n in range(8)), return_exceptions=True)
+    assert all(isinstance(answer, LockedError) for answer in answers)
+
+
 async def test_an_item_whose_thread_stays_locked_is_refused_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locked_batching, "LOCKED_SECONDS", 0.02)
     threads = Threads("a")
@@ -86,7 +112,7 @@ async def test_an_item_whose_thread_stays_locked_is_refused_after_a_time(monkeyp
 async def test_another_error_of_a_waiting_call_goes_to_its_items() -> None:
     class Broken(Threads):
         async def __call__(self, items: Sequence[Item], *, wait: float) -> list[Item | Exception]:
-            if wait:
+            if wait == WAIT_SECONDS:
                 raise ConnectionError("gone")
             return await super().__call__(items, wait=wait)
 

@@ -206,6 +206,13 @@ async def respond(method: str, path: str) -> None:
     await Telemetry(nowhere)({"type": "http", "method": method, "path": path, "headers": []}, receive, send)
 
 
+def test_a_counter_that_was_looked_up_before_is_the_same() -> None:
+    before = value("runyard_attempts_ended_total", outcome="lost", agent="", queue="")
+    for _ in range(2):
+        metrics.child(metrics.ATTEMPTS_ENDED, "lost", "", "").inc()
+    assert value("runyard_attempts_ended_total", outcome="lost", agent="", queue="") == (before or 0) + 2
+
+
 async def test_only_the_leader_shows_what_waits() -> None:
     class Queues:
         found: list[QueueInfo]

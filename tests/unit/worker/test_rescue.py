@@ -290,6 +290,23 @@ async def test_an_orphan_does_not_wait_for_the_lock_of_its_worker(lab: Lab) -> N
     assert [await lab.step() for _ in range(3)] == [0] * 3
 
 
+async def test_a_run_that_a_dead_worker_took_from_its_queue_only_does_not_wait_for_the_lock(lab: Lab) -> None:
+    """O4: the worker died between its claim in Redis and its claim in the store, so that the run is still queued there."""
+    workers = lab.backend.workers
+    for worker_id in ("dead", "alive"):
+        await workers.register(WorkerInfo(worker_id=worker_id, queues=["default"]))
+    [lost] = await lab.accept("t")
+    assert len(await lab.backend.scheduler.claim("dead", ["default"], 9)) == 1
+    await lab.accept("u")
+    assert len(await lab.backend.scheduler.claim("alive", ["default"], 9)) == 1
+    assert await lab.step(1.5) == 0
+    [dead] = [worker for worker in await workers.workers() if worker.worker_id == "dead"]
+    assert dead.heartbeat_at is not None and await workers.mark_dead("dead", dead.heartbeat_at)
+    assert [await lab.step(), await lab.step(1)] == [0, 1]
+    [taken] = await lab.backend.scheduler.claim("heir", ["default"], 9)
+    assert taken.job.ref == lost
+
+
 async def test_an_orphan_whose_cancel_was_requested_is_ended_and_not_submitted(lab: Lab) -> None:
     """R10, W2: no worker has to claim a run to learn that it ended."""
     await orphan(lab, "t")

@@ -19,8 +19,8 @@ MAX_SKEW_SECONDS: Final = 1.0
 """Seconds by which two clocks may differ before a warning."""
 LONG_WAIT_SECONDS: Final = 60.0
 """Seconds after which the oldest queued run is a warning."""
-BESIDE_POOL: Final = 3
-"""Connections of a worker beside its pool: two for its heartbeat thread, one for LISTEN."""
+BESIDE_POOL: Final = 4
+"""Connections of a worker beside its pool: two for its heartbeat thread, one for its heartbeat process, one for LISTEN."""
 
 
 @dataclass(frozen=True, slots=True)

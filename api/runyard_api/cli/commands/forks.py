@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
 from runyard.client.fan_out import MAX_PARALLEL
 from runyard.errors import InvalidInputError
-from runyard.models import StopAt, Thread
+from runyard.models import JsonObject, StopAt, Thread
 
 from .. import deployment, options
 from ..exit_codes import Exit
@@ -24,11 +25,15 @@ def fork(
     new: Annotated[str | None, typer.Argument(help="Id of the new thread. Default: a new id.")] = None,
     after: options.After = None,
     at: Annotated[str | None, typer.Option(help="Cut after this message instead of after a run.")] = None,
+    at_seq: Annotated[int | None, typer.Option(help="Cut after the message with this number.")] = None,
     repair: Annotated[bool, typer.Option("--repair", help="Close the tool calls that are open at the cut.")] = False,
     title: Annotated[str | None, typer.Option(help="Title of the new thread.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Tag as key=value; may be repeated.")] = None,
+    metadata: Annotated[str | None, typer.Option(help="JSON object that the new thread has as extra.fork.")] = None,
+    keep_usage: Annotated[bool, typer.Option("--keep-usage", help="Continue the usage totals of the source.")] = False,
     agent: options.Agent = None,
     message: Annotated[str | None, typer.Option(help="First prompt of the new thread.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="Id of the run of the first prompt.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the run of the cut has completed.")] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -41,11 +46,15 @@ def fork(
                 new,
                 after,
                 at_message_id=at,
+                at_seq=at_seq,
                 repair=repair,
+                metadata=_object(metadata),
+                reset_usage=not keep_usage,
                 title=title,
                 tags=_tags(tag or []),
                 agent=agent,
                 message=message,
+                run_id=run_id,
                 wait=wait,
             )
 
@@ -92,7 +101,7 @@ def fork_many(
     stop: Annotated[str, typer.Option(help="Stop when all have ended (all) or when one has succeeded (first).")] = "all",
     judge: Annotated[str | None, typer.Option(help="Agent that chooses the best answer.")] = None,
     max_parallel: Annotated[int, typer.Option(min=1, help="Most messages that are tried at once.")] = MAX_PARALLEL,
-    run_id: Annotated[str | None, typer.Option(help="Id of the job. The same id and messages again are the same job.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="Id of the job. A repetition with the same id is the same job.")] = None,
     agent: options.Agent = None,
     wait_timeout: options.WaitTimeout = None,
     as_json: options.Json = False,
@@ -123,6 +132,18 @@ def fork_many(
         return Exit.OK if any(candidate.ok for candidate in result.results) else Exit.FAILED_RUN
 
     raise typer.Exit(int(deployment.wait(go())))
+
+
+def _object(text: str | None) -> JsonObject | None:
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"--metadata takes a JSON object: {error}", field="metadata") from None
+    if not isinstance(value, dict):
+        raise InvalidInputError(f"--metadata takes a JSON object; got {text!r}", field="metadata")
+    return value
 
 
 def _tags(pairs: list[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from runyard.errors import InvalidInputError
-from runyard.models import MultitaskStrategy, Priority
+from runyard.models import ROOT_ID, MultitaskStrategy, Priority
 
 from .. import deployment, options
 from ..view import output, waiting
@@ -19,10 +19,10 @@ def prompt(
     context: typer.Context,
     thread: options.ThreadArg,
     text: Annotated[str | None, typer.Argument(help="The message. Without it the run continues from the last message.")] = None,
-    run_id: Annotated[str | None, typer.Option(help="Id of the run. The same id and message again are the same run.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="Id of the run. A repetition with the same id is the same run.")] = None,
     agent: options.Agent = None,
     queue: Annotated[str | None, typer.Option(help="Queue in which the run waits.")] = None,
-    parent: Annotated[str | None, typer.Option(help="Continue from this message, on a branch.")] = None,
+    parent: Annotated[str | None, typer.Option(help=f"Continue from this message, on a branch. {ROOT_ID}: begin anew.")] = None,
     parallel: Annotated[
         bool, typer.Option("--parallel", help="Run on a branch of its own, without waiting for other runs.")
     ] = False,
@@ -69,7 +69,7 @@ def respond(
     answer: Annotated[str | None, typer.Argument(help="The answer, as JSON or as text.")] = None,
     request: Annotated[str | None, typer.Option(help="Id of the request. Default: the only one that is open.")] = None,
     response_id: Annotated[
-        str | None, typer.Option(help="Id of the answer. The same id and answer again change nothing.")
+        str | None, typer.Option(help="Id of the answer. A repetition with the same id changes nothing.")
     ] = None,
     approve: Annotated[bool | None, typer.Option("--approve/--deny", help="Approve or deny the tool call.")] = None,
     answered_by: Annotated[

@@ -27,6 +27,13 @@ def api(
             help="`keys`: callers need an API key. `off`: only callers on this machine, without a key.",
         ),
     ] = None,
+    compat: Annotated[
+        str | None,
+        typer.Option(
+            envvar="RUNYARD_API_COMPAT",
+            help="APIs of other systems that are also served, comma-separated. Known: `acontext`, `events`, `openhands`.",
+        ),
+    ] = None,
     owned: Annotated[bool, typer.Option("--owned", hidden=True, help="Stop when standard input ends.")] = False,
 ) -> None:
     """Serve the HTTP API until SIGTERM or Ctrl-C. Any number of processes may serve it. `runyard keys create` makes a key."""
@@ -41,7 +48,7 @@ def api(
 
     target = deployment.target(context)
     url, redis = target.resolve()
-    given: dict[str, Any] = {"host": host, "port": port, "auth": auth}
+    given: dict[str, Any] = {"host": host, "port": port, "auth": auth, "compat": compat}
     settings = ApiSettings(**{name: value for name, value in given.items() if value is not None})
     general = Settings()
     if owned:

@@ -8,6 +8,7 @@ from typing import Annotated, get_args
 
 import typer
 
+from runyard.domain.states import RunStatus
 from runyard.formats.conversion import Format
 from runyard.formats.pages import FormattedPage, formatted
 from runyard.models import Message, TextPart, ToolResultPart
@@ -16,7 +17,7 @@ from .. import deployment, options
 from ..view import graph, output, thread_tree
 from ..view.output import escape, escape_lines
 
-app = typer.Typer(help="List threads, show one, and draw its forks.", no_args_is_help=True)
+app = typer.Typer(help="List threads, show one, store messages, and compare forks and branches.", no_args_is_help=True)
 
 _PALETTE = ("cyan", "magenta", "yellow", "green", "blue", "red")
 _NODE_STYLE = {"failed": "red", "dead": "red", "suspended": "magenta", "running": "cyan", "cancelled": "bright_black"}
@@ -82,7 +83,7 @@ def show(
         if page.next:
             console.print("[bright_black]⋮ earlier messages: give a higher --limit[/]")
         for message in messages:
-            console.print(_line(message))
+            console.print(message_line(message))
 
     deployment.wait(go())
 
@@ -93,15 +94,18 @@ def messages(
     thread: options.ThreadArg,
     format: Annotated[str, typer.Option(help=f"One of {', '.join(get_args(Format))}.")] = "native",
     leaf: Annotated[str | None, typer.Option(help="Print the path to this message. Default: the newest.")] = None,
+    newest_first: Annotated[bool, typer.Option("--newest-first", help="Begin at the last message.")] = False,
     limit: options.Limit = 50,
     cursor: options.Cursor = None,
 ) -> None:
-    """Print a thread's messages as JSON of a message format, the oldest first, with a list of what the format lacks."""
+    """Print a thread's messages as JSON of a message format, with a list of the values that the format cannot hold."""
     chosen: Format = options.choice(format, Format, "--format")
 
     async def go() -> FormattedPage:
         async with deployment.connect(context) as client:
-            page = await deployment.gather(lambda most, at: client.messages(thread, leaf, limit=most, cursor=at), limit, cursor)
+            page = await deployment.gather(
+                lambda most, at: client.messages(thread, leaf, limit=most, cursor=at, newest_first=newest_first), limit, cursor
+            )
         return await formatted(page.items, chosen, page.next)
 
     output.print_json(deployment.wait(go()).__dict__)
@@ -166,8 +170,11 @@ def _result(result: ToolResultPart) -> str:
     return " ".join(part.text if isinstance(part, TextPart) else f"({part.type})" for part in result.parts)
 
 
-def _line(message: Message) -> str:
+def message_line(message: Message) -> str:
+    """Return a message as markup: its role, the status of an uncompleted run, its text and tool calls."""
     head = f"[{output.ROLE_STYLE[message.role]}]{message.role:>9}[/]"
+    if message.run_status not in (None, RunStatus.COMPLETED):
+        head += f" [{_NODE_STYLE.get(message.run_status, 'bright_black')}]({message.run_status})[/]"
     words = [escape_lines(message.text)] if message.text else []
     words += [f"[yellow]⚙ {escape(call.name)}[/][bright_black]{escape(str(call.arguments))}[/]" for call in message.tool_calls]
     words += [f"[yellow]→ {escape_lines(_result(result))}[/]" for result in message.tool_results]

@@ -114,7 +114,7 @@ def rotate(
     context: typer.Context,
     webhook_id: OptionalWebhook = None,
     overlap: Annotated[
-        float, typer.Option(min=0, help="Seconds for which the old secret signs too. Give 0 after a leak.")
+        float, typer.Option(min=0, help="Seconds for which the old secret also signs. Give 0 after a leak.")
     ] = DEFAULT_OVERLAP_SECONDS,
     as_json: options.Json = False,
 ) -> None:

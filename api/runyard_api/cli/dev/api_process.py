@@ -1,4 +1,4 @@
-"""The HTTP API of a ``runyard dev``: a process that ends with the command, and is restarted if it dies before."""
+"""The HTTP API of a ``runyard dev``: a process that ends with the command, and is restarted if it dies earlier."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The file ``.runyard/dev.json``, in which commands in a second terminal find the servers of ``runyard dev``.
 
 The file has the passwords of the private servers. It is created with mode 0600: only its owner can read it. A ``runyard dev``
-holds the lock of its folder (flock on ``dev.lock``) from before it changes anything in the folder until it ends, however it
-ends. Commands use the file only while the lock is held. They refuse a file or folder that another user made or could change,
-because prompts could then go to a server of that user.
+takes the lock of its folder (flock on ``dev.lock``) before it changes anything in the folder, and holds the lock until it ends,
+even if it is killed. Commands use the file only while the lock is held. They refuse a file or folder that another user made or
+could change, because prompts could then go to a server of that user.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FOLDER: Final = ".runyard"
 FILE: Final = "dev.json"
 LOCK: Final = "dev.lock"
 LOCK_SECONDS: Final = 1.0
-"""Seconds to wait for the lock: a command that looks whether the lock is held has the lock for a moment."""
+"""Seconds to wait for the lock: a command that checks whether the lock is held takes the lock for a moment."""
 MAX_CHARACTERS: Final = 65_536
 """Most characters that are read of the file."""
 
@@ -111,7 +111,7 @@ def write(folder: Path, deployment: Deployment) -> Path:
 def read(folder: Path) -> Deployment | None:
     """Return the deployment in ``folder``; None if there is none, or if no ``runyard dev`` holds the lock.
 
-    Raises InvalidInputError if another user owns the folder or the file, or could change it.
+    Raises InvalidInputError if the folder or the file is a link, belongs to another user, or can be changed by another user.
     """
     check(folder)
     file = folder / FILE
@@ -131,7 +131,8 @@ def read(folder: Path) -> Deployment | None:
 
 
 def check(folder: Path) -> None:
-    """Raise InvalidInputError if ``folder`` exists and is a link, or another user owns it or could change it."""
+    """Raise InvalidInputError if ``folder`` is a link, belongs to another user, or can be changed by another user. A missing
+    folder is accepted."""
     try:
         found = folder.lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -155,7 +156,8 @@ def _not_followed(path: Path, why: str, do: str) -> InvalidInputError:
 def find(start: Path | None = None) -> Deployment | None:
     """Return the nearest deployment in ``start`` or a folder above it, up to the home folder and on one file system.
 
-    Raises InvalidInputError for a file or folder on the way that another user owns or could change.
+    Raises InvalidInputError if a file or folder on the way is a link, belongs to another user, or can be changed by another
+    user.
     """
     here = (start or Path.cwd()).resolve()
     device, home = _device(here), Path.home()

@@ -1,6 +1,6 @@
 """The output of commands: tables and sentences for people, JSON for programs.
 
-Every command writes through this module. The option ``--json`` (:mod:`runyard_api.cli.options`) chooses JSON. rich decides
+Every command writes through this module. The option ``--json`` (:mod:`runyard_api.cli.options`) selects JSON. rich decides
 whether there is colour. Control characters in stored text do not reach a terminal: consoles print visible signs in their place,
 and JSON escapes them.
 """
@@ -181,4 +181,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) 
 def more(cursor: str | None) -> None:
     """Print the cursor with which a list continues, if there is one."""
     if cursor:
-        notes().print(f"[bright_black]more: --cursor {escape(cursor)}[/]")
+        more_by(f"--cursor {cursor}")
+
+
+def more_by(how: str) -> None:
+    """Print how a list continues: an option of the same command, or another command."""
+    notes().print(f"[bright_black]more: {escape(how)}[/]")

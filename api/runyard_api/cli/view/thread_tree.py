@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from runyard import Client
-from runyard.domain.states import RunStatus
 from runyard.errors import ThreadNotFoundError
 from runyard.models import Branch, Message, Thread
 
@@ -30,7 +29,7 @@ class ThreadTree:
     turns: dict[str, Turn] = field(default_factory=dict)
     turn_of: dict[str, str] = field(default_factory=dict)
 
-    def add_path(self, thread: Thread, path: Sequence[Message], leaf: Branch | None) -> None:
+    def add_path(self, thread: Thread, path: Sequence[Message]) -> None:
         """Add the turns of one path that no other path has added."""
         last: Turn | None = None
         for message in path:
@@ -38,7 +37,7 @@ class ThreadTree:
                 last = self.turns[key]
                 continue
             if last is None or message.run_id is None or message.run_id != last.run_id:
-                last = self._open(thread, message, last, leaf)
+                last = self._open(thread, message, last)
             self.turn_of[message.id] = last.key
             if message.role == "assistant" and message.text:
                 last.answer = summary(message, MAX_SHOWN_CHARACTERS)
@@ -48,15 +47,14 @@ class ThreadTree:
         if path and (key := self.turn_of.get(path[-1].id)):
             self.turns[key].refs.append(ref)
 
-    def _open(self, thread: Thread, message: Message, before: Turn | None, leaf: Branch | None) -> Turn:
-        live = leaf is not None and leaf.run_id == message.run_id and leaf.run_status is not None
+    def _open(self, thread: Thread, message: Message, before: Turn | None) -> Turn:
         turn = Turn(
             key=message.id,
             thread_id=thread.thread_id,
             created_at=message.created_at or thread.created_at,
             parent=before.key if before else None,
             run_id=message.run_id,
-            status=str(leaf.run_status) if leaf and live else "stored" if message.run_id is None else str(RunStatus.COMPLETED),
+            status=str(message.run_status or "stored"),
             prompt="" if message.role == "assistant" else summary(message, MAX_SHOWN_CHARACTERS),
         )
         self.turns[turn.key] = turn
@@ -71,11 +69,11 @@ async def collect(client: Client, thread_id: str) -> ThreadTree:
         head = await _path(client, thread.thread_id)
         leaves = await _leaves(client, thread.thread_id)
         tips = {head[-1].id} if head else set()
-        family.add_path(thread, head, next((leaf for leaf in leaves if leaf.message_id in tips), None))
+        family.add_path(thread, head)
         family.label(thread.thread_id, head)
         for leaf in leaves:
             if leaf.message_id not in tips:
-                family.add_path(thread, await _path(client, thread.thread_id, leaf.message_id), leaf)
+                family.add_path(thread, await _path(client, thread.thread_id, leaf.message_id))
     return family
 
 

@@ -1,4 +1,7 @@
-"""The arguments that routes share: ids in paths, pages of lists, the time to wait, and the last event that arrived."""
+"""The arguments that routes share: ids in paths, pages of lists, the time to wait, and the last event that arrived.
+
+A page has 100 entries by default. ``max_page`` in ``settings.py`` is the largest page.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from fastapi import Depends, Header, Path, Query
 from pydantic import AfterValidator, BeforeValidator
 
 from runyard.errors import InvalidInputError
-from runyard.models import MAX_ID_LENGTH
+from runyard.models import MAX_ID_LENGTH, MAX_LABEL_LENGTH, check_label
 
 from ..field_types import ID_SCHEMA, checked_id
 from ..paths import decoded
@@ -29,6 +32,12 @@ MessageId = Annotated[
     str,
     BeforeValidator(decoded),
     Path(max_length=MAX_ID_LENGTH, description="Id of the message.", json_schema_extra={"format": "uuid"}),
+]
+Label = Annotated[
+    str,
+    BeforeValidator(decoded),
+    AfterValidator(check_label),
+    Path(min_length=1, max_length=MAX_LABEL_LENGTH, description="Label of a branch.", json_schema_extra=ID_SCHEMA),
 ]
 AgentName = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Name of the agent.")]
 RequestId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the request.")]

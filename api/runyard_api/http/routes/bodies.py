@@ -6,10 +6,11 @@ from typing import Any
 
 from fastapi import Request
 
+from runyard.domain.json_text import read
 from runyard.errors import InvalidRequestError, UnsupportedMediaTypeError
 
 from ..problems import Refusal
-from ..reading import OUT_OF_BOUNDS, read
+from ..reading import OUT_OF_BOUNDS
 from ..request_state import state_of
 
 

@@ -10,6 +10,7 @@ from runyard.client.forks import fork_request, make_fork
 from runyard.errors import (
     ForkBoundaryError,
     HitlNotAllowedError,
+    InvalidInputError,
     MessageNotFoundError,
     MessageTooLargeError,
     QueueFullError,
@@ -59,6 +60,12 @@ JOB: Final = (
 )
 async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork, key: Idempotency) -> Response:
     """Create a thread that shows this one as it was after a run or at a message. Copies no message."""
+    if body.wait and body.message is not None:
+        raise InvalidInputError("a fork job has no first prompt; prompt the fork when the job has completed", field="message")
+    if body.run_id is not None and body.message is None:
+        raise InvalidInputError("run_id is that of the first prompt; give a message with it", field="run_id")
+    if body.job_id is not None and not body.wait:
+        raise InvalidInputError("job_id is that of a fork job; give wait with it", field="job_id")
     new = body.new or key.id("fork", thread_id)
     cut = Cut(after_run_id=body.after_run_id, at_message_id=body.at_message_id, at_seq=body.at_seq, repair=body.repair)
     if body.wait:
@@ -113,7 +120,8 @@ async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, key: Idemp
     ),
 )
 async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, key: Idempotency, wait: Wait = 30.0) -> Response:
-    """Try several messages on the same snapshot. Returns the answers, and which of them `stop` or a judge chose."""
+    """Try several messages on the same snapshot. Return the answers and the winner: the first success with `stop` = `first`, or
+    the choice of the judge."""
     run_id = body.run_id or key.id("fork_many", thread_id) or new_id()
     messages = [message for each in body.messages if (message := as_message(each)) is not None]
     try:

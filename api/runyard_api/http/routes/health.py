@@ -23,7 +23,7 @@ OPEN: Final[dict[str, Any]] = {"openapi_extra": {"security": []}}
 
 @router.get("/livez", response_model=Liveness, **OPEN)
 async def livez() -> Response:
-    """Return 200 while the process runs, also if Postgres or Redis cannot be reached."""
+    """Return 200 while the process runs, even if Postgres or Redis cannot be reached."""
     return reply(Liveness())
 
 

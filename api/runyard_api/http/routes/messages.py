@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Body, Query, Response
 
 from runyard.errors import (
     InvalidBlobError,
@@ -13,6 +12,7 @@ from runyard.errors import (
     LeafMovedError,
     MessageNotFoundError,
     MessageTooLargeError,
+    RunNotCompletedError,
     ThreadBusyError,
     ThreadNotFoundError,
 )
@@ -21,10 +21,10 @@ from runyard.models import Message
 
 from ..answers import BranchPage, FormattedMessagePage, MessagePage
 from ..idempotency import Idempotency
-from ..request_bodies import MessageInput, StoreBlob, StoreBody
-from .arguments import MessageId, Paging, ThreadId
+from ..request_bodies import MessageInput, SetLabel, StoreBlob, StoreBody
+from .arguments import Label, MessageId, Paging, ThreadId
 from .documentation import operation
-from .replies import IfNoneMatch, reply, reply_if_changed, to_bytes
+from .replies import IfNoneMatch, reply, reply_page
 from .route_access import Reads, Route, Writes
 
 router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["messages"], route_class=Route)
@@ -62,12 +62,9 @@ async def list_messages(
     newest_first = order == "newest_first"
     if format is None:
         page = await caller.client.messages(thread_id, leaf_id, **paging, newest_first=newest_first)
-        content = to_bytes(MessagePage.model_construct(items=page.items, next=page.next))
-    else:
-        found = await caller.client.messages(thread_id, leaf_id, **paging, newest_first=newest_first, format=format)
-        content = to_bytes(FormattedMessagePage.model_construct(**found.__dict__))
-    tag = f'"{hashlib.blake2s(content, digest_size=16).hexdigest()}"'
-    return reply_if_changed(content, tag, if_none_match)
+        return await reply_page(MessagePage.model_construct(items=[], next=page.next), page.items, if_none_match)
+    found = await caller.client.messages(thread_id, leaf_id, **paging, newest_first=newest_first, format=format)
+    return await reply_page(FormattedMessagePage.model_construct(**found.__dict__ | {"items": []}), found.items, if_none_match)
 
 
 @router.post(
@@ -85,11 +82,12 @@ async def list_messages(
 async def store_message(caller: Writes, thread_id: ThreadId, body: StoreBody, key: Idempotency) -> Response:
     """Add a message without a run. The next run sees it. The thread is created if it does not exist.
 
-    The same message with the same `id` again is stored once. With `format`, `blob` is a message as JSON of that format.
+    A message that is sent again with the same `id` is stored once. With `format`, `blob` is a message as JSON of that format.
     """
     if isinstance(body, StoreBlob):
         message = from_blob(body.format, body.blob)
-        if (id_ := key.id("messages", thread_id)) is not None:
+        named = body.format == "native" and isinstance(body.blob, dict) and "id" in body.blob
+        if not named and (id_ := key.id("messages", thread_id)) is not None:
             message.id = id_
     else:
         given = MessageInput(content=body.message) if isinstance(body.message, str) else body.message
@@ -108,7 +106,36 @@ async def get_message(caller: Reads, thread_id: ThreadId, message_id: MessageId)
     "/branches",
     **operation(ThreadNotFoundError, InvalidCursorError, s200=(BranchPage, "A page of leaves, the oldest first.")),
 )
-async def list_branches(caller: Reads, thread_id: ThreadId, paging: Paging) -> Response:
-    """List the leaves of the thread's message tree."""
-    page = await caller.client.branches(thread_id, **paging)
+async def list_branches(
+    caller: Reads,
+    thread_id: ThreadId,
+    paging: Paging,
+    labelled: Annotated[bool, Query(description="Only the ends of labelled branches.")] = False,
+) -> Response:
+    """List the leaves of the thread's message tree. The end of a labelled branch is always listed."""
+    page = await caller.client.branches(thread_id, **paging, labelled=labelled)
     return reply(BranchPage.model_construct(items=page.items, next=page.next))
+
+
+@router.put(
+    "/labels/{label}",
+    status_code=204,
+    **operation(ThreadNotFoundError, MessageNotFoundError, RunNotCompletedError, s204=(None, "The branch has the label.")),
+)
+async def set_label(
+    caller: Writes, thread_id: ThreadId, label: Label, body: Annotated[SetLabel | None, Body()] = None
+) -> Response:
+    """Give a branch a label, which follows the branch as it grows. If another branch of the thread has the label, it moves."""
+    await caller.client.set_label(thread_id, label, body.message_id if body is not None else None)
+    return Response(status_code=204)
+
+
+@router.delete(
+    "/labels/{label}",
+    status_code=204,
+    **operation(ThreadNotFoundError, s204=(None, "The thread does not have the label.")),
+)
+async def remove_label(caller: Writes, thread_id: ThreadId, label: Label) -> Response:
+    """Remove a label from its branch. Nothing changes if the thread does not have it."""
+    await caller.client.remove_label(thread_id, label)
+    return Response(status_code=204)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
-from typing import Annotated, Final
+from collections.abc import AsyncGenerator
+from time import monotonic
+from typing import Annotated, Final, TypeVar
 
 from fastapi import Depends, Header, Request, Response
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from runyard.domain.webhooks import HIDE_WEBHOOKS
+from runyard.models import JsonObject
 
 from .route_access import shows_webhooks
 
+M = TypeVar("M", bound=BaseModel | JsonObject)
+
+SLICE_SECONDS: Final = 0.01
+"""Seconds after which the event loop runs again while a page is written."""
+_NO_ITEMS: Final = b'{"items":['
 MAX_TAGS_CHARACTERS: Final = 2000
 """Most characters of an If-Match or If-None-Match."""
 
@@ -23,10 +33,12 @@ def reply(content: BaseModel, status: int = 200, **headers: str) -> Response:
     return Response(to_bytes(content), status, named, media_type="application/json")
 
 
-def to_bytes(content: BaseModel) -> bytes:
+def to_bytes(content: BaseModel | JsonObject) -> bytes:
     """Return ``content`` as JSON. Text that is not valid Unicode is escaped; agents may have stored such text."""
     context = {HIDE_WEBHOOKS: not shows_webhooks.get()}
     try:
+        if isinstance(content, dict):
+            return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
         return content.model_dump_json(context=context).encode()
     except (PydanticSerializationError, UnicodeEncodeError):
         return json.dumps(to_jsonable_python(content, context=context)).encode()
@@ -44,6 +56,60 @@ async def _if_none_match(request: Request, if_none_match: Annotated[str | None, 
 
 async def _if_match(request: Request, if_match: Annotated[str | None, _MATCH] = None) -> list[str] | None:
     return None if if_match is None else _tags(request.headers.getlist("if-match"))
+
+
+async def reply_page(page: BaseModel, items: list[M], known: list[str] | None) -> Response:
+    """Return ``items`` as those of ``page``, whose first field is an empty list ``items``, with an ETag of the content.
+
+    The event loop runs between slices of a large page. ``items`` is emptied, so that its values are freed between the slices.
+    ``known``: the If-None-Match of the request.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    written = []
+    since = monotonic()
+    async for item in _written(items):
+        written.append(item)
+        digest.update(item)
+        digest.update(b",")
+        since = await _pause(since)
+    rest = to_bytes(page)
+    digest.update(rest)
+    content = _NO_ITEMS + b",".join(written) + rest.removeprefix(_NO_ITEMS)
+    return reply_if_changed(content, f'"{digest.hexdigest()}"', known)
+
+
+async def reply_lists(content: BaseModel, **lists: list[M]) -> Response:
+    """Return ``content`` with ``lists`` as the values of its empty lists of these names, as a JSON response.
+
+    The event loop runs between slices of large lists, which are emptied meanwhile.
+    """
+    text = to_bytes(content)
+    joined = {name: b",".join([item async for item in _written(items)]) for name, items in lists.items()}
+    marks = {name: f'"{name}":['.encode() for name in lists}
+    places = sorted((text.index(mark + b"]") + len(mark), name) for name, mark in marks.items())
+    pieces, at = [], 0
+    for place, name in places:
+        pieces += [text[at:place], joined[name]]
+        at = place
+    return Response(b"".join([*pieces, text[at:]]), media_type="application/json")
+
+
+async def _written(items: list[M]) -> AsyncGenerator[bytes]:
+    """Yield each of ``items`` as JSON. The event loop runs between slices. ``items`` is emptied, so that its values are freed
+    between the slices."""
+    since = monotonic()
+    items.reverse()
+    while items:
+        yield to_bytes(items.pop())
+        since = await _pause(since)
+
+
+async def _pause(since: float) -> float:
+    """Let the event loop run if its last turn was too long ago. Return the time of its last turn."""
+    if monotonic() - since <= SLICE_SECONDS:
+        return since
+    await asyncio.sleep(0)
+    return monotonic()
 
 
 def _tags(lines: list[str]) -> list[str]:

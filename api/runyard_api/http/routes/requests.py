@@ -58,7 +58,7 @@ async def list_requests(
     caller: Reads,
     paging: Paging,
     thread_id: Annotated[str | None, Query(description="Only requests of this thread.")] = None,
-    pending: Annotated[bool, Query(description="True: only requests that wait. False: answered requests too.")] = True,
+    pending: Annotated[bool, Query(description="True: only requests that wait. False: also answered requests.")] = True,
 ) -> Response:
     """List the requests that wait for a human, of all threads, with the agent, the question, its time and its deadline."""
     page = await caller.client.requests(thread_id, pending=pending, **paging)
@@ -73,7 +73,7 @@ async def get_request(caller: Reads, request_id: RequestId) -> Response:
 
 @router.post("/v1/requests/{request_id}/respond", **operation(*REFUSED, s200=(HitlRequest, "The request with its answer.")))
 async def respond_to_request(caller: Responds, request_id: RequestId, body: Respond, key: Idempotency) -> Response:
-    """Answer a request by its id. Its run is queued again. The same answer again changes nothing."""
+    """Answer a request by its id. Its run is queued again. A repetition of the answer changes nothing."""
     return await _respond(caller, body, None, request_id, key)
 
 
@@ -91,7 +91,8 @@ async def respond_to_request(caller: Responds, request_id: RequestId, body: Resp
 async def abort_pending(caller: Responds, thread_id: ThreadId, body: Annotated[Abort | None, Body()] = None) -> Response:
     """Cancel the run that waits for a human. Its open tool calls get error results, and no model is called.
 
-    A repetition finds no run that waits (204). Give `run_id`, so that a repetition cannot cancel a later run that waits.
+    If no run waits, the answer is 204. Without `run_id`, a repetition also cancels a run that has begun to wait since the first
+    request. Give `run_id` to prevent this.
     """
     asked = body or Abort()
     run = await caller.client.abort_pending(thread_id, asked.reason, run_id=asked.run_id)

@@ -1,8 +1,8 @@
 """The access to routes: the scope that a key needs for a route, and the stream that a stream token may read (A1).
 
-Each route declares its own access by the type of its parameter ``caller``: :data:`Reads`, :data:`Writes`, :data:`Responds`,
-:data:`Administers`, :data:`Streams` or :data:`Anyone`. :class:`Route` checks the declared scope, and puts it into the OpenAPI
-document.
+Each route declares its own access by the type of its parameter ``caller``, for example those of runs in ``runs.py``:
+:data:`Reads`, :data:`Writes`, :data:`Responds`, :data:`Administers`, :data:`Streams` or :data:`Anyone`. :class:`Route` checks
+the declared scope, and puts it into the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Route(APIRoute):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **kwargs | {"generate_unique_id_function": lambda route: route.name})
         if accesses := _accesses(self.dependant):
             self.openapi_extra = {"security": _security(accesses)}
         elif self.openapi_extra is None:
@@ -96,11 +96,15 @@ class Route(APIRoute):
             for access in accesses:  # before the body is read
                 access.check(_principal_of(request))
             known.check(request)
-            if self.body_field is not None:
-                check_body(request)
-            return await handle(Body(request.scope, request.receive))
+            return await handle(await self.readable(request))
 
         return route
+
+    async def readable(self, request: Request) -> Request:
+        """Return ``request`` with a body that the handler reads as JSON. Raises UnsupportedMediaTypeError, a Refusal."""
+        if self.body_field is not None:
+            check_body(request)
+        return Body(request.scope, request.receive)
 
 
 def _principal_of(request: Request) -> Principal:

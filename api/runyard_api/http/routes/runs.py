@@ -104,13 +104,13 @@ async def entries(caller: Caller, run: Run, last_event_id: str | None) -> AsyncG
     **operation(
         *REFUSED,
         s200=(Run, "The run that an earlier request with the same content created.", "Location"),
-        s202=(Run, "The accepted run. It will end, also after crashes. `Location` is its path.", "Location"),
+        s202=(Run, "The accepted run. It will end, even after crashes. `Location` is its path.", "Location"),
     ),
 )
 async def create_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: Idempotency) -> Response:
     """Accept a prompt and return at once. The thread is created if it does not exist.
 
-    The same prompt with the same `run_id` again is the same run.
+    A repetition of the prompt with the same `run_id` returns the same run.
     """
     return accepted(caller, await _enqueue(caller, thread_id, body, key))
 
@@ -120,7 +120,8 @@ async def create_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: Ide
     **operation(*REFUSED, s200=(*EVENTS, "Location")),
 )
 async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedPrompt, key: Idempotency) -> Response:
-    """Accept a prompt and stream its events. `Location` is the path of the run. If the connection breaks, read its stream."""
+    """Accept a prompt and stream its events. `Location` is the path of the run. If the connection breaks, continue with the
+    `GET` of `{Location}/stream`."""
     with caller.seat().taken() as taken:  # before the run is accepted, so that a refused request leaves no run
         handle = await _enqueue(caller, thread_id, body, key)
         seat = taken.kept()
@@ -229,7 +230,7 @@ async def get_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response
     **operation(RunNotFoundError, ThreadNotFoundError, RunInUseError, s204=(None, "The content of the run is deleted.")),
 )
 async def delete_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Response:
-    """Delete the content of a run that has ended and is in no context.
+    """Delete the content of an ended run that no later run sees: failed, dead, cancelled without `keep`, or a fork job.
 
     The run stays as an empty record with `deleted_at`. Lists leave it out.
     """

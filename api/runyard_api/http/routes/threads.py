@@ -19,6 +19,7 @@ from runyard.errors import (
     ThreadNotFoundError,
 )
 from runyard.models import Thread
+from runyard.ports.results import Created
 
 from ..answers import ThreadPage
 from ..idempotency import Idempotency
@@ -42,16 +43,16 @@ router = APIRouter(prefix="/v1/threads", tags=["threads"], route_class=Route)
     ),
 )
 async def create_thread(caller: Writes, body: CreateThread, key: Idempotency) -> Response:
-    """Create an empty thread. The same id with the same content again is the same thread."""
-    made = await caller.client.create_thread(
-        body.thread_id or key.id("threads"),
-        agent=body.agent,
-        title=body.title,
-        tags=body.tags,
-        extra=body.extra,
-        config=body.config,
-    )
+    """Create a thread without messages. A repetition with the same id and fields returns the thread that exists."""
+    made = await make(caller, body, body.thread_id or key.id("threads"))
     return reply(made.thread, 201 if made.created else 200, Location=caller.location("threads", made.thread.thread_id))
+
+
+async def make(caller: Caller, body: CreateThread, thread_id: str | None) -> Created:
+    """Create the thread of a body. ``thread_id``: its id, or None for a new one. Raises ThreadAlreadyExistsError."""
+    return await caller.client.create_thread(
+        thread_id, agent=body.agent, title=body.title, tags=body.tags, extra=body.extra, config=body.config
+    )
 
 
 @router.get("", **operation(InvalidCursorError, s200=(ThreadPage, "A page of threads, the oldest first.")))
@@ -106,7 +107,10 @@ async def _expected(caller: Caller, thread_id: str, if_match: list[str] | None) 
     **operation(ThreadNotFoundError, PreconditionFailedError, s200=(Thread, "The thread after the change.", "ETag")),
 )
 async def update_thread(caller: Writes, thread_id: ThreadId, body: UpdateThread, if_match: IfMatch = None) -> Response:
-    """Set the title, replace the tags, merge into extra. Null clears a value. If-Match: only if the thread has that ETag."""
+    """Set the title, replace the tags, merge into extra. Null clears a value.
+
+    With If-Match, the thread is changed only if it has that ETag.
+    """
     expected = await _expected(caller, thread_id, if_match)
     thread = await caller.client.update_thread(thread_id, **body.given(), expected=expected)
     return reply(thread, ETag=etag_of(thread.updated_at))
@@ -121,11 +125,12 @@ async def delete_thread(
     caller: Writes,
     thread_id: ThreadId,
     cancel: Annotated[bool, Query(description="Cancel the live runs of the thread first.")] = False,
-    descendants: Annotated[bool, Query(description="Delete its forks and their forks first.")] = False,
-    erase: Annotated[bool, Query(description="Blank its messages in every fork that shows them.")] = False,
+    descendants: Annotated[bool, Query(description="Delete the thread's forks and their forks first.")] = False,
+    erase: Annotated[bool, Query(description="Blank the thread's messages in every fork that shows them.")] = False,
     if_match: IfMatch = None,
 ) -> Response:
-    """Delete a thread. Its forks keep the messages that they show. `erase` blanks these, `descendants` deletes the forks."""
+    """Delete a thread. Its forks keep showing its messages. With `erase`, these messages are blanked in all forks. With
+    `descendants`, the forks are deleted too."""
     if erase and descendants:
         raise InvalidInputError("give erase or descendants, not both", field="erase")
     expected = await _expected(caller, thread_id, if_match)
@@ -152,5 +157,5 @@ async def diff_threads(
     other: Annotated[str, Query(min_length=1, max_length=255, description="The thread to compare with.")],
     limit: Limit = 200,
 ) -> Response:
-    """Return the last message that two threads both show, and the messages of each after it."""
+    """Return the last message that both threads show, and for each thread its messages after that message."""
     return reply(await caller.client.diff(thread_id, other, limit=bounded(limit, caller)))

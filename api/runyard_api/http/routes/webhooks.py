@@ -39,7 +39,8 @@ async def get_webhook_secret(caller: Administers) -> Response:
 async def rotate_webhook_secret(
     caller: Administers, key: Idempotency, body: Annotated[RotateSecret | None, Body()] = None
 ) -> Response:
-    """Replace the secret that signs webhooks. The old secret signs too for `overlap` seconds, 0 after a leak.
+    """Replace the secret that signs webhooks. The old secret also signs for `overlap` more seconds. Set
+    `overlap` to 0 after a leak.
 
     A repetition with the same `rotation_id` or `Idempotency-Key` returns the same secret, until the next rotation.
     """

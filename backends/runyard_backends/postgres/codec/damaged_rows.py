@@ -24,8 +24,8 @@ UNDECODABLE: Final = (ValueError, TypeError, KeyError, AttributeError, Recursion
 _NAMES: Final = ("thread_id", "run_id", "request_id", "step_key")
 """Columns that identify a row in an error."""
 
-_MADE_OF: Final = {"body": ("payload", "answer_schema", "on_deadline")}
-"""Fields whose column has another name."""
+_MADE_OF: Final = {"body": ("payload", "answer_schema", "on_deadline"), "stored_input": ("input",)}
+"""Columns → the fields that are decoded from them, if the names differ."""
 
 
 def named(what: str) -> Callable[[Callable[[Row], Decoded]], Callable[[Row], Decoded]]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from runyard.domain.size_limits import check_content
 from runyard.errors import DataCorruptedError
-from runyard.models import Message, check_fields, check_message, check_usage, check_uuid, stored_messages
+from runyard.models import Message, check_fields, check_message, check_message_id, check_usage, stored_messages
 
 from .damaged_rows import UNDECODABLE
 from .values import Row, pack, unpack, without_none
@@ -44,9 +44,9 @@ def new_message(message: Message, *, by_agent: bool = False) -> NewMessage:
         body["source"] = message.source.__dict__
     if by_agent and message.provider_details is not None:
         body["provider_details"] = message.provider_details
-    calls = [part.id for part in message.tool_calls] or None
-    results = [part.call_id for part in message.tool_results] or None
-    return NewMessage(check_uuid(message.id, "message id"), message.role, pack(body), calls, results)
+    calls = [part.id for part in message.content if part.type == "tool_call"] or None
+    results = [part.call_id for part in message.content if part.type == "tool_result"] or None
+    return NewMessage(check_message_id(message.id, "message id"), message.role, pack(body), calls, results)
 
 
 def many(items: Sequence[Message]) -> list[NewMessage]:

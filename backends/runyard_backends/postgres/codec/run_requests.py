@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from runyard.domain.runs import DEFAULT_OPTIONS
 from runyard.domain.size_limits import check_content
 from runyard.domain.states import RunStatus
-from runyard.models import Message, Run, RunOptions, check_uuid, stored_messages
+from runyard.models import Message, Run, RunOptions, check_fields, check_uuid, stored_messages
 from runyard.ports.commands import AcceptRequest, Cut, FanOut, ForkRequest
 
 from .damaged_rows import named
 from .message_rows import new_message
-from .run_rows import DEFAULT_OPTIONS
 from .values import Row, from_json, pack, to_json, unpack
 
 
@@ -107,13 +107,14 @@ def accepted_run(request: AcceptRequest, row: Row) -> Run:
 
 def options_json(options: RunOptions) -> str:
     """Encode the options that do not have their default value. Most runs have none."""
-    return "{}" if options == DEFAULT_OPTIONS else options.model_dump_json(exclude_defaults=True)
+    return "{}" if options is DEFAULT_OPTIONS else options.model_dump_json(exclude_defaults=True)
 
 
 def _candidate(message: Message) -> bytes:
     check_uuid(message.id, "message id")
+    check_fields(message)
     check_content(message)
-    return pack(message.model_dump(exclude={"run_id", "parent_id", "seq", "created_at", "provider_details"}))
+    return pack(message.model_dump(exclude={"run_id", "parent_id", "seq", "created_at", "provider_details", "run_status"}))
 
 
 def cut_json(cut: Cut) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from runyard.domain.runs import DEFAULT_OPTIONS
 from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.models import AttemptInfo, ErrorInfo, Message, Run, RunOptions, Usage, stored_messages
@@ -46,7 +47,7 @@ def run(row: Row) -> Run:
         app_version=row["app_version"],
         error=error_info(row["error"]),
         result=unpack(row["result"]) if row["result"] is not None else None,
-        usage=Usage(**from_json(row["usage"])) if row["usage"] else Usage(),
+        usage=Usage.model_validate(from_json(row["usage"]), extra="ignore") if row["usage"] else Usage(),
         metadata=from_json(row["metadata"]),
         trace_context=row["trace_context"],
         event_id=row["event_id"],
@@ -55,8 +56,8 @@ def run(row: Row) -> Run:
     )
 
 
-run_with_any_input = entry(run, input=None)
-"""Decode a run, also if only its input cannot be decoded. The damaged row is then a message's, and not the run's."""
+run_with_any_input = entry(run, input=None, stored_input=None)
+"""Decode a run even if its input cannot be decoded. In that case a message's row is damaged, and not the run's."""
 
 run_entry = entry(run, input=None, options="{}", error=None, result=None, usage=None, metadata="{}")
 
@@ -75,17 +76,16 @@ def _attempt(row: Row) -> AttemptInfo:
 
 attempt_entry = entry(_attempt, error=None)
 
-DEFAULT_OPTIONS = RunOptions()
-
 
 def _options(text: str) -> RunOptions:
     return DEFAULT_OPTIONS if text == "{}" else RunOptions.model_validate_json(text)
 
 
 def _input(row: Row) -> Message | None:
-    if row["input_id"] is None or row["input"] is None:
+    payload = row["input"] if row["input"] is not None else row.get("stored_input")
+    if row["input_id"] is None or payload is None:
         return None
-    return stored_messages([{**unpack(row["input"]), "id": str(row["input_id"]), "role": row["input_role"]}])[0]
+    return stored_messages([{**unpack(payload), "id": str(row["input_id"]), "role": row["input_role"]}])[0]
 
 
 def error_json(error: ErrorInfo) -> str:

@@ -21,7 +21,7 @@ def thread(row: Row) -> Thread:
         tags=from_json(row["tags"]),
         extra=from_json(row["extra"]),
         config=from_json(row["config"]),
-        usage=Usage(**from_json(row["usage"])),
+        usage=Usage.model_validate(from_json(row["usage"]), extra="ignore"),
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         omitted=row.get("omitted") or [],

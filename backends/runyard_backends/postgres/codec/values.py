@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import asyncpg
 import msgpack
@@ -12,6 +12,8 @@ import msgpack
 from runyard.errors import InvalidInputError
 
 Row = asyncpg.Record
+
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def pack(value: Any) -> bytes:
@@ -35,7 +37,7 @@ def to_json(value: Any) -> str:
     """Encode a value as JSON for a jsonb column. Raises InvalidInputError for NUL characters, lone surrogates, NaN and
     infinity, which jsonb cannot store."""
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text = _JSON.encode(value)
         text.encode()
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"value cannot be stored as JSON: {error}") from error

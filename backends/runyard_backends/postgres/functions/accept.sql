@@ -1,10 +1,10 @@
 -- Accepting runs: the verb of clients, which also admits the run, and the functions that it shares with the verb of hosts.
+-- make_way in lanes.sql decides what happens if the lane is busy.
 
--- Accept many runs in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. Requests
--- for one thread keep their order. A refused request changes nothing and does not affect the other requests. The refusal of a
--- single request raises an error. patience: milliseconds to wait for a thread that another transaction has locked, after which the
--- call fails; NULL for the session's limit. With 0, the requests for a locked thread are refused as locked. So is a request whose
--- run id a host's open transaction has taken.
+-- Accept many runs in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. Requests for one
+-- thread keep their order. A refused request changes nothing and does not affect the other requests. The refusal of a single request raises
+-- an error. patience: milliseconds to wait for a thread that another transaction has locked. After them the requests for the thread are
+-- refused as locked. NULL for the session's limit. A request is also refused as locked if a host's open transaction has taken its run id.
 CREATE OR REPLACE FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[], patience integer DEFAULT NULL)
 RETURNS SETOF runyard.accepted
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -15,30 +15,42 @@ DECLARE
     message text;
     details text;
     position integer;
+    done integer[] := '{}'; -- the numbers of the plain requests, which are accepted together
     limited boolean := EXISTS (SELECT 1 FROM runyard.limits);
-    skip boolean := coalesce(patience = 0, false);
     locked text[] := '{}'; -- threads with a request that was refused as locked; their later requests do not overtake it
 BEGIN
-    IF patience > 0 THEN PERFORM set_config('lock_timeout', patience::text, true); END IF;
+    IF patience IS NOT NULL THEN PERFORM set_config('lock_timeout', greatest(1, patience)::text, true); END IF;
     IF cardinality(requests) = 1 THEN
-        got := runyard.accept_and_admit(for_tenant, requests[1], limited, skip);
+        got := runyard.accept_and_admit(for_tenant, requests[1], limited);
         RETURN NEXT runyard.accepted_as(1, got.run, got.created, got.effects);
         RETURN;
     END IF;
+    IF NOT limited THEN
+        FOR a IN SELECT p.* FROM runyard.accept_plain(for_tenant, requests) p LOOP
+            done := done || a.n;
+            RETURN NEXT a;
+        END LOOP;
+    END IF;
+    IF cardinality(done) = cardinality(requests) THEN RETURN; END IF;
     FOR position IN
         SELECT s.n FROM generate_subscripts(requests, 1) s(n)
         LEFT JOIN runyard.threads t ON t.tenant = for_tenant AND t.thread_id = (requests[s.n]).thread_id AND t.deleted_at IS NULL
+        WHERE s.n <> ALL (done)
         ORDER BY t.thread_key NULLS LAST, (requests[s.n]).thread_id, s.n
     LOOP
         BEGIN
-            IF (requests[position]).thread_id = ANY (locked) THEN
+            IF locked <> '{}' AND (requests[position]).thread_id = ANY (locked) THEN
                 PERFORM runyard.refuse('locked', format('an earlier request for thread %s waits for a lock', (requests[position]).thread_id));
             END IF;
-            got := runyard.accept_and_admit(for_tenant, requests[position], limited, skip);
+            got := runyard.accept_and_admit(for_tenant, requests[position], limited);
             a := runyard.accepted_as(position, got.run, got.created, got.effects);
         EXCEPTION WHEN SQLSTATE 'RY000' OR lock_not_available THEN
             GET STACKED DIAGNOSTICS code = PG_EXCEPTION_HINT, message = MESSAGE_TEXT, details = PG_EXCEPTION_DETAIL;
-            IF SQLSTATE = '55P03' THEN code := 'locked'; details := '{}'; END IF;
+            IF SQLSTATE = '55P03' THEN
+                code := 'locked'; details := '{}';
+                patience := coalesce(patience, 2) / 2; -- many locked threads take twice the time of one
+                PERFORM set_config('lock_timeout', greatest(1, patience)::text, true);
+            END IF;
             IF code = 'locked' THEN locked := locked || (requests[position]).thread_id; END IF;
             a := NULL;
             a.n := position;
@@ -49,9 +61,8 @@ BEGIN
 END $$;
 
 -- Accept and admit a client's run in one step, so that a refusal reaches the caller. limited: true if the deployment has limits.
--- skip: true to raise locked instead of waiting for the thread's lock.
 CREATE OR REPLACE FUNCTION runyard.accept_and_admit(
-    for_tenant text, q runyard.request, limited boolean, skip boolean, OUT run runyard.runs, OUT created boolean, OUT effects jsonb
+    for_tenant text, q runyard.request, limited boolean, OUT run runyard.runs, OUT created boolean, OUT effects jsonb
 ) LANGUAGE plpgsql AS $$
 DECLARE
     got record;
@@ -60,12 +71,13 @@ DECLARE
     busy text;
     due timestamptz := runyard.due_at(q);
     usual_timeout text := current_setting('lock_timeout');
+    ignored text; -- the result of set_config: an assignment takes a third of the time of PERFORM
 BEGIN
     limited := limited OR q.candidates IS NOT NULL OR octet_length(q.input) > runyard.default_message_bytes();
     IF q.kind = 'prompt' THEN
-        t := runyard.ensure_thread(for_tenant, q.thread_id, q.agent, skip);
+        t := runyard.ensure_thread(for_tenant, q.thread_id, q.agent);
     ELSE
-        t := runyard.known_thread(for_tenant, q.thread_id, skip);
+        t := runyard.known_thread(for_tenant, q.thread_id);
     END IF;
     IF EXISTS (SELECT 1 FROM runyard.runs x WHERE x.tenant = for_tenant AND x.thread_id = q.thread_id AND x.lane_seq IS NULL) THEN
         got := runyard.admit_thread(t);
@@ -92,16 +104,17 @@ BEGIN
         in_lane := runyard.lane_of(t, q.kind, q.parallel, q.run_id, q.parent_id);
         got := runyard.make_way(t, in_lane, q.multitask_strategy);
         t := got.t; busy := got.busy;
-        PERFORM runyard.raise(got.refused);
+        IF got.refused IS NOT NULL THEN PERFORM runyard.raise(got.refused); END IF;
         effects := runyard.merge_effects(effects, got.effects);
         IF q.input_id IS NULL AND q.kind = 'prompt' THEN
             PERFORM runyard.check_something_to_run(t, q.parent_id, busy);
         END IF;
     END IF;
-    -- A host's open transaction may have taken the run id. The insert would wait for its end, and the lock of the thread with it.
-    PERFORM set_config('lock_timeout', '5ms', true);
+    -- A host's open transaction may have taken the run id. The insert would wait for the end of that transaction, and the thread would stay
+    -- locked meanwhile.
+    ignored := set_config('lock_timeout', '5ms', true);
     run := runyard.insert_run(for_tenant, q, t.thread_key, in_lane, coalesce(q.agent, t.agent), due, limited);
-    PERFORM set_config('lock_timeout', usual_timeout, true);
+    ignored := set_config('lock_timeout', usual_timeout, true);
     created := run.run_id IS NOT NULL;
     IF NOT created THEN
         run := runyard.existing_run(for_tenant, q);

@@ -27,7 +27,7 @@ BEGIN
     END IF;
     FOR given IN SELECT key, value, jsonb_typeof(value) AS type FROM jsonb_each(options) LOOP
         IF (CASE given.key
-            -- The first and the last number are the least and the greatest that a worker's number can have.
+            -- The two numbers are the least and the greatest positive float of Python, in which workers hold the timeout.
             WHEN 'timeout' THEN given.type = 'null' OR given.type = 'number' AND given.value BETWEEN '5e-324' AND '1.7976931348623157e308'
             WHEN 'expires_in' THEN given.type = 'null' OR given.type = 'number' AND given.value BETWEEN '5e-324' AND '315360000'
             WHEN 'max_attempts' THEN given.type = 'number' AND given.value BETWEEN '1' AND '1000' AND given.value::numeric % 1 = 0
@@ -62,8 +62,8 @@ EXCEPTION WHEN invalid_text_representation THEN
     RETURN false;
 END $$;
 
--- Refuse metadata that runyard.domain.size_limits would refuse. jsonb does not tell a large integer from a large floating-point number,
--- so that this function refuses both.
+-- Refuse metadata that runyard.domain.size_limits would refuse. jsonb does not distinguish a large integer from a large floating-point
+-- number, so that this function refuses both.
 CREATE OR REPLACE FUNCTION runyard.check_metadata(metadata jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE

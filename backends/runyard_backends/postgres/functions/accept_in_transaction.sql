@@ -56,7 +56,7 @@ BEGIN
             (SELECT t.thread_key FROM runyard.threads t WHERE t.tenant = for_tenant AND t.thread_id = q.thread_id AND t.deleted_at IS NULL),
             '', false);
     END IF;
-    PERFORM runyard.check_removed(for_tenant, q.thread_id);
+    PERFORM runyard.check_removed(for_tenant, q.thread_id, q.run_id);
     r := runyard.insert_run(for_tenant, q, NULL, NULL, q.agent, runyard.due_at(q), limited);
     IF r.run_id IS NULL THEN
         PERFORM runyard.existing_run(for_tenant, q);

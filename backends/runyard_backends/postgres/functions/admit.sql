@@ -1,11 +1,11 @@
 -- Admitting runs that were accepted in a host's transaction or for a later time. The verb admit also applies the deadlines of HITL
--- requests and the expiry of runs, whose functions are in deadlines.sql.
+-- requests and the expiry of runs, whose functions are in deadlines.sql. make_way in lanes.sql decides what happens if the lane is busy.
 
 -- Admit the committed runs that are due, apply the deadlines of HITL requests, and fail the runs that were not started by their
 -- expires_at, on up to `most` threads of each kind. A thread that another transaction has locked is left to a later call. next_due:
--- seconds until the next of these times; NULL if there is none. For a thread that was left, it is the time for which the thread is
--- overdue, from 0.01 to 1, so that calls become rare while the thread stays locked. Each statement reads the clock in a subquery,
--- because a query that reads it for each row uses no index.
+-- seconds until the next of these times; NULL if there is none. For a thread that was left, next_due is the time for which the thread
+-- is overdue, at least 0.01 and at most 1. Calls therefore become rare while the thread stays locked. Each statement reads the clock
+-- in a subquery, because a query that reads the clock for each row uses no index.
 CREATE OR REPLACE FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -58,7 +58,7 @@ BEGIN
             effects := runyard.merge_effects(effects, got.effects); lines := lines || got.lines;
             done := done + 1;
         END LOOP;
-        EXIT WHEN cardinality(locked) = known_locked OR done >= most; -- else further threads may be due behind the locked ones
+        EXIT WHEN cardinality(locked) = known_locked OR done >= most; -- otherwise more threads may be due after the locked ones
     END LOOP;
     effects := runyard.merge_effects(effects, runyard.free(lines)); -- after the last lock of a thread
     IF done >= most THEN
@@ -79,12 +79,14 @@ BEGIN
     END IF;
 END $$;
 
--- Lock a thread that has something due, and return it, or make it. key: its number when it was read, or NULL. locked: true if
--- another transaction has locked the thread. The row is NULL then, and if the thread was deleted since it was read.
+-- Lock and return a thread for which something is due. Make the thread if it does not exist. key: the number of the thread when it
+-- was read, or NULL. locked: true if another transaction has locked the thread. t is NULL in this case, and if the thread was
+-- deleted after it was read.
 CREATE OR REPLACE FUNCTION runyard.due_thread(for_tenant text, thread_id text, key bigint, OUT t runyard.threads, OUT locked boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     code text;
+    usual_timeout text := current_setting('lock_timeout');
 BEGIN
     locked := false;
     IF key IS NOT NULL THEN
@@ -97,16 +99,18 @@ BEGIN
         RETURN;
     END IF;
     BEGIN
-        t := runyard.ensure_thread(for_tenant, thread_id, NULL, true);
-        -- Since the run was read, the thread may have been made, and deleted together with the run. It must not exist again then.
+        PERFORM set_config('lock_timeout', '1ms', true);
+        t := runyard.ensure_thread(for_tenant, thread_id);
+        PERFORM set_config('lock_timeout', usual_timeout, true);
+        -- Another transaction may have made the thread and deleted it with the run, after the run was read. Do not make it again.
         IF NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.tenant = for_tenant AND x.thread_id = due_thread.thread_id
                        AND x.lane_seq IS NULL AND NOT x.deleted) THEN
             PERFORM runyard.refuse('run_not_found', format('no run of thread %s is due', thread_id));
         END IF;
-    EXCEPTION WHEN SQLSTATE 'RY000' THEN
+    EXCEPTION WHEN SQLSTATE 'RY000' OR lock_not_available THEN
         GET STACKED DIAGNOSTICS code = PG_EXCEPTION_HINT;
         t := NULL;
-        locked := code = 'locked';
+        locked := code = 'locked' OR SQLSTATE = '55P03';
     END;
 END $$;
 

@@ -29,9 +29,9 @@ END $$;
 
 -- Insert messages of a run after its last message. Skip a message that the run has already, because its call is a repetition
 -- after a lost reply. The caller must save the rows of the thread and the run. first_event: the number of the first message's
--- event; NULL for a run without events.
+-- event; NULL for a run without events. new: true if the caller knows that no message of the thread has one of the ids.
 CREATE OR REPLACE FUNCTION runyard.put_messages(
-    INOUT t runyard.threads, INOUT r runyard.runs, messages runyard.new_message[], first_event integer
+    INOUT t runyard.threads, INOUT r runyard.runs, messages runyard.new_message[], first_event integer, new boolean DEFAULT false
 ) LANGUAGE plpgsql AS $$
 DECLARE
     many integer := coalesce(cardinality(messages), 0);
@@ -45,9 +45,11 @@ BEGIN
     r.last_message_id := coalesce(r.last_message_id, r.base_id);
     FOR n IN 1 .. many LOOP
         m := messages[n];
-        holder := runyard.holder_of(t.thread_key, m.message_id);
-        CONTINUE WHEN holder.run_id = r.run_id;
-        IF holder.message_id IS NOT NULL THEN PERFORM runyard.raise(runyard.id_taken(t, m.message_id)); END IF;
+        IF NOT new THEN
+            holder := runyard.holder_of(t.thread_key, m.message_id);
+            CONTINUE WHEN holder.run_id = r.run_id;
+            IF holder.message_id IS NOT NULL THEN PERFORM runyard.raise(runyard.id_taken(t, m.message_id)); END IF;
+        END IF;
         INSERT INTO runyard.messages (branch_id, seq, message_id, parent_id, run_id, role, payload, calls, results, event_id)
         VALUES (r.branch_id, t.next_seq, m.message_id, r.last_message_id, r.run_id, m.role, m.payload, m.calls, m.results,
                 r.fence || '-' || (first_event + n - 1));

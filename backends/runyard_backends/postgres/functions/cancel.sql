@@ -1,6 +1,6 @@
 -- Cancelling runs.
 
--- Cancel a live run. A cancelled run stays unchanged. Raises run_ended for another ended run. keep: true to keep the run's
+-- Cancel a live run. A cancelled run stays unchanged. Raises run_ended for any other ended run. keep: true to keep the run's
 -- messages.
 CREATE OR REPLACE FUNCTION runyard.cancel(for_tenant text, thread_id text, run_id text, keep boolean, OUT run runyard.runs, OUT effects jsonb)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$

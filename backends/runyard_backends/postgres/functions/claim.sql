@@ -1,8 +1,9 @@
 -- Claiming runs for a worker.
 
--- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot
--- deadlock. A thread that another transaction has locked is skipped. patience: milliseconds to wait for such a thread instead,
--- after which the call fails. It has no effect if there are limits on running runs, because permits are then locked first.
+-- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. A thread
+-- that another transaction has locked is skipped. patience: milliseconds to wait for such a thread before it is skipped. There is no wait
+-- if there are limits on running runs. In this case the function locks permits before it locks threads, and the transaction that has locked
+-- a thread may wait for one of these permits.
 CREATE OR REPLACE FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[], patience integer DEFAULT 0)
 RETURNS SETOF runyard.claimed
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -13,6 +14,7 @@ DECLARE
     claimant runyard.workers;
     paused text[] := ARRAY(SELECT q.queue FROM runyard.paused_queues q);
     limited boolean := EXISTS (SELECT 1 FROM runyard.limits l WHERE l.limit_name IN ('running_per_agent', 'running_per_tenant'));
+    done text[] := '{}'; -- the threads and ids of the plain runs, which are claimed together
 BEGIN
     SELECT w.* INTO claimant FROM runyard.workers w WHERE w.worker_id = claim.worker_id AND w.dead_at IS NULL;
     IF NOT FOUND THEN
@@ -23,15 +25,24 @@ BEGIN
         PERFORM runyard.lock_permits(ARRAY(
             SELECT s.name FROM unnest(thread_keys, run_ids) k(thread_key, run_id) JOIN runyard.runs r ON r.thread_key = k.thread_key AND r.run_id = k.run_id,
                 unnest(runyard.permits_of(r) || r.waits_for_permit) s(name) WHERE s.name IS NOT NULL));
+    ELSE
+        FOR c IN SELECT p.* FROM runyard.claim_plain(claimant, thread_keys, run_ids, paused, patience) p LOOP
+            done := done || (c.thread_key || ' ' || c.run_id);
+            RETURN NEXT c;
+        END LOOP;
+        IF cardinality(done) = cardinality(thread_keys) THEN RETURN; END IF;
     END IF;
-    IF patience > 0 THEN PERFORM set_config('lock_timeout', patience::text, true); END IF;
-    FOR item IN SELECT k.thread_key, k.run_id FROM unnest(thread_keys, run_ids) k(thread_key, run_id) ORDER BY k.thread_key, k.run_id LOOP
-        IF patience > 0 THEN
-            SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = item.thread_key FOR UPDATE;
-        ELSE
-            SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = item.thread_key FOR UPDATE SKIP LOCKED;
+    FOR item IN
+        SELECT k.thread_key, k.run_id FROM unnest(thread_keys, run_ids) k(thread_key, run_id)
+        WHERE k.thread_key || ' ' || k.run_id <> ALL (done)
+        ORDER BY k.thread_key, k.run_id
+    LOOP
+        SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = item.thread_key FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND AND patience > 0 THEN
+            t := runyard.wait_for_thread(item.thread_key, patience);
+            IF t.thread_key IS NULL THEN patience := greatest(1, patience / 2); END IF; -- many locked threads take twice the time of one
         END IF;
-        IF FOUND THEN
+        IF t.thread_key IS NOT NULL THEN
             c := runyard.claim_locked(t, claimant, item.run_id, paused, limited);
         ELSE
             c := NULL;
@@ -109,7 +120,7 @@ BEGIN
     r.progressed := false; r.isolated := false;
     c.leaf_id := r.last_message_id;
     IF first THEN
-        got := runyard.begin_run(t, r);
+        got := runyard.begin_run(t, r, holder.message_id IS NOT NULL);
         t := got.t; r := got.r;
     END IF;
     UPDATE runyard.runs SET fence = r.fence, attempt = r.attempt, worker_id = r.worker_id, status = 'running', started_at = r.started_at,
@@ -120,10 +131,10 @@ BEGIN
         waits_for_permit = NULL, place_in_line = NULL, until_fewer = NULL, changed_at = now(),
         input = CASE WHEN NOT first THEN r.input END -- begin_run has made it a message
     WHERE accept_no = r.accept_no;
+    PERFORM runyard.follow_claim(r);
     IF r.waits_for_permit IS NOT NULL THEN PERFORM runyard.take_turn(r.waits_for_permit, r.tenant); END IF;
-    c.outcome := 'claimed';
-    c.thread_extra := t.extra;
-    c.run := runyard.with_input(r);
+    c.outcome := 'claimed'; c.thread_extra := t.extra;
+    c.run := CASE WHEN r.input IS NULL THEN runyard.with_input(r) ELSE r END;
     RETURN c;
 END $$;
 
@@ -142,8 +153,9 @@ BEGIN
 END $$;
 
 -- Begin a prompt at its first claim. Determine its branch and its snapshot, and store its input. Messages that were appended
--- under the run's id before its claim become messages of the run. The caller must save the run's row.
-CREATE OR REPLACE FUNCTION runyard.begin_run(INOUT t runyard.threads, INOUT r runyard.runs)
+-- under the run's id before its claim become messages of the run. The caller must save the run's row. has_input: true if the input is
+-- one of these messages; false if no message of the thread has its id.
+CREATE OR REPLACE FUNCTION runyard.begin_run(INOUT t runyard.threads, INOUT r runyard.runs, has_input boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     got record;
@@ -172,9 +184,9 @@ BEGIN
         END IF;
         r.first_seq := u.first_seq; r.last_seq := u.last_seq; r.last_message_id := u.last_message_id; r.has_tools := u.has_tools;
     END IF;
-    IF r.input_id IS NOT NULL THEN
+    IF r.input_id IS NOT NULL AND NOT has_input THEN
         got := runyard.put_messages(t, r,
-            ARRAY[(r.input_id, r.input_role, r.input, r.input_calls, r.input_results)::runyard.new_message], 2);
+            ARRAY[(r.input_id, r.input_role, r.input, r.input_calls, r.input_results)::runyard.new_message], 2, true);
         t := got.t; r := got.r;
     END IF;
     UPDATE runyard.threads SET next_seq = t.next_seq, updated_at = now() WHERE thread_key = t.thread_key AND next_seq < t.next_seq;

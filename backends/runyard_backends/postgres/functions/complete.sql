@@ -1,8 +1,8 @@
 -- Ending an attempt: complete, fail and release.
 
--- Complete many runs in one transaction. Threads are locked in the order of their keys. patience: milliseconds to wait for a
--- thread that another transaction has locked, after which the call fails; NULL for the session's limit. With 0, the writes of a
--- locked thread are refused as locked, and the others are stored.
+-- Complete many runs in one transaction. Threads are locked in the order of their keys. patience: milliseconds to wait for a thread that
+-- another transaction has locked. After them the writes of the thread are refused as locked, and the others are stored. NULL for the
+-- session's limit, after which the call fails.
 CREATE OR REPLACE FUNCTION runyard.complete(writes runyard.attempt_write[], patience integer DEFAULT NULL) RETURNS SETOF runyard.ended
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -16,11 +16,18 @@ DECLARE
     limited boolean := EXISTS (SELECT 1 FROM runyard.limits l WHERE l.limit_name IN ('running_per_agent', 'running_per_tenant'));
     ended runyard.ended; -- the last write that was not refused
     permits text[] := '{}';
-    lock_timeout text := current_setting('lock_timeout');
+    done bigint[] := '{}'; -- the threads of the plain writes, which are stored together
     locked bigint; -- the last thread that was locked; its further writes are not stored before its first one
 BEGIN
-    IF patience > 0 THEN PERFORM set_config('lock_timeout', patience::text, true); END IF;
-    FOR w IN SELECT y.* FROM unnest(writes) y ORDER BY y.thread_key, y.run_id LOOP
+    IF NOT limited THEN
+        FOR ended IN SELECT p.* FROM runyard.complete_plain(writes, message_bytes, patience) p LOOP
+            done := done || ended.thread_key;
+            RETURN NEXT ended;
+        END LOOP;
+        IF cardinality(done) = cardinality(writes) THEN RETURN; END IF;
+        ended := NULL;
+    END IF;
+    FOR w IN SELECT y.* FROM unnest(writes) y WHERE y.thread_key <> ALL (done) ORDER BY y.thread_key, y.run_id LOOP
         IF e.refused IS NOT NULL THEN
             RETURN NEXT e;
         ELSIF e.run_id IS NOT NULL THEN
@@ -31,9 +38,13 @@ BEGIN
             e := (w.thread_key, w.run_id, NULL, NULL, NULL, NULL, 'locked')::runyard.ended;
             CONTINUE;
         END IF;
-        got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event, w.usage, coalesce(patience = 0, false));
+        got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event, w.usage, patience);
         t := got.t; r := got.r; e := got.e;
-        IF e.refused = 'locked' THEN locked := w.thread_key; CONTINUE; END IF;
+        IF e.refused = 'locked' THEN
+            locked := w.thread_key;
+            patience := patience / 2; -- many locked threads take twice the time of one
+            CONTINUE;
+        END IF;
         IF limited THEN permits := permits || runyard.permits_of(r); END IF;
         CONTINUE WHEN got.over;
         got := runyard.keep_write(t, r, w, message_bytes);
@@ -56,7 +67,6 @@ BEGIN
         ended := e;
     END IF;
     IF ended.run_id IS NOT NULL THEN
-        PERFORM set_config('lock_timeout', lock_timeout, true); -- what has ended does not fail because permits are locked for a moment
         ended.effects := runyard.merge_effects(ended.effects, runyard.free(permits)); -- after the last lock of a thread
         RETURN NEXT ended;
     END IF;

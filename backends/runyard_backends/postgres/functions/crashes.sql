@@ -1,10 +1,11 @@
--- Crashes of runs: their number, the attempt that runs alone, and the end of a run that crashed too often.
+-- Crashes of runs: their number, the attempt that runs alone, and the end of a run that crashed too often. MAX_CRASHES in
+-- runyard/domain/crashes.py is the same limit.
 
--- Return the number of crashes without progress after which a run is dead. After one crash less, the next attempt runs alone.
+-- Return the number of crashes without progress after which a run is dead. After one crash fewer, the next attempt runs alone.
 CREATE OR REPLACE FUNCTION runyard.max_crashes() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 3;
 
 -- Return the number of a run's crashes without progress, with the crash of its current attempt. The crash does not count if the
--- attempt had to run alone and waited for that, because another run made its worker crash.
+-- attempt was still waiting to run alone. In this case another run made the worker crash.
 CREATE OR REPLACE FUNCTION runyard.crashes(r runyard.runs) RETURNS integer
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN

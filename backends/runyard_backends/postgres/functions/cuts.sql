@@ -1,4 +1,4 @@
--- Cuts: find the view of the thread at a message, at a message number or after a run.
+-- Cuts of forks: find the view of the thread at a message, at a message number or after a run. Refuse a cut inside a tool cycle (F6).
 
 -- Return the cut that a request names: its view, and the run after which it is, or NULL. q: the cut as JSON.
 CREATE OR REPLACE FUNCTION runyard.cut(t runyard.threads, q jsonb, OUT view runyard.level[], OUT after_run runyard.runs)
@@ -12,6 +12,7 @@ BEGIN
         at := runyard.message_at(t, (q->>'at_seq')::bigint);
     END IF;
     IF at IS NOT NULL THEN
+        IF at = runyard.root_id() THEN PERFORM runyard.refuse_message(t, at); END IF;
         SELECT c.* INTO got FROM runyard.cut_at_message(t, at) c;
         view := got.view;
         IF NOT coalesce((q->>'repair')::boolean, false) THEN
@@ -30,8 +31,21 @@ BEGIN
     view := got.view; after_run := got.run;
 END $$;
 
+-- The id that stands for the place before the first message. A message with this parent begins a tree of its own. No message has this
+-- id.
+CREATE OR REPLACE FUNCTION runyard.root_id() RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
+    SELECT '00000000-0000-0000-0000-000000000000'::uuid
+$$;
+
+CREATE OR REPLACE FUNCTION runyard.refuse_message(t runyard.threads, message_id uuid) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM runyard.refuse('message_not_found', format('thread %s has no message %s', t.thread_id, message_id),
+                           jsonb_build_object('thread_id', t.thread_id, 'message_id', message_id));
+END $$;
+
 -- Return the cut at a message, which the cut includes. view: shows exactly the path to the message. whole: shows all visible
--- messages of the message's branch. run: the message's run, or NULL.
+-- messages of the message's branch. run: the message's run, or NULL. At root_id() both views are empty.
 CREATE OR REPLACE FUNCTION runyard.cut_at_message(
     t runyard.threads, message_id uuid, OUT view runyard.level[], OUT whole runyard.level[], OUT message runyard.messages, OUT run runyard.runs
 ) LANGUAGE plpgsql STABLE AS $$
@@ -41,6 +55,10 @@ DECLARE
     cutoff bigint;
     open_run text;
 BEGIN
+    IF message_id = runyard.root_id() THEN
+        view := '{}'; whole := '{}';
+        RETURN;
+    END IF;
     SELECT m.* INTO message FROM runyard.messages m JOIN runyard.branches b USING (branch_id)
     WHERE m.message_id = cut_at_message.message_id AND b.thread_key = t.thread_key;
     IF FOUND THEN
@@ -53,8 +71,7 @@ BEGIN
         IF FOUND THEN l := got.level; message := got.message; run := got.run; END IF;
     END IF;
     IF message.seq IS NULL OR (message.run_id IS NOT NULL AND run.branch_id IS NULL) THEN
-        PERFORM runyard.refuse('message_not_found', format('thread %s has no message %s', t.thread_id, message_id),
-                               jsonb_build_object('thread_id', t.thread_id, 'message_id', message_id));
+        PERFORM runyard.refuse_message(t, message_id);
     END IF;
     IF message.run_id IS NULL THEN
         cutoff := l.cutoff;

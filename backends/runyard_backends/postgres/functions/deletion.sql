@@ -1,8 +1,9 @@
--- Deletion. A thread is deleted at once. Its messages that forks see stay until the last of these forks is deleted.
+-- Deletion. A thread is deleted at once, and removal.sql removes its rows step by step. Its messages that forks see stay until the last of
+-- these forks is deleted.
 
 -- Delete a thread. cancel_first: true to cancel live runs; otherwise a live run raises thread_busy. seen: the updated_at that the
--- caller has read, or NULL. erase: true to erase the content that forks show, too. unremoved: the deleted threads whose rows are not
--- all removed. The caller removes them by runyard.remove_step. If it stops before, the leader does.
+-- caller has read, or NULL. erase: true to erase also the content that forks show. unremoved: the deleted threads whose rows are not
+-- all removed. The caller removes these rows with runyard.remove_step. If the caller stops, the leader removes them.
 CREATE OR REPLACE FUNCTION runyard.delete_thread(
     for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, erase boolean DEFAULT false,
     OUT effects jsonb, OUT unremoved bigint[]
@@ -52,6 +53,7 @@ BEGIN
     END LOOP;
     UPDATE runyard.threads SET deleted_at = now(), title = NULL, tags = '{}', config = '{}' WHERE thread_key = t.thread_key;
     DELETE FROM runyard.hitl_requests h WHERE h.thread_key = t.thread_key AND h.answered_at IS NULL;
+    DELETE FROM runyard.labels l WHERE l.thread_key = t.thread_key;
     INSERT INTO runyard.outbox (tenant, thread_key, thread_id, type) VALUES (t.tenant, t.thread_key, t.thread_id, 'thread.deleted');
     -- Deleted ancestors are examined again, because this thread may have been the last one that showed some of their messages.
     INSERT INTO runyard.removals AS s (thread_key, tenant, thread_id, erase, runs_hidden)
@@ -84,7 +86,7 @@ BEGIN
 END $$;
 
 -- Delete the content of a run that has ended and is in no context. Its row stays, so that a repeated request finds it. Messages
--- that a live thread shows through a fork or a branch stay. A later call deletes those of them that no live thread shows.
+-- that a live thread shows through a fork or a branch stay. A later call deletes them if no live thread shows them any more.
 CREATE OR REPLACE FUNCTION runyard.delete_run(for_tenant text, thread_id text, run_id text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -14,19 +14,25 @@ BEGIN
 END $$;
 
 -- Return the job of a run as JSON. Its field `queued` has the data of the event run.queued, which is written when the job is
--- submitted. It is NULL if an attempt has begun since the run was accepted or redriven.
+-- submitted. `queued` is NULL if an attempt has begun since the run was accepted or redriven.
 CREATE OR REPLACE FUNCTION runyard.job(r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN jsonb_build_object(
-        'thread_key', r.thread_key, 'run_id', r.run_id, 'lane', r.lane, 'kind', r.kind, 'queue', r.queue, 'priority', r.priority,
-        'tenant', r.tenant,
-        'delay', CASE WHEN r.not_before IS NULL THEN 0
-                 ELSE greatest(0, extract(epoch FROM r.not_before - clock_timestamp())) END,
-        'ready_at', extract(epoch FROM greatest(clock_timestamp(), r.not_before)),
-        'queued', CASE WHEN r.fence IS NULL OR r.fence < r.queued_fence THEN
-                 jsonb_build_object('thread_id', r.thread_id, 'fence', r.queued_fence, 'attempt', r.attempt + 1) END);
+    RETURN runyard.job_of(r.thread_key, r.run_id, r.lane, r.kind, r.queue, r.priority, r.tenant, r.not_before,
+        CASE WHEN r.fence IS NULL OR r.fence < r.queued_fence THEN
+            jsonb_build_object('thread_id', r.thread_id, 'fence', r.queued_fence, 'attempt', r.attempt + 1) END);
 END $$;
+
+-- Return the job of a run of which a statement has only these columns. Postgres copies the body of this function into the statement.
+CREATE OR REPLACE FUNCTION runyard.job_of(
+    thread_key bigint, run_id text, lane text, kind text, queue text, priority text, tenant text, not_before timestamptz, queued jsonb
+) RETURNS jsonb
+LANGUAGE sql AS $$
+    SELECT jsonb_build_object(
+        'thread_key', thread_key, 'run_id', run_id, 'lane', lane, 'kind', kind, 'queue', queue, 'priority', priority, 'tenant', tenant,
+        'delay', CASE WHEN not_before IS NULL THEN 0 ELSE greatest(0, extract(epoch FROM not_before - clock_timestamp())) END,
+        'ready_at', extract(epoch FROM greatest(clock_timestamp(), not_before)), 'queued', queued)
+$$;
 
 -- Send effects to the workers through NOTIFY, for a function that does not return them. Effects that are too large for a
 -- notification are not sent. The reconciler then finds the runs.

@@ -45,6 +45,8 @@ BEGIN
         first_seq = r.first_seq, crash_count = r.crash_count, waits_for_permit = NULL, place_in_line = NULL,
         admitted_at = r.admitted_at, lane_seq = r.lane_seq
     WHERE accept_no = r.accept_no;
+    r.finished_at := now();
+    PERFORM runyard.follow_end(r);
     IF r.kind = 'prompt' THEN
         SELECT h.* INTO head FROM runyard.lane_head(t.thread_key, r.lane, CASE r.lane WHEN '' THEN t.lane_floor ELSE 0 END) h;
         IF r.lane = '' THEN t.lane_floor := coalesce(head.lane_seq - 1, greatest(t.lane_floor, r.lane_seq)); END IF;

@@ -28,8 +28,9 @@ BEGIN
         ORDER BY o.transaction, o.position;
 END $$;
 
--- Return for how many seconds committed entries of the feed cannot be read, because a transaction that began before them is open in any
--- database of the server. A delay of two seconds is usual. holder: after five seconds, the oldest open transaction that has written.
+-- Return for how many seconds committed entries of the feed have not been readable. An entry is not readable while a transaction that began
+-- before the entry's transaction is open in any database of the server. A delay of two seconds is usual. holder: the oldest open
+-- transaction that has written, if the delay is at least five seconds.
 CREATE OR REPLACE FUNCTION runyard.feed_delay(OUT seconds double precision, OUT holder text)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -49,9 +50,9 @@ BEGIN
 END $$;
 
 -- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return
--- their number. Entries stay until they were counted (runyard.count_usage) and every active webhook has read them. Entries of
--- transactions that are not older than the oldest open transaction are not counted.
--- A call looks at the oldest entry of up to 500 tenants. The next call goes on with the tenant after them.
+-- the number of deleted entries. An entry stays until runyard.count_usage has counted it and every active webhook has read it. Entries
+-- of transactions that are not older than the oldest open transaction are not counted yet.
+-- A call examines the oldest entry of up to 500 tenants. The next call continues with the tenant after them.
 CREATE OR REPLACE FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -102,9 +103,10 @@ BEGIN
     RETURN last.many;
 END $$;
 
--- Delete data whose retention has passed: up to `most` each of entries of the feed, results of fork jobs, and deliveries that
--- arrived or failed, of rows of deleted threads, and all rows of dead workers. Deliveries have the retention of the feed. The leader calls this function.
--- Return the largest number of rows that were deleted of one kind.
+-- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, and rows of
+-- dead workers. Also remove rows of deleted threads. A call deletes up to `most` rows of each kind, but the rows of all dead workers.
+-- Deliveries have the retention of the feed. Return the largest number of rows that were deleted of one kind. The leader calls this
+-- function.
 CREATE OR REPLACE FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,4 +1,5 @@
--- Forking a thread.
+-- Forking a thread. A fork copies no message: it gets rows in `levels` that show its source up to the cut (cuts.sql). visibility.sql
+-- decides which messages the levels show.
 
 -- Fork a thread. A repetition of the request returns the existing fork, with created = false. q: the request as JSON. hash: the
 -- request's hash.

@@ -8,9 +8,10 @@
 -- Its statement is planned for the given filters, because one plan for all filters would read the whole table for some of them.
 -- Each index has a condition that only its list has. If a primary key would have the same order for the given filters, Postgres
 -- could use the key. To prevent this, the statement gives one column as a range and orders by this column first. The range ends
--- with a comparison of this column alone, because a comparison of rows does not end a scan at a change of the first column.
+-- with a comparison of this column alone, because a comparison of rows does not end a scan before its first column changes.
 
--- Return threads, the oldest first. If there are more, the last row has only the place after which the next page begins.
+-- Return threads, the oldest first. If there are more, the last row has only the place after which the next page begins. The forks of
+-- a deleted thread are no forks of a later thread under its id, whose thread_key is greater than theirs.
 CREATE OR REPLACE FUNCTION runyard.list_threads(
     for_tenant text, parent text, of_agent text, with_tags jsonb, after bigint, most integer, bytes bigint
 ) RETURNS TABLE (thread runyard.threads, omitted text[], place bigint)
@@ -28,6 +29,9 @@ DECLARE
     total bigint := 0;
     more boolean := false;
 BEGIN
+    IF parent IS NOT NULL THEN
+        after := greatest(after, (SELECT p.thread_key FROM runyard.threads p WHERE p.tenant = for_tenant AND p.thread_id = parent AND p.deleted_at IS NULL));
+    END IF;
     IF with_tags <> '{}' THEN
         term := (SELECT w.term FROM (SELECT runyard.tag_term(j.key, j.value) AS term FROM jsonb_each_text(with_tags) j) w
                  ORDER BY (SELECT count(*) FROM (SELECT 1 FROM runyard.thread_tags g WHERE g.tenant = for_tenant AND g.term = w.term

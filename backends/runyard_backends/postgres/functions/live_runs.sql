@@ -1,49 +1,71 @@
--- The tables that follow the table of runs: live_runs, completions, unsuccessful_runs and fork_results. Triggers of runyard.runs call
--- these functions, so that the tables fit the runs whichever statement changes a run.
+-- The tables that follow the table of runs: live_runs, completions, unsuccessful_runs and fork_results. Triggers of runyard.runs call these
+-- functions, so that the tables are correct whichever statement changes a run. Only the functions that claim or end runs write the rows
+-- themselves.
 
--- Record what became of a run: as a row of live_runs until the run ends, then as rows of the other tables.
+-- Write the rows of live_runs of the new runs of a statement.
+CREATE OR REPLACE FUNCTION runyard.follow_accepts() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO runyard.live_runs (accept_no, tenant, thread_id, run_id, thread_key, lane, lane_seq, queue, agent, status, worker_id,
+        waits_for_permit, place_in_line, expires_at, accepted_at, changed_at, waits_since)
+    SELECT r.accept_no, r.tenant, r.thread_id, r.run_id, r.thread_key, r.lane, r.lane_seq, r.queue, r.agent, r.status, r.worker_id,
+        r.waits_for_permit, r.place_in_line, CASE WHEN r.attempt = 0 THEN r.expires_at END, r.accepted_at, r.changed_at,
+        CASE WHEN r.until_fewer IS NULL THEN greatest(r.changed_at, r.run_at, r.not_before) END
+    FROM added r WHERE r.finished_at IS NULL;
+    RETURN NULL;
+END $$;
+
+-- Change the row of live_runs of a run that a worker has claimed.
+CREATE OR REPLACE FUNCTION runyard.follow_claim(r runyard.runs) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE runyard.live_runs SET status = 'running', worker_id = r.worker_id, waits_for_permit = NULL, place_in_line = NULL, expires_at = NULL,
+        changed_at = now()
+    WHERE accept_no = r.accept_no;
+END $$;
+
+-- Write the rows of a run that has ended: its row of live_runs gives way to those of the other tables.
+CREATE OR REPLACE FUNCTION runyard.follow_end(r runyard.runs) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM runyard.live_runs WHERE accept_no = r.accept_no;
+    IF r.completion_seq IS NOT NULL THEN
+        INSERT INTO runyard.completions (branch_id, completion_seq, thread_key, accept_no, with_extra)
+        VALUES (r.branch_id, r.completion_seq, r.thread_key, r.accept_no, r.extra IS NOT NULL);
+    END IF;
+    IF r.status <> 'completed' THEN
+        INSERT INTO runyard.unsuccessful_runs (accept_no, tenant, thread_key, status, accepted_at)
+        VALUES (r.accept_no, r.tenant, r.thread_key, r.status, r.accepted_at);
+    END IF;
+    IF r.fork IS NOT NULL AND r.result IS NOT NULL THEN
+        INSERT INTO runyard.fork_results (accept_no, finished_at) VALUES (r.accept_no, r.finished_at);
+    END IF;
+END $$;
+
+-- Write the rows of a run that was inserted after its end, or changed other than by a claim or its end.
 CREATE OR REPLACE FUNCTION runyard.follow_run() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF NEW.finished_at IS NULL AND TG_OP = 'UPDATE' THEN
-        UPDATE runyard.live_runs SET thread_key = NEW.thread_key, lane = NEW.lane, lane_seq = NEW.lane_seq, agent = NEW.agent, status = NEW.status,
-            worker_id = NEW.worker_id, waits_for_permit = NEW.waits_for_permit, place_in_line = NEW.place_in_line,
-            expires_at = CASE WHEN NEW.attempt = 0 THEN NEW.expires_at END, changed_at = NEW.changed_at,
-            waits_since = CASE WHEN NEW.until_fewer IS NULL THEN greatest(NEW.changed_at, NEW.run_at, NEW.not_before) END
-        WHERE accept_no = NEW.accept_no;
-        IF FOUND THEN RETURN NULL; END IF;
-        DELETE FROM runyard.unsuccessful_runs WHERE accept_no = NEW.accept_no; -- the run was redriven
-        DELETE FROM runyard.fork_results WHERE accept_no = NEW.accept_no;
-    END IF;
-    IF NEW.finished_at IS NULL THEN
-        INSERT INTO runyard.live_runs (accept_no, tenant, thread_id, run_id, thread_key, lane, lane_seq, queue, agent, status, worker_id,
-            waits_for_permit, place_in_line, expires_at, accepted_at, changed_at, waits_since)
-        VALUES (NEW.accept_no, NEW.tenant, NEW.thread_id, NEW.run_id, NEW.thread_key, NEW.lane, NEW.lane_seq, NEW.queue, NEW.agent, NEW.status,
-            NEW.worker_id, NEW.waits_for_permit, NEW.place_in_line, CASE WHEN NEW.attempt = 0 THEN NEW.expires_at END, NEW.accepted_at,
-            NEW.changed_at, CASE WHEN NEW.until_fewer IS NULL THEN greatest(NEW.changed_at, NEW.run_at, NEW.not_before) END);
+    IF TG_OP = 'INSERT' THEN
+        PERFORM runyard.follow_end(NEW);
+        RETURN NULL;
+    ELSIF NEW.finished_at IS NOT NULL THEN -- the run had ended before
+        IF NEW.deleted OR NEW.emptied_at IS NOT NULL THEN DELETE FROM runyard.unsuccessful_runs WHERE accept_no = NEW.accept_no; END IF;
         RETURN NULL;
     END IF;
-    IF TG_OP = 'UPDATE' THEN
-        DELETE FROM runyard.live_runs WHERE accept_no = NEW.accept_no;
-        IF NOT FOUND THEN
-            IF NEW.deleted OR NEW.emptied_at IS NOT NULL THEN DELETE FROM runyard.unsuccessful_runs WHERE accept_no = NEW.accept_no; END IF;
-            RETURN NULL;
-        END IF;
-    END IF;
-    IF NEW.completion_seq IS NOT NULL THEN
-        INSERT INTO runyard.completions (branch_id, completion_seq, thread_key, accept_no, with_extra)
-        VALUES (NEW.branch_id, NEW.completion_seq, NEW.thread_key, NEW.accept_no, NEW.extra IS NOT NULL);
-    END IF;
-    IF NEW.status <> 'completed' THEN
-        INSERT INTO runyard.unsuccessful_runs (accept_no, tenant, thread_key, status, accepted_at)
-        VALUES (NEW.accept_no, NEW.tenant, NEW.thread_key, NEW.status, NEW.accepted_at);
-    END IF;
-    IF NEW.fork IS NOT NULL AND NEW.result IS NOT NULL THEN
-        INSERT INTO runyard.fork_results (accept_no, finished_at) VALUES (NEW.accept_no, NEW.finished_at);
+    UPDATE runyard.live_runs SET thread_key = NEW.thread_key, lane = NEW.lane, lane_seq = NEW.lane_seq, agent = NEW.agent, status = NEW.status,
+        worker_id = NEW.worker_id, waits_for_permit = NEW.waits_for_permit, place_in_line = NEW.place_in_line,
+        expires_at = CASE WHEN NEW.attempt = 0 THEN NEW.expires_at END, changed_at = NEW.changed_at,
+        waits_since = CASE WHEN NEW.until_fewer IS NULL THEN greatest(NEW.changed_at, NEW.run_at, NEW.not_before) END
+    WHERE accept_no = NEW.accept_no;
+    IF NOT FOUND THEN -- the run was redriven
+        DELETE FROM runyard.unsuccessful_runs WHERE accept_no = NEW.accept_no;
+        DELETE FROM runyard.fork_results WHERE accept_no = NEW.accept_no;
+        INSERT INTO runyard.live_runs (accept_no, tenant, thread_id, run_id, thread_key, lane, lane_seq, queue, agent, status, accepted_at,
+            changed_at, waits_since)
+        VALUES (NEW.accept_no, NEW.tenant, NEW.thread_id, NEW.run_id, NEW.thread_key, NEW.lane, NEW.lane_seq, NEW.queue, NEW.agent, NEW.status,
+            NEW.accepted_at, NEW.changed_at, NEW.changed_at);
     END IF;
     RETURN NULL;
 END $$;
 
--- Delete what the tables have about deleted runs.
+-- Delete the rows of deleted runs from these tables.
 CREATE OR REPLACE FUNCTION runyard.forget_runs() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM runyard.live_runs x USING gone g WHERE x.accept_no = g.accept_no;

@@ -14,12 +14,14 @@ BEGIN
 END $$;
 
 -- Lock the permits of these names in the order of the names, so that one transaction at a time counts and frees them. A transaction
--- must not wait for the lock of a thread after this call, because both could then wait for each other.
+-- must not wait for the lock of a thread after this call, because both could then wait for each other. Transactions that hold these
+-- locks are short. A call waits longer for these locks than for a thread's lock, because after a failed wait its changes would be undone.
 CREATE OR REPLACE FUNCTION runyard.lock_permits(permits text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     permit text;
 BEGIN
+    PERFORM set_config('lock_timeout', '15s', true) WHERE permits <> '{}';
     FOR permit IN SELECT DISTINCT s.name FROM unnest(permits) s(name) ORDER BY s.name LOOP
         PERFORM pg_advisory_xact_lock(hashtext('runyard.permits'), hashtext(permit));
     END LOOP;
@@ -56,8 +58,8 @@ BEGIN
     RETURN greatest(most - running, 0);
 END $$;
 
--- Return the name of a permit for which a run must wait, or NULL if all its permits are free. Free permits that runs ahead of it in
--- the line need do not count.
+-- Return the name of a permit for which a run must wait, or NULL if all its permits are free. A free permit does not count as free
+-- if a run ahead in the line needs it.
 CREATE OR REPLACE FUNCTION runyard.missing_permit(r runyard.runs) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -95,7 +97,8 @@ BEGIN
 END $$;
 
 -- Put a run into the line for a permit. Tenants take turns, as in lua/turns.lua. A tenant's runs are ordered by priority. Return
--- as effects the jobs of the runs that may start: of the line that the run leaves, or of its line if the run is in it already.
+-- as effects the jobs of runs that may start: runs in the line that the run leaves or, if the run is in the line for this permit
+-- already, runs in this line.
 CREATE OR REPLACE FUNCTION runyard.wait_for_permit(r runyard.runs, permit text) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE

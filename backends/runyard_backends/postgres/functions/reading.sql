@@ -1,33 +1,42 @@
 -- Reading a thread's messages, a run's context and a run's input.
 
--- Return the run with its input. From the first claim on, the input is a message of the run, and its row has it no more.
+-- Return the run with its input. From the first claim on, the input is a message of the run and not in the run's row.
 CREATE OR REPLACE FUNCTION runyard.with_input(r runyard.runs) RETURNS runyard.runs
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    IF r.input IS NULL AND r.input_id IS NOT NULL AND r.branch_id IS NOT NULL THEN
-        r.input := (SELECT m.payload FROM runyard.messages m WHERE m.message_id = r.input_id AND m.branch_id = r.branch_id);
-    END IF;
+    IF r.input IS NULL THEN r.input := runyard.stored_input(r.input_id, r.branch_id); END IF;
     RETURN r;
 END $$;
 
--- Return one page of messages, in the order of their numbers. at: the last message of the path; NULL for all visible messages of
--- of_branch, by default of the head. The call for a later page must name the branch of the first page.
-CREATE OR REPLACE FUNCTION runyard.page(
+-- Return the payload of the message that was the input of a run of this branch, or NULL. input_id and branch_id: NULL if the run has none.
+CREATE OR REPLACE FUNCTION runyard.stored_input(input_id uuid, branch_id bigint) RETURNS bytea
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    IF input_id IS NULL OR branch_id IS NULL THEN RETURN NULL; END IF;
+    RETURN (SELECT m.payload FROM runyard.messages m WHERE m.message_id = stored_input.input_id AND m.branch_id = stored_input.branch_id);
+END $$;
+
+-- Return one page of messages, each with the present status of its run, in the order of their numbers. at: the last message of the
+-- path; NULL for all visible messages of the branch of_branch (NULL: the head), and those of the run under way there. The call for a
+-- later page must name the branch of the first page.
+CREATE OR REPLACE FUNCTION runyard.path_page(
     for_tenant text, thread_id text, at uuid, after bigint, before bigint, most bigint, newest_first boolean, of_branch bigint
-) RETURNS SETOF runyard.messages
+) RETURNS TABLE (message runyard.messages, run_status text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     t runyard.threads;
     c record;
     view runyard.level[];
     l runyard.level;
+    owner bigint;
     got bigint;
 BEGIN
     t := runyard.known_snapshot(for_tenant, thread_id);
     IF at IS NULL THEN
-        view := runyard.branch_view(coalesce(
+        view := runyard.live_view(t, coalesce(
             (SELECT b.branch_id FROM runyard.branches b WHERE b.branch_id = of_branch AND b.thread_key = t.thread_key), t.head_branch));
     ELSE
+        IF at = runyard.root_id() THEN PERFORM runyard.refuse_message(t, at); END IF;
         c := runyard.cut_at_message(t, at);
         view := c.view;
     END IF;
@@ -35,11 +44,24 @@ BEGIN
         SELECT x.branch_id, x.high_water_seq, x.cutoff, x.open_run_id FROM unnest(view) x
         ORDER BY CASE WHEN newest_first THEN -x.high_water_seq ELSE x.high_water_seq END
     LOOP
-        RETURN QUERY SELECT p.* FROM runyard.visible_part(l, after, before, most, newest_first) p;
+        SELECT b.thread_key INTO owner FROM runyard.branches b WHERE b.branch_id = l.branch_id;
+        RETURN QUERY SELECT p, (SELECT r.status FROM runyard.runs r WHERE r.thread_key = owner AND r.run_id = p.run_id)
+            FROM runyard.visible_part(l, after, before, most, newest_first) p;
         GET DIAGNOSTICS got = ROW_COUNT;
         most := most - got;
         EXIT WHEN most <= 0;
     END LOOP;
+END $$;
+
+-- Return the view of all visible messages of a branch, and of the messages of the run under way there. The run under way is the
+-- first run of the branch's lane that has not ended, once an attempt has begun it.
+CREATE OR REPLACE FUNCTION runyard.live_view(t runyard.threads, of_branch bigint) RETURNS runyard.level[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    RETURN runyard.inherited(of_branch) || (of_branch, 9223372036854775807, 9223372036854775807, (
+        SELECT h.run_id FROM runyard.branches b
+        CROSS JOIN LATERAL runyard.lane_head(t.thread_key, b.lane, CASE b.lane WHEN '' THEN t.lane_floor ELSE 0 END) h
+        WHERE b.branch_id = of_branch AND h.branch_id = of_branch))::runyard.level;
 END $$;
 
 -- Return up to `most` of the messages that a run sees: the messages of its snapshot after the number `after`, then its own messages

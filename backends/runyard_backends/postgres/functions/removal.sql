@@ -18,19 +18,23 @@ BEGIN
     RETURN true;
 END $$;
 
--- Make steps for deleted threads that their callers have left, until about `most` rows are examined or a fork is locked. Return true
--- if there may be more to do. A thread whose step fails stops neither the other threads nor the caller.
+-- Make steps for deleted threads whose rows their callers have not removed, until about `most` rows are examined or a fork is locked.
+-- Return true if there may be more to do. A thread whose step fails or takes too long stops neither the other threads nor the caller. Each
+-- call begins at a random thread and looks at up to 100 threads, so that threads whose steps always fail do not delay the others.
 CREATE OR REPLACE FUNCTION runyard.remove_leftovers(most integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
+    first bigint := (SELECT min(s.thread_key) FROM runyard.removals s);
+    start bigint := first + floor(random() * ((SELECT max(s.thread_key) FROM runyard.removals s) - first + 1))::bigint;
+    keys bigint[] := ARRAY(SELECT s.thread_key FROM runyard.removals s WHERE s.thread_key >= start ORDER BY s.thread_key LIMIT 100);
     key bigint;
     part integer;
     examined integer := 0;
 BEGIN
-    FOR key IN
-        SELECT t.thread_key FROM runyard.removals s JOIN runyard.threads t USING (thread_key) ORDER BY t.thread_key LIMIT 100
-        FOR UPDATE OF t SKIP LOCKED
-    LOOP
+    keys := keys || ARRAY(SELECT s.thread_key FROM runyard.removals s WHERE s.thread_key < start ORDER BY s.thread_key LIMIT 100 - cardinality(keys));
+    FOREACH key IN ARRAY keys LOOP
+        PERFORM 1 FROM runyard.threads t WHERE t.thread_key = key FOR UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
         LOOP
             EXIT WHEN examined >= most;
             BEGIN
@@ -38,6 +42,9 @@ BEGIN
             EXCEPTION WHEN OTHERS THEN
                 RAISE WARNING 'cannot remove the rows of deleted thread %: % (%)', key, SQLERRM, SQLSTATE;
                 part := 0;
+            WHEN query_canceled THEN -- OTHERS does not include this error; the time of the call is over
+                RAISE WARNING 'the removal of the rows of deleted thread % takes too long: %', key, SQLERRM;
+                RETURN true;
             END;
             EXIT WHEN part = 0;
             examined := examined + part;
@@ -169,8 +176,8 @@ BEGIN
     RETURN examined;
 END $$;
 
--- Remove the extra that an erased thread has not inherited from the thread and from up to `most` of its runs, and note the hashes of
--- the removed entries. Return the number of examined runs, at least 1. Forks that are made later read no removed entry from them.
+-- Remove the entries of the extra that an erased thread has not inherited, and record their hashes. They are removed from the thread and
+-- from up to `most` of its runs, so that forks that are made later do not inherit them. Return the number of examined runs, at least 1.
 CREATE OR REPLACE FUNCTION runyard.erase_own_extra(s runyard.removals, most integer) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -200,7 +207,7 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.erase_extra(s runyard.removals, most integer) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
-    hashes jsonb := s.erased || '{}'; -- read from its row once, not for each run
+    hashes jsonb := s.erased || '{}'; -- so that the value is read from its row once, and not for each run
     heir bigint;
     part record;
 BEGIN
@@ -221,28 +228,4 @@ BEGIN
     UPDATE runyard.removals x SET after_completion = coalesce(part.last, 0), after_fork = CASE WHEN part.last IS NULL THEN heir ELSE s.after_fork END
     WHERE x.thread_key = s.thread_key;
     RETURN most;
-END $$;
-
--- Return up to `most` completed runs with an extra of a thread, after a completion number. last: the completion number of the last
--- one, or NULL if there are no further runs.
-CREATE OR REPLACE FUNCTION runyard.runs_with_extra(key bigint, after_completion bigint, most integer, OUT numbers bigint[], OUT last bigint)
-LANGUAGE plpgsql STABLE SET enable_bitmapscan = off SET enable_sort = off AS $$
-BEGIN
-    SELECT coalesce(array_agg(x.accept_no), '{}'), CASE WHEN count(*) >= most THEN max(x.completion_seq) END INTO numbers, last FROM (
-        SELECT c.accept_no, c.completion_seq FROM runyard.completions c
-        WHERE c.thread_key = key AND c.completion_seq > runs_with_extra.after_completion AND c.with_extra
-        ORDER BY c.completion_seq LIMIT most) x;
-END $$;
-
--- Return the hash of an entry of an extra.
-CREATE OR REPLACE FUNCTION runyard.extra_hash(key text, value jsonb) RETURNS text
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT encode(sha256(convert_to(key || ':' || value::text, 'UTF8')), 'base64')
-$$;
-
--- Return an extra without the entries whose hashes are keys of `hashes`.
-CREATE OR REPLACE FUNCTION runyard.without_extra(extra jsonb, hashes jsonb) RETURNS jsonb
-LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-    RETURN extra - ARRAY(SELECT e.key FROM jsonb_each(extra) e WHERE hashes ? runyard.extra_hash(e.key, e.value));
 END $$;

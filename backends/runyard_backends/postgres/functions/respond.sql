@@ -1,4 +1,4 @@
--- Answers to HITL requests.
+-- Answers to HITL requests. postgres/hitl_answers.py compares a repeated answer with the stored one.
 
 -- Record an answer once. checked_request_id: the request against whose schema the caller has checked the answer. created: true if
 -- the answer was recorded; false if the request was answered before, and the caller must compare the answers; NULL if

@@ -3,8 +3,8 @@
 -- Return the events that a run's rows prove, in the order of their ids, after the id `after`: at most `most` events, which
 -- together have at most `bytes`. A larger event is returned alone. An attempt numbers its messages as it appends them, and a
 -- later attempt has a higher fence. The event ids of messages are therefore in the order of seq, and a binary search finds the
--- first message after an id. A wrong first_event can give two events the same id. The event of the later kind is then returned,
--- because readers wait for the end of the run. why: the error of the run. asked: the ids of the HITL requests for which a
+-- first message after an id. A wrong first_event can give two events the same id. The function then returns the event with the higher
+-- `kind`, because readers wait for the end of the run. why: the error of the run. asked: the ids of the HITL requests for which a
 -- suspended run waits. attempt: the number of the queued attempt.
 CREATE OR REPLACE FUNCTION runyard.run_events(thread_key bigint, run_id text, after bigint[], most integer, bytes bigint)
 RETURNS TABLE (type text, proved_id text, in_thread text, message runyard.messages, request runyard.requests, why jsonb, asked text[], attempt integer)

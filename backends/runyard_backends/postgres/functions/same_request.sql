@@ -1,4 +1,5 @@
--- Repetitions of requests: decide whether a request with a known id is the same request again.
+-- Repetitions of requests: decide whether a request with a known id is the same request again. The hashes in
+-- runyard/ports/commands.py, and runyard.accept for a host, decide which fields count.
 
 -- Return the run that has the id of the request, or a NULL row if the id is free. Raises run_conflict if the run's request was
 -- different.

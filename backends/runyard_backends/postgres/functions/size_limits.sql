@@ -4,7 +4,7 @@
 -- runyard.domain.size_limits has the same value.
 CREATE OR REPLACE FUNCTION runyard.default_message_bytes() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 8388608;
 
--- Refuse messages of which one has more than `most` bytes.
+-- Refuse the messages if one of them has more than `most` bytes.
 CREATE OR REPLACE FUNCTION runyard.check_size(messages runyard.new_message[], most bigint) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -1,11 +1,12 @@
--- Decides which queued run may start next, and which runs to wake when a run ends. A prompt may start if it is the head of its
--- lane. A fork job may start if it waits for no other run.
+-- Decides which queued run may start next, and which fork jobs to wake when the run of their cut ends. A prompt may start if it is
+-- the head of its lane. A fork job may start if it waits for no other run. fan_out.sql wakes a job that waits for runs that it
+-- started.
 
--- Return the head of a lane: its first run that has not ended. floor: a number up to which the lane has ended runs only
--- (threads.lane_floor); 0 for a lane other than ''. Postgres copies the body of this function into the plan of a
--- statement that names the function after FROM, so that a statement that needs the whole row pays nothing for the function. A
--- statement that needs one column, or whether there is a head, is about ten microseconds slower, because its plan keeps a place
--- for every column. The statements of each accept and claim therefore repeat the condition (make_way, startable, not_startable).
+-- Return the head of a lane: its first run that has not ended. floor: a number up to which all runs of the lane have ended
+-- (threads.lane_floor); 0 for a lane other than ''. Postgres copies the body of this function into the plan of a statement that names
+-- the function after FROM. The function therefore costs nothing in a statement that needs the whole row. A statement that needs one
+-- column, or only the existence of a head, becomes about ten microseconds slower, because its plan has a place for every column. The
+-- statements of each accept and claim therefore repeat the condition (make_way, startable, not_startable).
 CREATE OR REPLACE FUNCTION runyard.lane_head(thread_key bigint, in_lane text, floor bigint) RETURNS SETOF runyard.runs
 LANGUAGE sql STABLE AS $$
     SELECT x.* FROM (
@@ -14,7 +15,7 @@ LANGUAGE sql STABLE AS $$
     JOIN runyard.runs x USING (accept_no)
 $$;
 
--- Return effects with the fork jobs that wait for a run.
+-- Return effects with the queued fork jobs that wait for the end of a run.
 CREATE OR REPLACE FUNCTION runyard.waiting_for(thread_key bigint, run_id text) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -23,18 +24,6 @@ BEGIN
     END IF;
     RETURN (SELECT jsonb_build_object('jobs', jsonb_agg(runyard.job(w)))
             FROM runyard.runs w WHERE w.thread_key = waiting_for.thread_key AND w.after_run_id = waiting_for.run_id AND w.status = 'queued');
-END $$;
-
--- Return effects with the job that started the run r. The claim of the job checks whether it may continue, because other runs
--- that it started may end at the same time.
-CREATE OR REPLACE FUNCTION runyard.wake_starter(r runyard.runs) RETURNS jsonb
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    waiting runyard.runs;
-BEGIN
-    SELECT y.* INTO waiting FROM runyard.runs y WHERE y.thread_key = r.started_by_key AND y.run_id = r.started_by_run_id AND y.finished_at IS NULL;
-    IF NOT FOUND THEN RETURN NULL; END IF;
-    RETURN jsonb_build_object('jobs', jsonb_build_array(runyard.job(waiting)));
 END $$;
 
 -- Return effects with the job of the run if the run may start at once. It must be the head of its lane, or a fork job that waits
@@ -55,8 +44,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Return as the outcome of a claim why a queued run cannot start, or NULL if it can. Fail a run that was not started by its
--- expires_at. retry_in: seconds until the run is due.
+-- Return the outcome of a claim of a queued run that cannot start. outcome: the reason, or NULL if the run can start. Fail a run that
+-- was not started by its expires_at. retry_in: seconds until the run is due.
 CREATE OR REPLACE FUNCTION runyard.not_startable(
     t runyard.threads, r runyard.runs, OUT outcome text, OUT retry_in double precision, OUT effects jsonb
 ) LANGUAGE plpgsql AS $$
@@ -85,11 +74,4 @@ BEGIN
     RETURN r.until_fewer IS NOT NULL AND runyard.count_started_by(r) >= r.until_fewer
         OR EXISTS (SELECT 1 FROM runyard.runs x WHERE x.thread_key = r.thread_key AND x.run_id = r.after_run_id
                    AND x.finished_at IS NULL);
-END $$;
-
--- Return the number of live runs that a job started.
-CREATE OR REPLACE FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint
-LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    RETURN (SELECT count(*) FROM runyard.runs x WHERE x.started_by_key = r.thread_key AND x.started_by_run_id = r.run_id AND x.finished_at IS NULL);
 END $$;

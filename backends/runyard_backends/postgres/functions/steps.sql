@@ -1,7 +1,7 @@
 -- The steps of runs: begin and finish a step.
 
 -- Begin a step. Return its row as it was before this call if the step is finished or another attempt began it. Otherwise return
--- no row, also for a repetition of this call after a lost reply.
+-- no row. A repetition of this call after a lost reply therefore returns no row either.
 CREATE OR REPLACE FUNCTION runyard.start_step(thread_key bigint, run_id text, with_fence bigint, step text) RETURNS SETOF runyard.steps
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

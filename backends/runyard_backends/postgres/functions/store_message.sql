@@ -1,7 +1,7 @@
 -- Storing messages without a run.
 
 -- Store a message without a run. If a message with its id is stored already, return the stored message; the caller must compare
--- the two. parent_id: NULL for the head. expected: the leaf that the caller has seen, or NULL.
+-- the two. parent_id: NULL for the head, root_id() for another first message. expected: the leaf that the caller has seen, or NULL.
 CREATE OR REPLACE FUNCTION runyard.store_message(for_tenant text, thread_id text, m runyard.new_message, parent_id uuid, expected uuid)
 RETURNS SETOF runyard.messages
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -18,7 +18,7 @@ BEGIN
     PERFORM runyard.tell(got.effects);
     known := runyard.holder_of(t.thread_key, m.message_id);
     IF known.message_id IS NOT NULL THEN
-        IF known.run_id IS NOT NULL OR coalesce(parent_id <> known.parent_id, parent_id IS NOT NULL) THEN
+        IF known.run_id IS NOT NULL OR parent_id <> coalesce(known.parent_id, runyard.root_id()) THEN
             PERFORM runyard.raise(runyard.id_taken(t, m.message_id));
         END IF;
         RETURN NEXT known;

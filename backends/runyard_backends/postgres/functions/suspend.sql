@@ -1,4 +1,4 @@
--- Suspending a run until one of its HITL requests is answered.
+-- Suspending a run until one of its HITL requests is answered. A suspended run holds no permit and no worker.
 
 -- Suspend an attempt's run until one of `requests` is answered. If one is answered already, the run stays running. Store the
 -- attempt's write w.

@@ -1,7 +1,7 @@
 -- Tags of threads: the table thread_tags, which lists read and triggers keep up to date.
 
--- Return the digest of a tag. It is indexed because a tag may be too long for an index entry. Readers also compare the tag
--- itself, because two tags may have one digest.
+-- Return the digest of a tag. The digest is indexed, because a tag may be too long for an index entry. Readers also compare the tag
+-- itself, because two tags may have the same digest.
 CREATE OR REPLACE FUNCTION runyard.tag_term(name text, value text) RETURNS bytea
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN

@@ -1,28 +1,20 @@
 -- Threads: find, lock, make and change a thread.
 
--- Lock and return the thread, or return a NULL row. skip: true to raise locked instead of waiting for the lock.
-CREATE OR REPLACE FUNCTION runyard.live_thread(for_tenant text, thread_id text, skip boolean DEFAULT false) RETURNS runyard.threads
+-- Lock and return the thread, or return a NULL row.
+CREATE OR REPLACE FUNCTION runyard.live_thread(for_tenant text, thread_id text) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
     t runyard.threads;
 BEGIN
-    IF skip THEN
-        SELECT x.* INTO t FROM runyard.threads x
-        WHERE x.tenant = for_tenant AND x.thread_id = live_thread.thread_id AND x.deleted_at IS NULL FOR UPDATE SKIP LOCKED;
-        IF NOT FOUND AND EXISTS (SELECT 1 FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = live_thread.thread_id AND x.deleted_at IS NULL) THEN
-            PERFORM runyard.refuse('locked', format('another transaction has locked thread %s; try again', thread_id), jsonb_build_object('thread_id', thread_id));
-        END IF;
-        RETURN t;
-    END IF;
     SELECT x.* INTO t FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = live_thread.thread_id AND x.deleted_at IS NULL FOR UPDATE;
     RETURN t;
 END $$;
 
--- Lock and return the thread. Raises thread_not_found. skip: as in runyard.live_thread.
-CREATE OR REPLACE FUNCTION runyard.known_thread(for_tenant text, thread_id text, skip boolean DEFAULT false) RETURNS runyard.threads
+-- Lock and return the thread. Raises thread_not_found.
+CREATE OR REPLACE FUNCTION runyard.known_thread(for_tenant text, thread_id text) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
-    t runyard.threads := runyard.live_thread(for_tenant, thread_id, skip);
+    t runyard.threads := runyard.live_thread(for_tenant, thread_id);
 BEGIN
     IF t.thread_key IS NULL THEN
         PERFORM runyard.refuse('thread_not_found', format('there is no thread %s', thread_id), jsonb_build_object('thread_id', thread_id));
@@ -58,8 +50,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- Lock and return the thread. If it does not exist, make it with its first branch. skip: as in runyard.live_thread.
-CREATE OR REPLACE FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL, skip boolean DEFAULT false)
+-- Lock and return the thread. If it does not exist, make it with its first branch.
+CREATE OR REPLACE FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL)
 RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -68,7 +60,7 @@ DECLARE
     branch bigint;
 BEGIN
     LOOP
-        t := runyard.live_thread(for_tenant, thread_id, skip);
+        t := runyard.live_thread(for_tenant, thread_id);
         IF t.thread_key IS NOT NULL THEN RETURN t; END IF;
         PERFORM runyard.check_removed(for_tenant, ensure_thread.thread_id);
         branch := nextval('runyard.branch_numbers');
@@ -81,12 +73,15 @@ BEGIN
     END LOOP;
 END $$;
 
--- Raise locked if the runs of a deleted thread with this id are still being removed. A new run of the same id would be taken for
--- the old one.
-CREATE OR REPLACE FUNCTION runyard.check_removed(for_tenant text, thread_id text) RETURNS void
+-- Raise locked if the runs of a deleted thread with this id are still being removed. A new run of the same id would be taken for the old
+-- one. run_id: the run of a request, or NULL. If this run was accepted in a host's transaction and has no thread yet, nothing is raised,
+-- because the request is a repetition.
+CREATE OR REPLACE FUNCTION runyard.check_removed(for_tenant text, thread_id text, run_id text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    IF EXISTS (SELECT 1 FROM runyard.removals s WHERE s.tenant = for_tenant AND s.thread_id = check_removed.thread_id AND NOT s.runs_hidden) THEN
+    IF EXISTS (SELECT 1 FROM runyard.removals s WHERE s.tenant = for_tenant AND s.thread_id = check_removed.thread_id AND NOT s.runs_hidden)
+       AND NOT EXISTS (SELECT 1 FROM runyard.runs r WHERE r.tenant = for_tenant AND r.thread_id = check_removed.thread_id
+                       AND r.run_id = check_removed.run_id AND r.thread_key IS NULL AND NOT r.deleted) THEN
         PERFORM runyard.refuse('locked', format('the deleted thread %s is still being removed; try again', thread_id), jsonb_build_object('thread_id', thread_id));
     END IF;
 END $$;

@@ -1,7 +1,7 @@
 -- Usage of runs: adding and subtracting usages, and totals by tenant, agent and day, counted from the feed.
 
--- Return the sum of two usages. If one of them is damaged, return `a`, because an error would stop every verb that adds usage to
--- it.
+-- Return the sum of two usages. If one of them is damaged, return `a`, because an error would stop every verb that adds to a
+-- damaged usage.
 CREATE OR REPLACE FUNCTION runyard.add_usage(a jsonb, b jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN

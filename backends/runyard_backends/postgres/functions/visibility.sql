@@ -101,8 +101,8 @@ BEGIN
 END $$;
 
 -- Return a message of an ancestor with the level through which a thread shows it and with its run, or no row if the thread does
--- not show it. The function reads the levels of the thread's first branch only, because it inherits all messages that any branch
--- of the thread inherits.
+-- not show it. The function reads the levels of the thread's first branch only, because this branch inherits all messages that
+-- any branch of the thread inherits.
 CREATE OR REPLACE FUNCTION runyard.seen_through(thread_key bigint, message_id uuid)
 RETURNS TABLE (level runyard.level, message runyard.messages, run runyard.runs)
 LANGUAGE plpgsql STABLE AS $$

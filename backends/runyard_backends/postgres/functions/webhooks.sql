@@ -1,8 +1,8 @@
 -- Webhooks: make deliveries from the feed, take due deliveries, and settle their tries.
 
 -- Make deliveries from committed entries. Then take up to `most` due deliveries, endpoint by endpoint in the order of their
--- names, from after the endpoint `after`. An endpoint gets at most `each`, less its number in `busy` (endpoint → number of
--- deliveries that are being sent). A taken delivery that is not settled is due again after `lease` seconds. versions: the
+-- names, from after the endpoint `after`. An endpoint gets at most `each` deliveries, minus its number in `busy` (endpoint →
+-- number of deliveries that are being sent). A taken delivery that is not settled is due again after `lease` seconds. versions: the
 -- versions of the secret that sign; empty if the webhook was removed.
 CREATE OR REPLACE FUNCTION runyard.take_webhooks(busy jsonb, after text, most integer, each integer, lease double precision)
 RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id text, versions integer[], url text, endpoint text, type text,

@@ -63,7 +63,7 @@ BEGIN
             SELECT x.* FROM runyard.live_runs l JOIN runyard.runs x USING (accept_no)
             WHERE l.worker_id = orphans.worker_id AND l.status = 'running'
         LOOP
-            r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call would read them all
+            r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call with r would read them all
             job := runyard.job(r); cancelled := r.cancel_requested_at IS NOT NULL;
             found_so_far := found_so_far + 1;
             RETURN NEXT;
@@ -100,7 +100,7 @@ BEGIN
         place_time := l.changed_at; place_no := l.accept_no;
         CONTINUE WHEN NOT runyard.leads_lane(l);
         SELECT x.* INTO r FROM runyard.runs x WHERE x.accept_no = l.accept_no;
-        r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call would read them all
+        r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call with r would read them all
         CONTINUE WHEN NOT runyard.waits_for_worker(r, unchanged);
         job := runyard.job(r);
         RETURN NEXT;
@@ -124,7 +124,7 @@ BEGIN
         WHERE l.status = 'queued' AND l.lane_seq IS NOT NULL AND l.waits_for_permit IS NULL AND l.changed_at < now() - unchanged
           AND runyard.leads_lane(l)
     LOOP
-        r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call would read them all
+        r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call with r would read them all
         IF runyard.waits_for_worker(r, unchanged) THEN RETURN NEXT runyard.job(r); END IF;
     END LOOP;
 END $$;
@@ -139,8 +139,8 @@ BEGIN
             AND x.lane_seq < l.lane_seq ORDER BY x.lane_seq DESC LIMIT 1) IS NULL;
 END $$;
 
--- Return true if a queued run that is the first of its lane waits for a worker only: it is due since the time `unchanged`, and it
--- waits for no other run.
+-- Return true if a queued run that is the first of its lane waits for a worker only. The run must have been due for the time
+-- `unchanged`, and wait for no other run.
 CREATE OR REPLACE FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged interval) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

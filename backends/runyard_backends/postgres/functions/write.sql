@@ -1,17 +1,34 @@
 -- The writes of attempts: lock the run, compare the fence, and store the write.
 
--- Lock a thread, and return it with one of its runs. A row is NULL if there is none. skip: true to return at once if another
--- transaction has locked the thread. Both rows are then NULL.
-CREATE OR REPLACE FUNCTION runyard.lock_run(thread_key bigint, run_id text, skip boolean DEFAULT false, OUT t runyard.threads, OUT r runyard.runs)
+-- Lock a thread, and return it with one of its runs. A row is NULL if there is none. patience: milliseconds after which the rows are
+-- NULL because another transaction keeps the lock; NULL to raise an error after the session's limit.
+CREATE OR REPLACE FUNCTION runyard.lock_run(thread_key bigint, run_id text, patience integer DEFAULT NULL, OUT t runyard.threads, OUT r runyard.runs)
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF skip THEN
+    IF patience IS NOT NULL THEN
         SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = lock_run.thread_key FOR UPDATE SKIP LOCKED;
-        IF NOT FOUND THEN RETURN; END IF;
+        IF NOT FOUND THEN t := runyard.wait_for_thread(thread_key, patience); END IF;
+        IF t.thread_key IS NULL THEN RETURN; END IF;
     ELSE
         SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = lock_run.thread_key FOR UPDATE;
     END IF;
     SELECT y.* INTO r FROM runyard.runs y WHERE y.thread_key = lock_run.thread_key AND y.run_id = lock_run.run_id;
+END $$;
+
+-- Wait for the lock of a thread, and return the thread. The row is NULL if there is none, or if another transaction keeps the lock for
+-- longer than `patience` milliseconds. Only this wait has the short lock_timeout, and only it needs a subtransaction.
+CREATE OR REPLACE FUNCTION runyard.wait_for_thread(thread_key bigint, patience integer) RETURNS runyard.threads
+LANGUAGE plpgsql AS $$
+DECLARE
+    t runyard.threads;
+    usual_timeout text := current_setting('lock_timeout');
+BEGIN
+    PERFORM set_config('lock_timeout', greatest(1, patience)::text, true);
+    SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = wait_for_thread.thread_key FOR UPDATE;
+    PERFORM set_config('lock_timeout', usual_timeout, true);
+    RETURN t;
+EXCEPTION WHEN lock_not_available THEN -- this undoes the setting, too
+    RETURN NULL;
 END $$;
 
 -- Return NULL if the attempt may write. Otherwise return 'stale_fence', 'cancel_requested', or 'repeated' if the attempt has
@@ -37,20 +54,21 @@ BEGIN
         jsonb_build_object('run_id', r.run_id, 'fence', with_fence, 'current_fence', r.fence));
 END $$;
 
--- Lock an attempt's run for its last write. over: true if the caller must return `e` and store nothing. A cancel was then
--- requested, and this function has cancelled the run; or the write is stale or a repetition. first_event: NULL if the caller is
--- not the attempt; the event of the cancellation then gets a new fence. used: the usage of the write, which counts although the run
--- is cancelled; or NULL. skip: true to refuse the write at once, as locked, if another transaction has locked the thread.
+-- Lock an attempt's run for its last write. over: true if the caller must return `e` and store nothing. This is so if a cancel was
+-- requested, and this function has cancelled the run, or if the write is stale, a repetition, or refused as locked. first_event: NULL if
+-- the caller is not the attempt; the event of the cancellation then gets a new fence. used: the usage of the write, or NULL. The usage
+-- counts even if the run is cancelled. patience: milliseconds after which the write is refused as locked because another transaction
+-- keeps the thread's lock.
 CREATE OR REPLACE FUNCTION runyard.lock_attempt(
-    thread_key bigint, run_id text, with_fence bigint, first_event integer, used jsonb, skip boolean DEFAULT false,
+    thread_key bigint, run_id text, with_fence bigint, first_event integer, used jsonb, patience integer DEFAULT NULL,
     OUT t runyard.threads, OUT r runyard.runs, OUT e runyard.ended, OUT over boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    got record := runyard.lock_run(thread_key, run_id, skip);
+    got record := runyard.lock_run(thread_key, run_id, patience);
     code text;
 BEGIN
     t := got.t; r := got.r; e.thread_key := thread_key; e.run_id := run_id;
-    IF skip AND t.thread_key IS NULL AND EXISTS (SELECT 1 FROM runyard.threads x WHERE x.thread_key = lock_attempt.thread_key) THEN
+    IF patience IS NOT NULL AND t.thread_key IS NULL AND EXISTS (SELECT 1 FROM runyard.threads x WHERE x.thread_key = lock_attempt.thread_key) THEN
         e.refused := 'locked'; over := true;
         RETURN;
     END IF;

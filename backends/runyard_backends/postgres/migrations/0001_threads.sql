@@ -1,12 +1,13 @@
 -- Threads, their branches and messages. All objects are in the schema "runyard". Their names are terms of docs/concepts.md.
 --
--- Storage settings. The default of Postgres vacuums a table when a fifth of its rows is dead. In a table of 10^7 rows that is late, and
--- then one long vacuum. The tables that each run changes are therefore vacuumed at a twentieth, and analyzed as often, because plans
--- depend on the shares of their values. A fillfactor below 100 leaves room on each page for new versions of its rows, so that an update
--- that changes no indexed column writes no index. Tables of few rows keep the defaults.
+-- Storage settings. The default of Postgres vacuums a table when a fifth of its rows is dead. In a table of 10^7 rows this vacuum begins
+-- late and takes long. The tables that each run changes are therefore vacuumed when a twentieth of their rows is dead. They are analyzed as
+-- often, because plans depend on the frequencies of values. A fillfactor below 100 leaves room on each page for new versions of its rows,
+-- so that an update that changes no indexed column writes no index. Tables of few rows keep the defaults.
 
--- Times that programs can read and add durations to. Python's calendar ends with the year 9999, and a driver reads a row as a whole.
--- moment and small_count are domains because Postgres parses the constraint of a table again for every statement.
+-- Times that programs can read and add durations to. Python's calendar ends with the year 9999, and a driver cannot read a row if it cannot
+-- read one of the row's times. moment and small_count are domains because Postgres parses the constraint of a table again for every
+-- statement.
 CREATE DOMAIN runyard.moment AS timestamptz CHECK (VALUE >= '1970-01-01T00:00:00Z' AND VALUE < '9100-01-01T00:00:00Z');
 
 -- Counts that can grow. A count out of range would stop every statement that reads it together with other rows.
@@ -18,7 +19,7 @@ CREATE SEQUENCE runyard.lane_numbers;
 CREATE SEQUENCE runyard.fences;
 
 -- Threads. A deleted thread stays as long as a fork shows a part of it. fork_hash: the hash of the request that made the thread.
--- lane_floor: all runs of the lane '' whose lane_seq is at most this number have ended. Reads of the lane begin after it, because
+-- lane_floor: all runs of the lane '' whose lane_seq is at most this number have ended. Reads of the lane begin after this number, because
 -- the index entries of ended runs stay as long as any transaction is older than the end of the run.
 -- base_extra: the extra with which the thread began. extra_changed: true if the extra changed since the last completed run.
 CREATE TABLE runyard.threads (
@@ -113,11 +114,12 @@ CREATE TABLE runyard.messages (
 CREATE INDEX messages_id ON runyard.messages (message_id, branch_id);
 CREATE INDEX messages_tools ON runyard.messages (branch_id, seq) WHERE calls IS NOT NULL OR results IS NOT NULL;
 
--- The deleted threads whose rows are not all removed (runyard.remove_step). Runs up to the id after_run are removed, except those that forks
--- show. runs_hidden: true after all runs were. Then the messages of the branches from below_branch on are removed, and those of the
--- branch before it up to the number after_seq. erased: for an erased thread, the hashes (runyard.extra_hash) of the entries to
--- remove from the extra of forks, as keys of an object. after_fork: the forks up to this key are done, and the thread itself if it is
--- not 0. after_completion: in the next of them, the runs up to this completion number are done.
+-- The deleted threads whose rows are not all removed (runyard.remove_step). Runs up to the id after_run are removed, except those that
+-- forks show. runs_hidden: true after all runs were removed or hidden. Then messages are removed, from the highest branch to the lowest:
+-- those of the branches from below_branch on are removed, and of the next lower branch those up to the number after_seq. For an erased
+-- thread, entries are first removed from the extra of the thread and then from the extra of its forks. erased: the hashes
+-- (runyard.extra_hash) of these entries, as keys of an object. after_fork: 0 until the thread itself is done; then the forks up to this key
+-- are done. after_completion: the runs up to this completion number are done in the thread or fork that comes next.
 CREATE TABLE runyard.removals (
     thread_key   bigint PRIMARY KEY,
     tenant       text NOT NULL,

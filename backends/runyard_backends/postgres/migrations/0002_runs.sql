@@ -104,12 +104,12 @@ CREATE TABLE runyard.runs (
                                priority, multitask_strategy))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 -- No index has a column that a claim, an append or the end of a run changes. Such an update therefore writes no index, if the page
--- of the row has room for the new version. What these verbs change and others search is in the tables of 0006_live_runs.sql.
+-- of the row has room for the new version. The values that these verbs change and others search are in the tables of 0006_live_runs.sql.
 CREATE UNIQUE INDEX runs_id ON runyard.runs (tenant, thread_id, run_id) WHERE NOT deleted;
 CREATE UNIQUE INDEX runs_key ON runyard.runs (thread_key, run_id);
 CREATE INDEX runs_unadmitted ON runyard.runs (tenant, thread_id) WHERE lane_seq IS NULL;
--- The last condition is always true, and only the statements of runyard.admit have it. A search for the runs of a thread in this index
--- would read the delayed runs of all threads.
+-- The last condition is always true, and only the statements of runyard.admit have it. Postgres therefore uses this index for no other
+-- statement. A search for the runs of one thread would read the delayed runs of all threads in it.
 CREATE INDEX runs_due ON runyard.runs (coalesce(run_at, accepted_at)) WHERE lane_seq IS NULL AND accept_no > 0;
 CREATE INDEX runs_waiting ON runyard.runs (thread_key, after_run_id) WHERE after_run_id IS NOT NULL;
 CREATE INDEX runs_started_by ON runyard.runs (started_by_key, started_by_run_id) WHERE started_by_key IS NOT NULL;
@@ -159,8 +159,8 @@ CREATE TABLE runyard.steps (
 -- body: msgpack of payload, answer_schema and on_deadline.
 -- otherwise: the answer that is stored at the deadline. With NULL, the run fails at the deadline.
 -- closed_at: the time at which the run ended without an answer to the request.
--- answered_by: the author of the answer, as the API authenticated them. on_behalf_of: the person for whom the author says to
--- answer.
+-- answered_by: the author of the answer, as the API authenticated them. on_behalf_of: the person for whom the
+-- author answers, as the author states it.
 CREATE TABLE runyard.hitl_requests (
     tenant      text NOT NULL,
     request_id  text NOT NULL,

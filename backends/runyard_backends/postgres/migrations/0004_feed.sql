@@ -75,8 +75,8 @@ CREATE TABLE runyard.usage_counter (
 -- Subscriptions to the feed.
 -- tenant: NULL for a subscription to the feeds of all tenants.
 -- version: the version of the secret that signs. The secret is derived and not stored.
--- both_until: the time until which the version before also signs.
--- rotation_id: the id of the rotation that made the version. It shows a repetition of the rotation.
+-- both_until: the time until which the version before it also signs.
+-- rotation_id: the id of the rotation that made the version. A repetition of the rotation has the same id.
 -- since: the snapshot at which the webhook was made. Entries that were committed before it get no delivery.
 -- cursor: the entries of transactions before this one were made into deliveries.
 -- disabled_at: the time at which the receiver replied that it does not exist any more.

@@ -1,8 +1,8 @@
--- Tables that follow the table of runs. They have what the path of a run changes and others search, so that no index of runs has it
--- (docs/decisions/0023-live-runs-have-a-table.md). Triggers write them.
+-- Tables that follow the table of runs. They have the values that claims, appends and ends of runs change and that others search. No
+-- index of runs therefore has such a value (docs/decisions/0023-live-runs-have-a-table.md). Triggers write them.
 
 -- The live runs: a row for each run that has not ended, with the columns by which live runs are searched.
--- expires_at: NULL also after the first attempt began.
+-- expires_at: NULL for a run without an expiry, and after the first attempt began.
 -- waits_since: the time from which a queued run waits for its lane or for a worker; NULL for a job that waits for runs that it started.
 CREATE TABLE runyard.live_runs (
     accept_no        bigint PRIMARY KEY,
@@ -68,13 +68,22 @@ CREATE TABLE runyard.fork_results (
 CREATE INDEX fork_results_by_age ON runyard.fork_results (finished_at);
 
 -- functions/live_runs.sql has the bodies of these functions.
+CREATE FUNCTION runyard.follow_accepts() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END';
 CREATE FUNCTION runyard.follow_run() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END';
 CREATE FUNCTION runyard.forget_runs() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END';
-CREATE TRIGGER run_accepted AFTER INSERT ON runyard.runs FOR EACH ROW EXECUTE FUNCTION runyard.follow_run();
+CREATE TRIGGER runs_accepted AFTER INSERT ON runyard.runs REFERENCING NEW TABLE AS added FOR EACH STATEMENT
+    EXECUTE FUNCTION runyard.follow_accepts();
+-- No verb inserts a run that has ended. A program that copies runs may.
+CREATE TRIGGER ended_run_inserted AFTER INSERT ON runyard.runs FOR EACH ROW WHEN (NEW.finished_at IS NOT NULL)
+    EXECUTE FUNCTION runyard.follow_run();
+-- The last two conditions leave out claims and ends of runs. They are too frequent for a trigger of each row. The functions that claim or end
+-- runs write these tables themselves.
 CREATE TRIGGER run_changed AFTER UPDATE ON runyard.runs FOR EACH ROW
-    WHEN (OLD.changed_at IS DISTINCT FROM NEW.changed_at OR OLD.status IS DISTINCT FROM NEW.status OR OLD.worker_id IS DISTINCT FROM NEW.worker_id
-          OR OLD.lane_seq IS DISTINCT FROM NEW.lane_seq OR OLD.thread_key IS DISTINCT FROM NEW.thread_key
-          OR OLD.waits_for_permit IS DISTINCT FROM NEW.waits_for_permit
-          OR NEW.status IN ('failed', 'dead', 'cancelled') AND (OLD.deleted <> NEW.deleted OR OLD.emptied_at IS DISTINCT FROM NEW.emptied_at))
+    WHEN ((OLD.changed_at IS DISTINCT FROM NEW.changed_at OR OLD.status IS DISTINCT FROM NEW.status OR OLD.worker_id IS DISTINCT FROM NEW.worker_id
+           OR OLD.lane_seq IS DISTINCT FROM NEW.lane_seq OR OLD.thread_key IS DISTINCT FROM NEW.thread_key
+           OR OLD.waits_for_permit IS DISTINCT FROM NEW.waits_for_permit
+           OR NEW.status IN ('failed', 'dead', 'cancelled') AND (OLD.deleted <> NEW.deleted OR OLD.emptied_at IS DISTINCT FROM NEW.emptied_at))
+          AND (OLD.fence IS NOT DISTINCT FROM NEW.fence OR NEW.status <> 'running')
+          AND (OLD.finished_at IS NOT NULL OR NEW.finished_at IS NULL))
     EXECUTE FUNCTION runyard.follow_run();
 CREATE TRIGGER runs_deleted AFTER DELETE ON runyard.runs REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION runyard.forget_runs();

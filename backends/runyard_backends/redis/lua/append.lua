@@ -3,47 +3,34 @@ Add events to the streams of runs of one shard and publish them to followers. Dr
 than their limit, which trim.lua sets.
 
 An event whose id "fence-n" is not above the stream's last id is dropped without an error. Such an event is a repetition, or it
-comes from an attempt that was superseded. Events of a deleted thread are published only.
+comes from an attempt that was superseded. XADD refuses such an id, so the last id is not read. Events of a deleted thread are
+published only. While a stream exists, its thread is not deleted.
 
 The first write is XADD, so that a server without free memory refuses the call before it has changed anything.
 
+The events of a run are one message on its channel, or a few if they are large. The message of one event is "id payload". The
+message of several events is "* ", then for each event "id length " and a payload of that length. A follower that cannot read a
+message reads the stream.
+
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     approximate maximal number and bytes of events per stream; time to live in ms of the stream of a run that has not
-         stopped, and of one that has; then per run: "thread key:run id", 1 if the last event stops the run, else 0, number of
-         its events, then per event: id, payload
+         stopped, and of one that has; then per run: "thread key:run id", "1" if the last event stops the run, "2" if the run
+         probably has no stream yet, else "0", number of its events, then per event: id, payload
 Returns  the number of events added
 ]]
 -- include streams.lua
--- Ms for which the account of a stream is kept longer than the stream. The account is right as long as a sweep comes in this time.
-local KEPT = 30 * 86400000
+local MESSAGE = 32768 -- bytes of events from which on the further events of a run are another message
+local TOLERANCE = 1000 -- ms by which the expiry of a running run's stream may be early, so that few appends write it
+local SWEPT = 1000 -- ms between two sweeps of the appends, unless a sweep leaves expired streams
+local SWEEP = 100 -- maximal number of streams per index that one sweep removes
 
 local prefix, most_events, most_bytes = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
-local lifetimes = {['0'] = tonumber(ARGV[3]), ['1'] = tonumber(ARGV[4])}
-local indexes = {['0'] = prefix .. 'running_streams', ['1'] = prefix .. 'stopped_streams'}
-local kept = math.max(lifetimes['0'], lifetimes['1']) + KEPT
-local now, runs, added, grown, i = clock(), 0, 0, 0, 5
-
-local function parts(id)
-  local fence, n = string.match(id, '^(%d+)-(%d+)$')
-  return tonumber(fence), tonumber(n)
-end
-
--- Return fence and n of a stream's last event, and the bytes of its events. known: the bytes by the account, or nil.
-local function state(stream, known)
-  local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
-  if last then
-    local fence, n = parts(last[1])
-    return fence, n, known or 0
-  end
-  local info = known and redis.call('EXISTS', stream) == 1 and redis.call('XINFO', 'STREAM', stream) or {}
-  for at = 1, #info, 2 do
-    if info[at] == 'last-generated-id' then -- an empty stream
-      local fence, n = parts(info[at + 1])
-      return fence, n, 0
-    end
-  end
-  return 0, 0, 0
-end
+local running, stopped = tonumber(ARGV[3]), tonumber(ARGV[4])
+local running_streams, stopped_streams = prefix .. 'running_streams', prefix .. 'stopped_streams'
+-- Ms for which the account of a stream is kept. The account stays right if a sweep takes place in the last 30 days of this time.
+local kept = running + stopped + 30 * 86400000
+local now, runs, added, made, grown, i = clock(), 0, 0, 0, 0, 5
+local begun = {} -- by thread: true if a run of it has an event numbered 1
 
 -- Remove the oldest events of a stream that has a tenth more than it may keep. size: the bytes of its events. Return the bytes
 -- of those that are left. The newest event stays.
@@ -72,51 +59,150 @@ local function trimmed(stream, size)
   return math.max(size, 0)
 end
 
-while i <= #ARGV do
-  local member, stops, count = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
-  local stream, sizes, run = names_of(prefix, member)
-  local account = redis.call('HMGET', sizes, run, '')
-  local known, deleted = tonumber(account[1] or nil), account[2]
-  local fence, n, size = state(stream, known)
-  local before = added
-  for j = i + 3, i + 1 + 2 * count, 2 do
-    local id, payload = ARGV[j], ARGV[j + 1]
-    local id_fence, id_n = parts(id)
-    if id_fence > fence or (id_fence == fence and id_n > n) then
-      if not deleted then
-        redis.call('XADD', stream, id, 'e', payload)
-      end
-      redis.call('PUBLISH', stream, id .. ' ' .. payload)
-      if id_n == 1 then
-        redis.call('PUBLISH', prefix .. 'events:' .. string.match(member, '^%d+'), '')
-      end
-      fence, n, size, added = id_fence, id_n, size + ENTRY + #payload, added + 1
-    end
+-- Store an event. Return its id, nil if the id is not above the stream's last id, or false if `make` is false and there is no stream.
+local function store(stream, make, id, payload)
+  local reply
+  if make then
+    reply = redis.pcall('XADD', stream, id, 'e', payload)
+  else
+    reply = redis.pcall('XADD', stream, 'NOMKSTREAM', id, 'e', payload)
   end
-  if added > before and not deleted then
-    size = trimmed(stream, size)
-    redis.call('PEXPIRE', stream, lifetimes[stops])
-    redis.call('HSET', sizes, run, size)
-    redis.call('PEXPIRE', sizes, kept)
-    if known then
-      redis.call('ZREM', known == 0 and prefix .. 'emptied_streams' or indexes[stops == '1' and '0' or '1'], member)
-    end
-    redis.call('ZADD', indexes[stops], now + lifetimes[stops], member)
-    grown = grown + cost(size) - (known and cost(known) or 0)
+  if type(reply) ~= 'table' then
+    return reply
+  elseif not string.find(tostring(reply.err), 'equal or smaller', 1, true) then
+    redis.call('XADD', stream, id, 'e', payload) -- raises the error
   end
-  runs = runs + 1
-  i = i + 3 + 2 * count
 end
 
-if added > 0 then
-  local room = 2 * runs + 2 -- more streams than the call can have added
-  local total = add_bytes(prefix, grown - sweep(prefix, now, room))
-  local limit = tonumber(redis.call('GET', prefix .. 'stream_limit') or nil)
-  if limit and total > limit then
-    add_bytes(prefix, -shrink(prefix, total, limit, room))
+-- Publish the events at the given positions of ARGV, each an id and a payload.
+local function publish(stream, positions)
+  local parts, size = {}, 0
+  for n, j in ipairs(positions) do
+    parts[#parts + 1] = ARGV[j] .. ' ' .. #ARGV[j + 1] .. ' '
+    parts[#parts + 1] = ARGV[j + 1]
+    size = size + #ARGV[j + 1]
+    if n == #positions or size >= MESSAGE then
+      if #parts == 2 then
+        redis.call('PUBLISH', stream, ARGV[j] .. ' ' .. ARGV[j + 1])
+      else
+        redis.call('PUBLISH', stream, '* ' .. table.concat(parts))
+      end
+      parts, size = {}, 0
+    end
   end
-  for _, name in ipairs({'stream_bytes', 'streams_dropped', unpack(INDEXES)}) do
+end
+
+-- Set when the stream of a run expires. size: the bytes of its events before the call, nil if it was not in the account. created:
+-- true if the call made the stream. stops: true if the run has stopped.
+local function keep(member, stream, sizes, size, created, stops)
+  local index, lifetime = running_streams, running
+  if stops then
+    index, lifetime = stopped_streams, stopped
+  elseif not created then
+    local expiry = tonumber(redis.call('ZSCORE', index, member) or nil)
+    if expiry and expiry >= now + lifetime - math.min(TOLERANCE, lifetime / 10) then
+      return
+    end
+  end
+  if size then
+    redis.call('ZREM', size == 0 and prefix .. 'emptied_streams' or stops and running_streams or stopped_streams, member)
+  end
+  redis.call('ZADD', index, now + lifetime, member)
+  redis.call('PEXPIRE', stream, lifetime)
+  if created or not stops then
+    redis.call('PEXPIRE', sizes, kept)
+  end
+end
+
+-- Count the bytes of new events of a stream that the call did not make. Return the bytes of its events before, nil if it was not in
+-- the account, and after.
+local function counted(member, sizes, run, bytes)
+  local size = redis.call('HINCRBY', sizes, run, bytes)
+  local emptied = size == bytes and redis.call('ZSCORE', prefix .. 'emptied_streams', member)
+  if size > bytes or emptied then
+    return size - bytes, size
+  end
+  redis.call('PEXPIRE', sizes, kept)
+  return nil, size
+end
+
+-- Add the events at positions `first` to `last` of ARGV to the stream of a run. make: true if it probably has no stream yet.
+local function append(member, first, last, make, stops)
+  local stream, sizes, run, thread = names_of(prefix, member)
+  local account = make and redis.call('HMGET', sizes, run, '')
+  local created = account and not account[1] and not account[2]
+  local deleted, bytes, told = false, 0, {}
+  for j = first, last, 2 do
+    local id, payload = ARGV[j], ARGV[j + 1]
+    local stored = deleted or store(stream, created, id, payload)
+    if stored == false then
+      account = account or redis.call('HMGET', sizes, run, '')
+      deleted, created = account[2], true
+      stored = deleted or store(stream, true, id, payload)
+    end
+    if stored then
+      bytes, told[#told + 1] = bytes + ENTRY + #payload, j
+      if string.sub(id, -2) == '-1' then
+        begun[thread] = true
+      end
+    end
+  end
+  if #told == 0 then
+    return
+  end
+  added = added + #told
+  publish(stream, told)
+  if deleted then
+    return
+  end
+  local before, size
+  if created then
+    before, size = tonumber(account[1] or nil), bytes
+    redis.call('HSET', sizes, run, size)
+  else
+    before, size = counted(member, sizes, run, bytes)
+  end
+  local left = trimmed(stream, size)
+  if left < size then
+    redis.call('HSET', sizes, run, left)
+  end
+  keep(member, stream, sizes, before, created, stops)
+  made = made + (before and 0 or 1)
+  grown = grown + cost(left) - (before and cost(before) or 0)
+end
+
+while i <= #ARGV do
+  local member, state, last = ARGV[i], ARGV[i + 1], i + 2 + 2 * tonumber(ARGV[i + 2])
+  append(member, i + 3, last, state == '2', state == '1')
+  runs = runs + 1
+  i = last + 1
+end
+for thread in pairs(begun) do
+  redis.call('PUBLISH', prefix .. 'events:' .. thread, '')
+end
+
+-- Most calls add to streams that are in the account and that stay below NODE bytes. The sum over all streams then stays the same.
+if made == 0 and grown == 0 then
+  return added
+end
+local sum = prefix .. 'stream_bytes'
+local sweeps = made > 0 and redis.call('PTTL', sum) < kept - SWEPT
+local total = redis.call('INCRBY', sum, string.format('%.0f', grown))
+local limit = tonumber(redis.call('GET', prefix .. 'stream_limit') or nil)
+if not sweeps and not (limit and total > limit) then
+  return added
+end
+-- include drops.lua
+if sweeps then
+  local freed, more = sweep(prefix, now, SWEEP)
+  if freed > 0 then
+    total = add_bytes(prefix, -freed)
+  end
+  for _, name in ipairs(more and {} or {'stream_bytes', 'streams_dropped', unpack(INDEXES)}) do
     redis.call('PEXPIRE', prefix .. name, kept)
   end
+end
+if limit and total > limit then
+  add_bytes(prefix, -shrink(prefix, total, limit, 2 * runs + 2)) -- more streams than the call can have made
 end
 return added

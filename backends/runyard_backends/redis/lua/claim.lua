@@ -4,8 +4,8 @@ deleted here and not at the release, because a worker that dies before the relea
 
 A job whose lane is locked is put back with the expiry of that lock as due time. It is also recorded under wait:<lane>, so that
 the release of the lock makes it due at once. A job that is put back does not use up a turn of its tenant. A worker takes over a
-lock in one case: another worker holds it for the same run. Otherwise a holder that cannot reach Postgres could renew for ever
-the lock of a run that another worker has taken over. A worker never takes over the lock of a run that it executes itself.
+lock in one case: another worker holds it for the same run. Without this rule, a holder that cannot reach Postgres could renew the
+lock for ever after another worker has taken over the run. A worker never takes over the lock of a run that it executes itself.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     worker id (without "|"), maximal number of jobs, lock in ms, then the queues in the order of service
@@ -15,62 +15,99 @@ Returns  ms until the next job is due (0: a job is due, -1: there is no job), th
 -- include turns.lua
 local HORIZON = 2000 -- ms; see submit.lua
 local BOUND = 1000   -- maximal number of jobs with a locked lane that one call examines
+local PART = 500     -- maximal number of jobs that are taken out of a queue at once
 
 local prefix, worker, limit, lock_ms = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local time = redis.call('TIME')
-local now = time[1] * 1000 + time[2] / 1000
 local claimed, scanned, out = 0, 0, {-1}
+local time, put_back = nil, {} -- the server's time if it was needed; the queues to which a job was put back
 
-local function next_token()
-  local token = redis.call('INCR', prefix .. 'token')
-  if token == 1 then
-    -- The server is new or lost its data. Start from the time in µs, so that it issues no token twice.
-    token = time[1] * 1000000 + time[2]
-    redis.call('SET', prefix .. 'token', string.format('%.0f', token))
-  end
-  return string.format('%.0f', token)
+-- Return the server's time in ms.
+local function now()
+  time = time or redis.call('TIME')
+  return time[1] * 1000 + time[2] / 1000
 end
 
--- Remove a job from `due` and lock its lane for the worker. Return true if the worker got the job.
-local function take(due, queue, id)
-  redis.call('ZREM', due, id)
-  local lane, run = string.match(id, '^([^:]*):(.*)$')
-  local payload = lane and redis.call('GET', prefix .. 'job:' .. id)
-  if not payload then
+-- Issue `count` tokens. Return the number before the first of them.
+local function tokens(count)
+  local last = redis.call('INCRBY', prefix .. 'token', count)
+  if last == count then
+    -- The server is new or lost its data. Start from the time in µs, so that it issues no token twice.
+    now()
+    last = time[1] * 1000000 + time[2] + count
+    redis.call('SET', prefix .. 'token', string.format('%.0f', last))
+  end
+  return last - count
+end
+
+-- Make a job due again when the lock of its lane expires, or is released.
+local function wait_for(lock, lane, queue, id)
+  local later, wait, left = prefix .. 'later:' .. queue, prefix .. 'wait:' .. lane, redis.call('PTTL', lock)
+  if left < 0 then
+    left = lock_ms
+  end
+  redis.call('ZADD', later, now() + left + 1, id)
+  keep(later, KEPT)
+  redis.call('HSET', wait, id, queue)
+  redis.call('PEXPIRE', wait, left + lock_ms)
+  put_back[queue] = true
+end
+
+-- Lock a lane for a run of this worker. Return true if the worker got the lock.
+local function locked(lock, run, token)
+  local value = worker .. '|' .. run .. '|' .. string.format('%.0f', token)
+  if redis.call('SET', lock, value, 'NX', 'PX', lock_ms) then
+    return true
+  end
+  local owner, owned = string.match(redis.call('GET', lock), '^([^|]*)|(.*)|%d+$')
+  if owned ~= run or owner == worker then
     return false
   end
-  local lock, wait = prefix .. 'lock:' .. lane, prefix .. 'wait:' .. lane
-  local held = redis.call('GET', lock)
-  if held then
-    local owner, owned = string.match(held, '^([^|]*)|(.*)|%d+$')
-    if owned ~= run or owner == worker then
-      local left = redis.call('PTTL', lock)
-      if left < 0 then
-        left = lock_ms
+  redis.call('SET', lock, value, 'PX', lock_ms)
+  return true
+end
+
+-- Lock the lanes of jobs that were taken out of a queue. Add the jobs whose lanes the worker got to `out`, and put back the others.
+local function take(queue, ids)
+  local names, taken, waits = {}, {}, {}
+  for i, id in ipairs(ids) do
+    names[i] = prefix .. 'job:' .. id
+  end
+  local payloads, token = redis.call('MGET', unpack(names)), tokens(#ids)
+  for i, id in ipairs(ids) do
+    local lane, run = string.match(id, '^([^:]*):(.*)$')
+    if lane and payloads[i] then
+      local lock = prefix .. 'lock:' .. lane
+      token = token + 1
+      if locked(lock, run, token) then
+        local n = #out
+        out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, payloads[i], string.format('%.0f', token), queue
+        taken[#taken + 1], waits[#waits + 1] = names[i], prefix .. 'wait:' .. lane
+      else
+        wait_for(lock, lane, queue, id)
       end
-      redis.call('ZADD', prefix .. 'later:' .. queue, now + left + 1, id)
-      keep(prefix .. 'later:' .. queue, KEPT)
-      redis.call('HSET', wait, id, queue)
-      redis.call('PEXPIRE', wait, left + lock_ms)
-      return false
     end
   end
-  local token = next_token()
-  redis.call('SET', lock, worker .. '|' .. run .. '|' .. token, 'PX', lock_ms)
-  redis.call('DEL', prefix .. 'job:' .. id)
-  redis.call('HDEL', wait, id)
-  claimed = claimed + 1
-  out[#out + 1] = id
-  out[#out + 1] = payload
-  out[#out + 1] = token
-  out[#out + 1] = queue
-  return true
+  if #taken > 0 then
+    redis.call('DEL', unpack(taken))
+    claimed = claimed + #taken
+    if redis.call('EXISTS', unpack(waits)) > 0 then
+      for n, wait in ipairs(waits) do
+        redis.call('HDEL', wait, string.sub(taken[n], #prefix + #'job:' + 1))
+      end
+    end
+  end
+end
+
+-- Return the time in ms at which the first job of a queue that is not due becomes due, nil if there is none.
+local function first_later(queue)
+  return tonumber(redis.call('ZRANGE', prefix .. 'later:' .. queue, 0, 0, 'WITHSCORES')[2] or nil)
 end
 
 -- Move the jobs of `later` that have become due to the due jobs of their tenants.
 local function make_due(queue)
   local later = prefix .. 'later:' .. queue
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', later, '-inf', now, 'LIMIT', 0, BOUND)) do
+  look_again()
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', later, '-inf', now(), 'LIMIT', 0, BOUND)) do
     local payload = redis.call('GET', prefix .. 'job:' .. id)
     if payload then
       enter(prefix, queue, id, owner_of(payload))
@@ -91,40 +128,53 @@ local function serve(queue, tenant, alone)
   local due = due_jobs(prefix, queue, tenant)
   local enough = alone and limit or claimed + 1
   while claimed < enough and has_room() do
-    local ids = redis.call('ZRANGE', due, 0, enough - claimed - 1)
-    if #ids == 0 then
-      return true
+    local wanted, ids = math.min(enough - claimed, PART), {}
+    local popped = redis.call('ZPOPMIN', due, wanted)
+    for i = 1, #popped, 2 do
+      ids[#ids + 1] = popped[i]
     end
     scanned = scanned + #ids
-    for _, id in ipairs(ids) do
-      take(due, queue, id)
+    if #ids > 0 then
+      take(queue, ids)
+    end
+    if #ids < wanted then
+      return true
     end
   end
   return redis.call('EXISTS', due) == 0
 end
 
+-- Serve a queue. Return ms until its next job is due (0: a job is due), nil if it has no job.
+local function serve_queue(queue)
+  local later = first_later(queue)
+  local moved = later and later <= now()
+  if moved then
+    make_due(queue)
+  end
+  if not take_turns(prefix, queue, has_room, serve) then
+    return 0
+  end
+  if moved or put_back[queue] then
+    later = first_later(queue)
+  end
+  return later and math.max(0, math.ceil(later - now()))
+end
+
+local waits = {}
 for q = 4, #ARGV do
-  make_due(ARGV[q])
-  take_turns(prefix, ARGV[q], has_room, serve)
+  waits[q] = serve_queue(ARGV[q])
 end
 
 for q = 4, #ARGV do
-  local next_due = nil
-  if redis.call('EXISTS', prefix .. 'turns:' .. ARGV[q]) == 1 then
-    next_due = 0
-  else
-    local first = redis.call('ZRANGE', prefix .. 'later:' .. ARGV[q], 0, 0, 'WITHSCORES')[2]
-    next_due = first and math.max(0, math.ceil(tonumber(first) - now))
-  end
-  local wake = prefix .. 'wake:' .. ARGV[q]
+  local next_due, wake = waits[q], prefix .. 'wake:' .. ARGV[q]
   if next_due and (next_due == 0 or (claimed >= limit and next_due <= HORIZON)) then
     -- This worker has its limit of jobs. Wake another worker for the rest.
     if redis.call('LLEN', wake) == 0 then
       redis.call('RPUSH', wake, '1')
-      keep(wake, KEPT)
+      redis.call('PEXPIRE', wake, KEPT)
     end
   else
-    redis.call('DEL', wake) -- a token without a job would wake a worker in vain
+    redis.call('DEL', wake) -- a token without a job would wake a worker that finds no job
   end
   if next_due and (out[1] < 0 or next_due < out[1]) then
     out[1] = next_due

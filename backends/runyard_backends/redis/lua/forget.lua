@@ -7,6 +7,7 @@ Returns  the number of threads whose streams are deleted; repeat the call with t
 ]]
 -- allow-oom
 -- include streams.lua
+-- include drops.lua
 local prefix, kept, room = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local freed, done = 0, 0
 

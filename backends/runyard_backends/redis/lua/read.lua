@@ -1,9 +1,10 @@
 --[[
-Read one page of a run's events. Check also whether the stream proves that no event before the page is missing.
+Read one page of a run's events. Check whether the stream proves that no event before the page is missing. redis/events.py
+calls this script and turns a missing proof into a `gap`. runyard/events/run_stream.py adds the events that Postgres proves.
 
 KEYS[1]  the stream
 ARGV     the id after which to read ("": from the start), the maximal number of events, the approximate maximal number of bytes
-         (an event that is larger alone is read by itself)
+         (a larger event is a page by itself)
 Returns  1 if no event is missing between the id and the page, else 0; 1 if more events may follow the page, else 0; then per
          event: id, payload
 

@@ -7,10 +7,28 @@ ARGV     per job: lane key, "worker|run|token"
 Returns  nothing
 ]]
 -- allow-oom
--- include turns.lua
 local TOKENS = 100 -- see submit.lua
 
 local prefix = KEYS[1]
+local locks, waits, values = {}, {}, {}
+for i = 1, #ARGV, 2 do
+  local n = #locks + 1
+  locks[n], waits[n], values[n] = prefix .. 'lock:' .. ARGV[i], prefix .. 'wait:' .. ARGV[i], ARGV[i + 1]
+end
+local held, mine, lanes = redis.call('MGET', unpack(locks)), {}, {}
+for i, lock in ipairs(locks) do
+  if held[i] == values[i] then
+    mine[#mine + 1], lanes[#lanes + 1] = lock, waits[i]
+  end
+end
+if #mine == 0 then
+  return
+end
+redis.call('DEL', unpack(mine))
+if redis.call('EXISTS', unpack(lanes)) == 0 then
+  return -- before the functions below are made, because this is the usual case
+end
+-- include turns.lua
 
 -- Make the jobs of the hash `wait` due, and wake workers for them.
 local function hand_on(wait)
@@ -32,10 +50,6 @@ local function hand_on(wait)
   redis.call('DEL', wait)
 end
 
-for i = 1, #ARGV, 2 do
-  local lock = prefix .. 'lock:' .. ARGV[i]
-  if redis.call('GET', lock) == ARGV[i + 1] then
-    redis.call('DEL', lock)
-    hand_on(prefix .. 'wait:' .. ARGV[i])
-  end
+for _, wait in ipairs(lanes) do
+  hand_on(wait)
 end

@@ -8,14 +8,12 @@ Returns  nothing
 ]]
 -- include turns.lua
 local TOKENS = 100    -- maximal number per queue; few are enough, because a claim that leaves due jobs adds a token
-local HORIZON = 2000  -- ms between two looks of a waiting worker; a job that is due later needs no token
+local HORIZON = 2000  -- ms between two claims of a waiting worker; a job that is due later needs no token
 
 local prefix = KEYS[1]
-local time = redis.call('TIME')
-local now = time[1] * 1000 + time[2] / 1000
 local wanted = {}
 
--- Remove a job from its queue, and tokens that have no job left.
+-- Remove a job from its queue, and the tokens for which no job is left.
 local function withdraw(queue, id, tenant)
   local due, turns, later = due_jobs(prefix, queue, tenant), prefix .. 'turns:' .. queue, prefix .. 'later:' .. queue
   redis.call('DEL', prefix .. 'job:' .. id)
@@ -26,6 +24,34 @@ local function withdraw(queue, id, tenant)
   end
   if redis.call('EXISTS', turns, later) == 0 then
     redis.call('DEL', prefix .. 'wake:' .. queue)
+  end
+  look_again()
+end
+
+-- Make a job due in `delay` ms. A job that is due keeps its position.
+local function put_off(queue, id, tenant, delay)
+  if not redis.call('ZSCORE', due_jobs(prefix, queue, tenant), id) then
+    local time = redis.call('TIME')
+    redis.call('ZADD', prefix .. 'later:' .. queue, 'LT', time[1] * 1000 + time[2] / 1000 + delay, id)
+    keep(prefix .. 'later:' .. queue, delay + KEPT)
+    look_again()
+  end
+end
+
+-- Add tokens to the list `wake`, which has TOKENS at most.
+local function add_tokens(wake, count)
+  local tokens = {}
+  for n = 1, math.min(TOKENS, count) do
+    tokens[n] = '1'
+  end
+  local length = redis.call('RPUSH', wake, unpack(tokens))
+  if length == #tokens then
+    redis.call('PEXPIRE', wake, KEPT)
+  else
+    keep(wake, KEPT)
+    if length > TOKENS then
+      redis.call('LTRIM', wake, 0, TOKENS - 1)
+    end
   end
 end
 
@@ -38,9 +64,8 @@ for i = 1, #ARGV, 6 do
     withdraw(queue, id, tenant)
   elseif delay == 0 then
     enter(prefix, queue, id, tenant, priority)
-  elseif not redis.call('ZSCORE', due_jobs(prefix, queue, tenant), id) then
-    redis.call('ZADD', prefix .. 'later:' .. queue, 'LT', now + delay, id)
-    keep(prefix .. 'later:' .. queue, delay + KEPT)
+  else
+    put_off(queue, id, tenant, delay)
   end
   if delay >= 0 and delay <= HORIZON then
     wanted[queue] = (wanted[queue] or 0) + 1
@@ -48,9 +73,5 @@ for i = 1, #ARGV, 6 do
 end
 
 for queue, count in pairs(wanted) do
-  local wake = prefix .. 'wake:' .. queue
-  for _ = redis.call('LLEN', wake) + 1, math.min(TOKENS, redis.call('LLEN', wake) + count) do
-    redis.call('RPUSH', wake, '1')
-  end
-  keep(wake, KEPT)
+  add_tokens(prefix .. 'wake:' .. queue, count)
 end

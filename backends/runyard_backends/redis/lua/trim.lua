@@ -1,11 +1,12 @@
 --[[
-Set the limit of all streams of a shard, and drop streams until they keep to it. Also forget streams that have expired.
+Set the limit of all streams of a shard, and drop streams until they keep to it. streams.lua decides in which order.
+Remove streams that have expired from the account. append.lua limits the stream of one run and sets its expiry.
 
-A server with a memory limit leaves the rest to jobs and locks: streams may take half of its memory by default, and less while
-other data takes more than the rest.
+By default the streams take at most half of the server's memory limit. They take less while other data takes more than the other
+half, so that jobs and locks have room.
 
-A call that makes room for a refused one drops a tenth of the streams if the server does not tell its memory. It stores the lower
-limit, to which appends keep until the leader sets the limit again.
+A call that makes room for a refused call drops a tenth of the streams if the server does not report its memory. It stores the lower
+limit. Appends keep to this limit until the leader sets the limit again.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     the most bytes of the streams of all shards (0: half of the server's memory), the same for a server without a memory
@@ -15,8 +16,9 @@ Returns  the bytes of the streams, the number of streams ever dropped, 1 if more
 ]]
 -- allow-oom
 -- include streams.lua
-local HIGH = 0.8 -- part of the server's memory at which streams shrink, whatever takes it
-local LEFT = 0.9 -- part of the streams that is left after making room on a server that does not tell its memory
+-- include drops.lua
+local HIGH = 0.8 -- share of the server's memory limit above which streams are dropped, whichever data takes the memory
+local LEFT = 0.9 -- share of the streams that is left after a call made room on a server that does not report its memory
 
 local prefix, most, decides = KEYS[1], tonumber(ARGV[4]), ARGV[5] == '1'
 

@@ -9,14 +9,16 @@ first, and among jobs of one priority the job that became due first.
 
 KEYS[1]  not used (the including script defines it)
 ARGV     not used (the including script defines it)
-Returns  nothing, but defines `keep`, `KEPT`, `due_jobs`, `enter`, `take_turns` and `owner_of`
+Returns  nothing, but defines `keep`, `KEPT`, `due_jobs`, `look_again`, `enter`, `take_turns` and `owner_of`
 ]]
-local KEPT = 86400000 -- most ms for which a job and its queue are kept after the last look of the leader at the job; at least half
+-- The longest time in ms for which a job and its queue are kept after the leader last looked up the job. The shortest is half of it.
+local KEPT = 86400000
 local CLASS = 2 ^ 50 -- number of positions of one priority among a tenant's jobs
 local CLASSES = {high = 0, normal = CLASS, low = 2 * CLASS}
 
--- Keep a key for `ms`, which is at least KEPT, or for up to KEPT / 2 less: few looks at a key write. The job of a run that has ended expires if no call has withdrawn it, and so do the keys of a queue
--- without jobs. The leader looks at the jobs of waiting runs again and again (unknown.lua).
+-- Keep a key for `ms`, or for up to KEPT / 2 less. ms: at least KEPT. Because of this tolerance, only few calls write the expiry. The
+-- job of an ended run expires if no call has withdrawn it, and so do the keys of a queue without jobs. The leader looks up the jobs of
+-- waiting runs again and again (unknown.lua), so that these jobs are kept.
 local function keep(key, ms)
   if redis.call('PTTL', key) < ms - KEPT / 2 then
     redis.call('PEXPIRE', key, ms)
@@ -24,29 +26,67 @@ local function keep(key, ms)
 end
 
 -- Return the key of a tenant's due jobs. Queue and tenant are free text. The length of the queue's name in the key keeps two
--- pairs of queue and tenant from having one key.
+-- pairs of queue and tenant from having the same key.
 local function due_jobs(prefix, queue, tenant)
   return prefix .. 'due:' .. #queue .. ':' .. queue .. ':' .. tenant
 end
 
--- Return the number of the last turn in the ring, 0 if it is empty.
+-- What this call knows of the queues that it changes, so that it reads each fact once. By key of due jobs: true if the tenant is in
+-- the ring and the expiry was looked at. By priority and key of due jobs: the last position. By key of a ring: true if the expiry
+-- was looked at. By key of the jobs that are not due: true if there may be some, false if there are none.
+local known = {}
+
+-- Forget what is known, because jobs left a queue or were put off.
+local function look_again()
+  known = {}
+end
+
+-- Return the number of the last turn in the ring, 0 if it is empty, and the tenant that has it.
 local function last_turn(turns)
-  return tonumber(redis.call('ZREVRANGE', turns, 0, 0, 'WITHSCORES')[2] or 0)
+  local last = redis.call('ZREVRANGE', turns, 0, 0, 'WITHSCORES')
+  return tonumber(last[2] or 0), last[1]
+end
+
+-- Put a tenant into the ring unless it is there. due: the key of its due jobs. Return true if it was there.
+local function join(turns, tenant, due)
+  local last, whose = last_turn(turns)
+  local there = whose == tenant or (last > 0 and redis.call('ZSCORE', turns, tenant))
+  if there then
+    keep(due, KEPT)
+  else
+    redis.call('ZADD', turns, last + 1, tenant)
+  end
+  if not known[turns] and last > 0 then
+    keep(turns, KEPT)
+  elseif last == 0 then
+    redis.call('PEXPIRE', turns, KEPT)
+  end
+  known[due], known[turns] = true, true
+  return there
 end
 
 -- Put a job behind the due jobs of its tenant and priority, and its tenant into the ring. A job that is due already keeps its
 -- position.
 local function enter(prefix, queue, id, tenant, priority)
-  local due, turns = due_jobs(prefix, queue, tenant), prefix .. 'turns:' .. queue
+  local due, turns, later = due_jobs(prefix, queue, tenant), prefix .. 'turns:' .. queue, prefix .. 'later:' .. queue
   local class = CLASSES[priority] or CLASSES.normal
-  local last = redis.call('ZREVRANGEBYSCORE', due, class + CLASS - 1, class, 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  redis.call('ZADD', due, 'NX', last and tonumber(last) + 1 or class, id)
-  redis.call('ZREM', prefix .. 'later:' .. queue, id)
-  if not redis.call('ZSCORE', turns, tenant) then
-    redis.call('ZADD', turns, last_turn(turns) + 1, tenant)
+  local place = class .. due
+  local joined = known[due] or join(turns, tenant, due)
+  local last = known[place]
+  if joined and not last then
+    last = tonumber(redis.call('ZREVRANGEBYSCORE', due, class + CLASS - 1, class, 'WITHSCORES', 'LIMIT', 0, 1)[2] or nil)
   end
-  keep(due, KEPT)
-  keep(turns, KEPT)
+  known[place] = last and last + 1 or class
+  redis.call('ZADD', due, 'NX', known[place], id)
+  if not joined then
+    redis.call('PEXPIRE', due, KEPT) -- the first due job of the tenant
+  end
+  if known[later] == nil then
+    known[later] = redis.call('EXISTS', later) == 1
+  end
+  if known[later] then
+    redis.call('ZREM', later, id)
+  end
 end
 
 -- Return the tenant and the priority of a stored job. A job that cannot be decoded, such as one of another version, belongs to
@@ -58,21 +98,25 @@ local function owner_of(payload)
 end
 
 -- Let the tenants of a queue take turns while has_room() is true. serve(queue, tenant, alone) serves a tenant, and returns true
--- if the tenant has no more due jobs. alone: true if no other tenant has due jobs in the queue.
+-- if the tenant has no more due jobs. alone: true if no other tenant has due jobs in the queue. Return true if no due job is left.
 local function take_turns(prefix, queue, has_room, serve)
   local turns = prefix .. 'turns:' .. queue
   local last = nil
   while has_room() do
     local first = redis.call('ZRANGE', turns, 0, 1)
     if #first == 0 then
-      return
+      return true
     end
     local alone = first[2] == nil
     if serve(queue, first[1], alone) then
       redis.call('ZREM', turns, first[1])
+      if alone then
+        return true
+      end
     elseif not alone then
       last = (last or last_turn(turns)) + 1
       redis.call('ZADD', turns, last, first[1])
     end
   end
+  return redis.call('EXISTS', turns) == 0
 end

@@ -1,6 +1,6 @@
 --[[
-Find the jobs that are lost, among jobs that Postgres holds for due. A lost job is not offered, or it is due much later. Its lane
-is not locked for its own run. Keep the other jobs for at least half a day.
+Find the jobs that are lost. Postgres says that all given jobs are due. A job is lost if two things hold: its run does not hold
+the lane's lock, and the job is not offered within SOON. Keep the other jobs for at least half a day.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     the workers whose locks do not count: "|", then each with a "|" after it; then per job: id, queue, tenant
@@ -8,14 +8,14 @@ Returns  the positions, from 1, of the lost jobs
 ]]
 -- allow-oom
 -- include turns.lua
-local SOON = 60000 -- ms; longer than the delays with which workers put back a due job. A later time is of another server's clock.
+local SOON = 60000 -- ms; longer than the delays with which workers put back a due job. A later time is by the clock of another server.
 
 local prefix, unknown = KEYS[1], {}
 local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
 
--- Return true if a claim finds the job soon. Its payload must be stored, and it must be a due job of a tenant in the ring or have
--- a due time before long. A job that is only partly stored counts as lost.
+-- Return true if a claim finds the job soon. The payload of the job must be stored. The job must be a due job of a tenant in the ring,
+-- or its due time must be within SOON. A job that is only partly stored counts as lost.
 local function offered(id, queue, tenant)
   local due = redis.call('ZSCORE', due_jobs(prefix, queue, tenant), id) and redis.call('ZSCORE', prefix .. 'turns:' .. queue, tenant)
   local later = not due and redis.call('ZSCORE', prefix .. 'later:' .. queue, id)

@@ -1,0 +1,18 @@
+"""Threads as event logs: commands that append to a thread, and reads of its history, its head and its forks.
+
+An event is a message, and its number is the message's ``seq``. A fork is a thread that begins with the history of its parent up
+to an event. The path ``branches`` and the prefix of generated ids call a fork a branch.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..layer import Compat
+from . import commands, reads
+
+EVENTS: Final = Compat(
+    tag="events",
+    description="Threads as event logs. An event number is the `seq` of a message. `branches` lists the forks of a thread.",
+    routers=(commands.router, reads.router),
+)

@@ -1,0 +1,20 @@
+-- Fan-outs: a job that starts runs, and waits until fewer of them are live (runs.until_fewer).
+
+-- Return effects with the job that started the run r. The claim of the job checks whether it may continue, because other runs
+-- that it started may end at the same time.
+CREATE OR REPLACE FUNCTION runyard.wake_starter(r runyard.runs) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    waiting runyard.runs;
+BEGIN
+    SELECT y.* INTO waiting FROM runyard.runs y WHERE y.thread_key = r.started_by_key AND y.run_id = r.started_by_run_id AND y.finished_at IS NULL;
+    IF NOT FOUND THEN RETURN NULL; END IF;
+    RETURN jsonb_build_object('jobs', jsonb_build_array(runyard.job(waiting)));
+END $$;
+
+-- Return the number of live runs that a job started.
+CREATE OR REPLACE FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT count(*) FROM runyard.runs x WHERE x.started_by_key = r.thread_key AND x.started_by_run_id = r.run_id AND x.finished_at IS NULL);
+END $$;

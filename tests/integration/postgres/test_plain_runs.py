@@ -1,0 +1,122 @@
+"""The plain path of accept_many, claim and complete: what takes it, and what it reads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import pytest
+
+from runyard.models import Message, RunOptions
+from runyard.ports.commands import AcceptRequest, Write
+from runyard.ports.refs import AttemptToken
+from runyard_backends.postgres import codec
+from runyard_backends.postgres.database import statements
+from tests.support.many_runs import STATEMENTS, TENANT, named_statements
+
+MANY = 32
+OPTIONS = (RunOptions(), RunOptions(timeout=60.0))
+RUN_BY_RUN = ("accept_and_admit", "claim_locked", "end_run")
+"""The functions that process one run in the long way of accept_many, claim and complete."""
+CALLS = "SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions WHERE schemaname = 'runyard' AND funcname = ANY ($1)"
+BLOCKS = """
+SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read) FROM pg_statio_user_tables
+WHERE schemaname = 'runyard'
+"""
+
+numbers: Iterator[int] = itertools.count()
+
+
+@pytest.fixture
+async def connection(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(postgres_url, server_settings={"track_functions": "pl"})
+    await connection.execute("INSERT INTO runyard.workers (worker_id, queues, agents) VALUES ('w', '{default}', '{}')")
+    yield connection
+    await connection.close()
+
+
+async def turn(connection: asyncpg.Connection) -> None:
+    """Accept, claim and complete a run on each of the threads, in three calls. Half of the runs have options."""
+    requests = [
+        AcceptRequest(thread_id=f"t{n}", run_id=f"r{next(numbers)}", input=Message.user("hi"), options=OPTIONS[n % 2])
+        for n in range(MANY)
+    ]
+    rows = await connection.fetch(statements()["accept"], "", [codec.run_request(request) for request in requests], 1000)
+    assert [row["created"] for row in rows] == [True] * MANY
+    jobs = [job for row in rows for job in codec.effects(row["effects"]).jobs]
+    keys, ids = [job.thread_key for job in jobs], [job.run_id for job in jobs]
+    claims = await connection.fetch(statements()["claim"], "w", keys, ids, 1000)
+    assert [claim["outcome"] for claim in claims] == ["claimed"] * MANY
+    writes = [
+        Write(attempt=AttemptToken(claim["key"], claim["id"], claim["fence"]), messages=[Message.assistant("done")])
+        for claim in claims
+    ]
+    ended = await connection.fetch(statements()["complete"], [codec.attempt_write(write) for write in writes], 1000)
+    assert [end["status"] for end in ended] == ["completed"] * MANY
+
+
+async def spent(connection: asyncpg.Connection, query: str, *args: object) -> int:
+    """What one turn adds to a count of the server."""
+    counts = []
+    for _ in range(2):
+        await connection.execute("SELECT pg_stat_force_next_flush()")
+        counts.append(int(await connection.fetchval(query, *args)))
+        if len(counts) == 1:
+            await turn(connection)
+    return counts[1] - counts[0]
+
+
+async def test_usual_runs_are_processed_together(connection: asyncpg.Connection) -> None:
+    """Q2: a batch of new runs on existing threads makes no call for each of its runs."""
+    await turn(connection)
+    assert await spent(connection, CALLS, RUN_BY_RUN) == 0
+
+
+async def fill(connection: asyncpg.Connection, runs: int, threads: int) -> None:
+    """Insert ended runs and their messages. No index is dropped meanwhile, because that would end all plans."""
+    sql = named_statements(STATEMENTS)
+    await connection.execute(sql["threads"], TENANT, threads)
+    await connection.execute(sql["branches"], TENANT)
+    await connection.execute(sql["runs"], TENANT, runs, threads)
+    await connection.execute(sql["messages"], TENANT, True)
+
+
+async def test_what_a_turn_reads_does_not_depend_on_the_size_of_the_tables(
+    postgres_url: str, connection: asyncpg.Connection
+) -> None:
+    """Q3: neither with plans that were made while the tables were empty, nor with new ones."""
+    for _ in range(3):
+        await turn(connection)
+    empty = await spent(connection, BLOCKS)
+    later = await asyncpg.connect(postgres_url)
+    try:
+        await fill(later, runs=20_000, threads=2_000)
+        old_plans = await spent(connection, BLOCKS)
+        await turn(later)
+        new_plans = await spent(later, BLOCKS)
+    finally:
+        await later.close()
+    print(f"blocks of a turn of {MANY} runs: {empty} on empty tables, then {old_plans} with old and {new_plans} with new plans")
+    assert max(old_plans, new_plans) < 2 * empty  # the trees of the indexes are a level higher
+
+
+async def test_a_batch_does_not_overtake_runs_that_hosts_accepted(connection: asyncpg.Connection) -> None:
+    """R2: what a host's transaction accepted before is admitted first."""
+    await turn(connection)
+    await connection.execute("SELECT runyard.accept('t0', 'hi', run_id => 'hosted')")
+    requests = [AcceptRequest(thread_id=f"t{n}", run_id="later", input=Message.user("hi")) for n in range(2)]
+    await connection.fetch(statements()["accept"], "", [codec.run_request(request) for request in requests], 1000)
+    lane = "SELECT run_id FROM runyard.live_runs WHERE thread_id = 't0' ORDER BY lane_seq"
+    assert [row["run_id"] for row in await connection.fetch(lane)] == ["hosted", "later"]
+
+
+async def test_a_batch_gives_a_thread_its_agent(connection: asyncpg.Connection) -> None:
+    """The first run that names an agent gives it to its thread (see `note_agent`)."""
+    await turn(connection)
+    requests = [AcceptRequest(thread_id=f"t{n}", run_id="named", input=Message.user("hi"), agent="support") for n in range(2)]
+    await connection.fetch(statements()["accept"], "", [codec.run_request(request) for request in requests], 1000)
+    agents = await connection.fetch(
+        "SELECT agent FROM runyard.threads WHERE thread_id IN ('t0', 't1', 't2') ORDER BY thread_id"
+    )
+    assert [row["agent"] for row in agents] == ["support", "support", None]

@@ -1,0 +1,108 @@
+"""Mutants of the plain path of accept_many, claim and complete."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, mutant
+
+PLAIN: Final = "backends/runyard_backends/postgres/functions/plain_runs.sql"
+BATCHES: Final = "tests/conformance/test_postgres_batches.py"
+POSTGRES: Final = "tests/conformance/test_postgres.py"
+PLAIN_TESTS: Final = "tests/integration/postgres/test_plain_runs.py"
+
+PLAIN_RUNS: Final[tuple[Mutant, ...]] = (
+    mutant(
+        "a batch of accepts takes its requests for plain", PLAIN,
+        "AND t.thread_id <> ALL (special)", "",
+        BATCHES,
+    ),
+    mutant(
+        "a batch of accepts overtakes runs that are not admitted", PLAIN,
+        "AND unadmitted.one IS NULL", "",
+        PLAIN_TESTS, "-k", "overtake",
+    ),
+    mutant(
+        "a batch of accepts takes inherited run ids", PLAIN,
+        "CASE WHEN t.parent_thread_id IS NULL THEN t.lane_floor END", "t.lane_floor",
+        BATCHES, "-k", "Inheritance",
+    ),
+    mutant(
+        "a batch of accepts forgets the agent of the thread", PLAIN,
+        "AND (t.agent IS NOT NULL OR t.thread_id <> ALL (named))", "",
+        PLAIN_TESTS, "-k", "agent",
+    ),
+    mutant(
+        "a batch of accepts offers runs of busy lanes", PLAIN,
+        "CASE WHEN NOT t.busy AND", "CASE WHEN",
+        BATCHES, "-k", "Lanes",
+    ),
+    mutant(
+        "a batch of claims overtakes in a lane", PLAIN,
+        "AND head.accept_no = r.accept_no ", "",
+        POSTGRES, "-k", "Lanes",
+    ),
+    mutant(
+        "a batch of claims stores a taken message", PLAIN,
+        "AND taken.one IS NULL AND early.one IS NULL", "AND early.one IS NULL",
+        POSTGRES,
+    ),
+    mutant(
+        "a batch of claims loses early messages", PLAIN,
+        "AND taken.one IS NULL AND early.one IS NULL", "AND taken.one IS NULL",
+        POSTGRES, "-k", "External or unclaimed or Checkpointer",
+    ),
+    mutant(
+        "a batch of claims ignores paused queues", PLAIN,
+        "AND x.queue <> ALL (paused)", "",
+        POSTGRES, "-k", "pause",
+    ),
+    mutant(
+        "a batch of claims ignores what a worker serves", PLAIN,
+        "AND (coalesce(x.agent, 'default') = 'default' OR claimant.agents = '{}' OR claimant.agents ? x.agent)", "",
+        POSTGRES, "-k", "TestWorkers",
+    ),
+    mutant(
+        "a claim is in no table of live runs", PLAIN,
+        "UPDATE runyard.live_runs l SET status = 'running', worker_id = claimant.worker_id",
+        "UPDATE runyard.live_runs l SET status = 'queued', worker_id = claimant.worker_id",
+        "tests/integration/postgres/test_live_runs.py",
+    ),
+    mutant(
+        "a batch of completions takes any fence", PLAIN,
+        "AND x.fence = w.fence AND x.status = 'running' AND x.kind = 'prompt'\n"
+        "                  AND x.lane = '' AND x.attempt = 1 AND",
+        "AND x.status = 'running' AND x.kind = 'prompt'\n                  AND x.lane = '' AND",
+        POSTGRES, "-k", "stale_writes",
+    ),
+    mutant(
+        "a batch of completions ignores cancels", PLAIN,
+        "AND x.attempt = 1 AND x.cancel_requested_at IS NULL", "AND x.attempt = 1",
+        POSTGRES, "-k", "cancel",
+    ),
+    mutant(
+        "a batch of completions leaves tool calls open", PLAIN,
+        "WHERE m.calls IS NOT NULL OR m.results IS NOT NULL OR taken.one IS NOT NULL", "WHERE taken.one IS NOT NULL",
+        POSTGRES, "-k", "tool_cycle",
+    ),
+    mutant(
+        "a batch of completions stores a message twice", PLAIN,
+        "(SELECT count(DISTINCT m.message_id) FROM unnest(w.messages) m) = cardinality(w.messages)", "true",
+        POSTGRES, "-k", "twice_in_the_last_write",
+    ),
+    mutant(
+        "a batch of completions wakes no fork job", PLAIN,
+        "AND special.one IS NULL AND waits.one IS NULL", "AND special.one IS NULL",
+        POSTGRES,
+    ),
+    mutant(
+        "a batch of completions starts no next run", PLAIN,
+        "CASE WHEN p.job IS NOT NULL THEN", "CASE WHEN false THEN",
+        POSTGRES, "-k", "Lanes",
+    ),
+    mutant(
+        "usual runs take the long way", PLAIN,
+        "AND w.same = 1 AND", "AND w.same = 0 AND",
+        PLAIN_TESTS,
+    ),
+)  # fmt: skip
