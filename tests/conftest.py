@@ -44,8 +44,14 @@ NARROWING = ("keyword", "markexpr", "lf", "maxfail", "collectonly", "ignore", "i
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[EmbeddedPostgres]:
-    """This process's private Postgres, with `pause`, `kill` and `restart`. Never the one from the environment."""
+    """This process's private Postgres, with `pause`, `kill` and `restart`. Never the one from the environment.
+
+    Autovacuum is off: a table analyzed during a test changes the plans and the reads that the test counts.
+    """
     with EmbeddedPostgres(durable=False) as server:
+        databases = Databases(server.url)
+        for statement in ("ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()"):
+            asyncio.run(databases.run(statement))
         yield server
 
 
