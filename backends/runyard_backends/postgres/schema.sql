@@ -1873,9 +1873,10 @@ FUNCTION runyard.visible(levels runyard.level[]) RETURNS SETOF runyard.messages;
 FUNCTION runyard.count_visible(levels runyard.level[]) RETURNS bigint;
 
 -- Return at most `most` visible messages of a level whose numbers are between `after` and `before`, from the start or, if
--- newest_first, from the end. The function reads only these messages and the invisible messages between them.
+-- newest_first, from the end, each with the present status of its run. The function reads only these messages, the invisible
+-- messages between them, and the run of each. Without OFFSET 0, a plan may read all runs of the thread.
 FUNCTION runyard.visible_part(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
-RETURNS SETOF runyard.messages;
+RETURNS TABLE (message runyard.messages, run_status text);
 
 -- Return the levels that a branch inherits.
 FUNCTION runyard.inherited(branch_id bigint) RETURNS runyard.level[];

@@ -28,7 +28,6 @@ DECLARE
     c record;
     view runyard.level[];
     l runyard.level;
-    owner bigint;
     got bigint;
 BEGIN
     t := runyard.known_snapshot(for_tenant, thread_id);
@@ -44,9 +43,7 @@ BEGIN
         SELECT x.branch_id, x.high_water_seq, x.cutoff, x.open_run_id FROM unnest(view) x
         ORDER BY CASE WHEN newest_first THEN -x.high_water_seq ELSE x.high_water_seq END
     LOOP
-        SELECT b.thread_key INTO owner FROM runyard.branches b WHERE b.branch_id = l.branch_id;
-        RETURN QUERY SELECT p, (SELECT r.status FROM runyard.runs r WHERE r.thread_key = owner AND r.run_id = p.run_id)
-            FROM runyard.visible_part(l, after, before, most, newest_first) p;
+        RETURN QUERY SELECT p.message, p.run_status FROM runyard.visible_part(l, after, before, most, newest_first) p;
         GET DIAGNOSTICS got = ROW_COUNT;
         most := most - got;
         EXIT WHEN most <= 0;
@@ -84,7 +81,7 @@ BEGIN
         SELECT x.branch_id, x.high_water_seq, x.cutoff, x.open_run_id FROM unnest(runyard.run_view(r)) x ORDER BY x.high_water_seq
     LOOP
         CONTINUE WHEN l.high_water_seq <= after;
-        RETURN QUERY SELECT p, false FROM runyard.visible_part(l, after, 9223372036854775807, most, false) p;
+        RETURN QUERY SELECT p.message, false FROM runyard.visible_part(l, after, 9223372036854775807, most, false) p;
         GET DIAGNOSTICS got = ROW_COUNT;
         most := most - got;
         IF most <= 0 THEN RETURN; END IF;

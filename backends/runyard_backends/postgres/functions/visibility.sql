@@ -40,26 +40,31 @@ BEGIN
 END $$;
 
 -- Return at most `most` visible messages of a level whose numbers are between `after` and `before`, from the start or, if
--- newest_first, from the end. The function reads only these messages and the invisible messages between them.
+-- newest_first, from the end, each with the present status of its run. The function reads only these messages, the invisible
+-- messages between them, and the run of each. Without OFFSET 0, a plan may read all runs of the thread.
 CREATE OR REPLACE FUNCTION runyard.visible_part(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
-RETURNS SETOF runyard.messages
+RETURNS TABLE (message runyard.messages, run_status text)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     owner bigint := (SELECT b.thread_key FROM runyard.branches b WHERE b.branch_id = l.branch_id);
 BEGIN
     IF newest_first THEN
         RETURN QUERY
-            SELECT m.* FROM runyard.messages m
+            SELECT m, r.status
+            FROM runyard.messages m
+            LEFT JOIN LATERAL (SELECT x.status, x.completion_seq FROM runyard.runs x
+                               WHERE x.thread_key = owner AND x.run_id = m.run_id OFFSET 0) r ON true
             WHERE m.branch_id = l.branch_id AND m.seq <= l.high_water_seq AND m.seq > after AND m.seq < before
-              AND (m.run_id IS NULL OR m.run_id = l.open_run_id
-                   OR (SELECT r.completion_seq <= l.cutoff FROM runyard.runs r WHERE r.thread_key = owner AND r.run_id = m.run_id))
+              AND (m.run_id IS NULL OR m.run_id = l.open_run_id OR r.completion_seq <= l.cutoff)
             ORDER BY m.seq DESC LIMIT most;
     ELSE
         RETURN QUERY
-            SELECT m.* FROM runyard.messages m
+            SELECT m, r.status
+            FROM runyard.messages m
+            LEFT JOIN LATERAL (SELECT x.status, x.completion_seq FROM runyard.runs x
+                               WHERE x.thread_key = owner AND x.run_id = m.run_id OFFSET 0) r ON true
             WHERE m.branch_id = l.branch_id AND m.seq <= l.high_water_seq AND m.seq > after AND m.seq < before
-              AND (m.run_id IS NULL OR m.run_id = l.open_run_id
-                   OR (SELECT r.completion_seq <= l.cutoff FROM runyard.runs r WHERE r.thread_key = owner AND r.run_id = m.run_id))
+              AND (m.run_id IS NULL OR m.run_id = l.open_run_id OR r.completion_seq <= l.cutoff)
             ORDER BY m.seq LIMIT most;
     END IF;
 END $$;
@@ -95,7 +100,7 @@ DECLARE
     l runyard.level;
 BEGIN
     FOR l IN SELECT x.branch_id, x.high_water_seq, x.cutoff, x.open_run_id FROM unnest(levels) x ORDER BY x.high_water_seq DESC LOOP
-        SELECT p.message_id, p.seq INTO message_id, seq FROM runyard.visible_part(l, 0, 9223372036854775807, 1, true) p;
+        SELECT (p.message).message_id, (p.message).seq INTO message_id, seq FROM runyard.visible_part(l, 0, 9223372036854775807, 1, true) p;
         IF FOUND THEN RETURN; END IF;
     END LOOP;
 END $$;
