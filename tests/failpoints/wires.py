@@ -19,7 +19,7 @@ SCRIPTS: Final = {
     "scheduler.release": "release",
     "scheduler.unknown": "unknown",
     "events.append_many": "append",
-    "events.trim": "trim",
+    "events.trim": "total_limit",
 }
 """The script that carries out a verb of Redis."""
 

@@ -21,7 +21,7 @@ from tests.growth.load import Sizes, load
 
 TAKEOVERS = 5
 PICKUPS = 60
-TAKEOVER_P50, TAKEOVER_MAX = 4.0, 6.0
+TAKEOVER_P50, TAKEOVER_MAX = 3.0, 6.0
 """Seconds from kill -9 to the next message of a run."""
 PICKUP_RATIO = 1.3
 """Pick-up in the full database, relative to the empty one; medians."""

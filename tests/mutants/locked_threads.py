@@ -20,7 +20,7 @@ LOCKED_THREADS: Final[tuple[Mutant, ...]] = (
     mutant(
         "a batch of accepts waits for its threads", ACCEPT,
         "    IF patience IS NOT NULL THEN PERFORM set_config('lock_timeout', greatest(1, patience)::text, true); END IF;", "",
-        LOCKED, "-k", "accepts_for_other",
+        LOCKED, "-k", "their_patience",
     ),
     mutant(
         "an insert waits with the thread's lock", ACCEPT,
@@ -71,7 +71,7 @@ LOCKED_THREADS: Final[tuple[Mutant, ...]] = (
         DELETION, "-k", "taken_again",
     ),
     mutant(
-        "the rows that a dead client left stay", f"{SQL}/feed.sql",
+        "the rows that a dead client left stay", f"{SQL}/prune.sql",
         "IF runyard.remove_leftovers(least(most, 1000)) THEN", "IF false THEN",
         DELETION, "-k", "leader_removes",
     ),

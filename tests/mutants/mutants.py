@@ -15,7 +15,7 @@ APPEND: Final = f"{SQL}/functions/append.sql"
 CLAIM: Final = f"{SQL}/functions/claim.sql"
 COMPLETE: Final = f"{SQL}/functions/complete.sql"
 END_RUN: Final = f"{SQL}/functions/end_run.sql"
-FEED: Final = f"{SQL}/functions/feed.sql"
+PRUNE: Final = f"{SQL}/functions/prune.sql"
 REDRIVE: Final = f"{SQL}/functions/redrive.sql"
 REPETITIONS: Final = f"{SQL}/functions/same_request.sql"
 RESPOND: Final = f"{SQL}/functions/respond.sql"
@@ -397,7 +397,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "redriven_counts",
     ),
     mutant(
-        "what was not counted is pruned", FEED,
+        "what was not counted is pruned", PRUNE,
         "coalesce((SELECT u.counted FROM runyard.usage_counter u), '0')", "pg_snapshot_xmin(pg_current_snapshot())",
         POSTGRES, "-k", "not_counted",
     ),
@@ -442,7 +442,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         STREAMS, "-k", "finds_room",
     ),
     mutant(
-        "a full server that does not tell its memory stays full", f"{LUA}/trim.lua",
+        "a full server that does not tell its memory stays full", f"{LUA}/total_limit.lua",
         "elseif not decides then", "elseif false then",
         STREAMS, "-k", "tell_its_memory",
     ),

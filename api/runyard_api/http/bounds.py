@@ -1,4 +1,7 @@
-"""Bounds of requests (A2): the size of headers and bodies, and the time until they are complete."""
+"""Bounds of requests (A2): the size of headers and bodies, and the time until they are complete.
+
+``settings.py`` has the numbers.
+"""
 
 from __future__ import annotations
 

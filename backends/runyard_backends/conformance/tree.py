@@ -107,7 +107,7 @@ class TestTree:
             await world.threads.store_message(T, user("x", id="nope"))
 
     async def test_concurrent_stores_make_no_siblings(self, world: World) -> None:
-        """B1: Concurrent stores without a parent make one path, without siblings."""
+        """B1: Messages that are stored concurrently without a parent form one path, without siblings."""
         await asyncio.gather(*(world.store(str(n)) for n in range(8)))
         (leaf,) = await world.leaves()
         assert leaf.depth == 8

@@ -102,8 +102,8 @@ class MemoryThreadStore:
         return thread.model_copy(deep=True)
 
     async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]:
-        """Return the path to ``leaf_id``. Without ``leaf_id``, return the head's path, with the messages of the run under way
-        there (B2)."""
+        """Return the path to ``leaf_id``. Without ``leaf_id``, return the path to the end of the thread's current branch (the
+        head). This includes the messages of a run that executes on the branch (B2)."""
         thread = self.db.get(self.tenant, thread_id)
         branch, entries = thread.head, tree.shown(thread, thread.head)
         after: int | None = None

@@ -955,7 +955,8 @@ FUNCTION runyard.put_messages(
 FUNCTION runyard.holder_of(thread_key bigint, message_id uuid, OUT holder runyard.messages);
 
 -- functions/cancel.sql --------------------------------------------------------------------------------------------------------
--- Cancelling runs.
+-- Cancelling runs. end_run.sql decides whether the messages of the run stay. lock_attempt (write.sql) drops what the attempt writes
+-- after the request to cancel.
 
 -- Cancel a live run. A cancelled run stays unchanged. Raises run_ended for any other ended run. keep: true to keep the run's
 -- messages.
@@ -1023,7 +1024,7 @@ FUNCTION runyard.begin_run(INOUT t runyard.threads, INOUT r runyard.runs, has_in
 FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean;
 
 -- functions/complete.sql ------------------------------------------------------------------------------------------------------
--- Ending an attempt: complete, fail and release.
+-- Ending an attempt: complete, fail and release. plain_runs.sql completes the usual runs of a batch.
 
 -- Complete many runs in one transaction. Threads are locked in the order of their keys. patience: milliseconds to wait for a thread that
 -- another transaction has locked. After them the writes of the thread are refused as locked, and the others are stored. NULL for the
@@ -1216,7 +1217,7 @@ FUNCTION runyard.wake_starter(r runyard.runs) RETURNS jsonb;
 FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint;
 
 -- functions/feed.sql ----------------------------------------------------------------------------------------------------------
--- The feed: reading the outbox in order, and pruning data whose retention has passed.
+-- The feed: reading the outbox in order. prune.sql deletes old entries.
 
 -- Return the entries after (after_transaction, after_position), in this order, of transactions that are older than every open
 -- transaction. No entry can therefore appear before the last entry that a reader has read. horizon: the transaction before which
@@ -1228,22 +1229,6 @@ RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id 
 -- before the entry's transaction is open in any database of the server. A delay of two seconds is usual. holder: the oldest open
 -- transaction that has written, if the delay is at least five seconds.
 FUNCTION runyard.feed_delay(OUT seconds double precision, OUT holder text);
-
--- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return
--- the number of deleted entries. An entry stays until runyard.count_usage has counted it and every active webhook has read it. Entries
--- of transactions that are not older than the oldest open transaction are not counted yet.
--- A call examines the oldest entry of up to 500 tenants. The next call continues with the tenant after them.
-FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer;
-
--- Delete up to `most` of the oldest entries of a tenant that are older than old_before, and record the last deleted entry. Return
--- their number.
-FUNCTION runyard.prune_tenant(whose text, old_before timestamptz, most integer) RETURNS integer;
-
--- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, and rows of
--- dead workers. Also remove rows of deleted threads. A call deletes up to `most` rows of each kind, but the rows of all dead workers.
--- Deliveries have the retention of the feed. Return the largest number of rows that were deleted of one kind. The leader calls this
--- function.
-FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer;
 
 -- functions/fork.sql ----------------------------------------------------------------------------------------------------------
 -- Forking a thread. A fork copies no message: it gets rows in `levels` that show its source up to the cut (cuts.sql). visibility.sql
@@ -1496,6 +1481,25 @@ FUNCTION runyard.complete_plain(writes runyard.attempt_write[], message_bytes bi
 -- characters. Postgres keeps the compiled expression for the connection. Most texts are ASCII and do not need it.
 FUNCTION runyard.unprintable(given text) RETURNS boolean;
 
+-- functions/prune.sql ---------------------------------------------------------------------------------------------------------
+-- Pruning data whose retention has passed. The settings of the deployment say how long data is kept (Retention, runyard/ports/workers.py).
+
+-- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return
+-- the number of deleted entries. An entry stays until runyard.count_usage has counted it and every active webhook has read it. Entries
+-- of transactions that are not older than the oldest open transaction are not counted yet.
+-- A call examines the oldest entry of up to 500 tenants. The next call continues with the tenant after them.
+FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer;
+
+-- Delete up to `most` of the oldest entries of a tenant that are older than old_before, and record the last deleted entry. Return
+-- their number.
+FUNCTION runyard.prune_tenant(whose text, old_before timestamptz, most integer) RETURNS integer;
+
+-- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, and rows of
+-- dead workers. Also remove rows of deleted threads. A call deletes up to `most` rows of each kind, but the rows of all dead workers.
+-- Deliveries have the retention of the feed. Return the largest number of rows that were deleted of one kind. The leader calls this
+-- function.
+FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer;
+
 -- functions/queue_limits.sql --------------------------------------------------------------------------------------------------
 -- Limits on queued runs: check whether a queue has room for another run.
 
@@ -1696,7 +1700,8 @@ FUNCTION runyard.check_extra(merged jsonb) RETURNS void;
 -- (threads.lane_floor); 0 for a lane other than ''. Postgres copies the body of this function into the plan of a statement that names
 -- the function after FROM. The function therefore costs nothing in a statement that needs the whole row. A statement that needs one
 -- column, or only the existence of a head, becomes about ten microseconds slower, because its plan has a place for every column. The
--- statements of each accept and claim therefore repeat the condition (make_way, startable, not_startable).
+-- statements of each accept and claim therefore repeat the condition (make_way in lanes.sql, plain_runs.sql,
+-- startable and not_startable below).
 FUNCTION runyard.lane_head(thread_key bigint, in_lane text, floor bigint) RETURNS SETOF runyard.runs;
 
 -- Return effects with the queued fork jobs that wait for the end of a run.
@@ -1863,7 +1868,7 @@ RETURNS TABLE (counted_until timestamptz, day date, runs bigint, requests numeri
 -- Visibility: the messages that a branch, a run or a cut shows.
 -- A view is an array of levels. A message is visible through the level of its branch if its number is at most the high water, and
 -- if one of these is true: it has no run, it belongs to the level's open run, or the completion number of its run is at most the
--- cutoff. Numbers grow along every path, so that the order by seq is the order of a view.
+-- cutoff. Numbers grow along every path, so that the order by seq is the order of a view. cuts.sql makes the levels of a fork.
 
 -- Return all messages of a view, level by level. Every plan of the join reads runs of one thread only. A subquery per message
 -- would cost three times as much.
@@ -1875,7 +1880,7 @@ FUNCTION runyard.count_visible(levels runyard.level[]) RETURNS bigint;
 -- Return at most `most` visible messages of a level whose numbers are between `after` and `before`, from the start or, if
 -- newest_first, from the end, each with the present status of its run. The function reads only these messages, the invisible
 -- messages between them, and the run of each. Without OFFSET 0, a plan may read all runs of the thread.
-FUNCTION runyard.visible_part(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
+FUNCTION runyard.visible_page(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
 RETURNS TABLE (message runyard.messages, run_status text);
 
 -- Return the levels that a branch inherits.
@@ -1982,7 +1987,8 @@ FUNCTION runyard.leads_lane(l runyard.live_runs) RETURNS boolean;
 FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged interval) RETURNS boolean;
 
 -- functions/write.sql ---------------------------------------------------------------------------------------------------------
--- The writes of attempts: lock the run, compare the fence, and store the write.
+-- The writes of attempts: lock the run, compare the fence, and store the write. complete_plain (plain_runs.sql) repeats these
+-- conditions for the completions of a batch.
 
 -- Lock a thread, and return it with one of its runs. A row is NULL if there is none. patience: milliseconds after which the rows are
 -- NULL because another transaction keeps the lock; NULL to raise an error after the session's limit.

@@ -218,4 +218,4 @@ class PostgresThreadStore:
     def _told(self, telling: asyncio.Task[object]) -> None:
         self._telling.discard(telling)
         if not telling.cancelled() and (error := telling.exception()) is not None:
-            log.warning("deletion_effects_not_told error=%s", error)  # the workers find them later
+            log.warning("deletion_not_announced error=%s", error)  # the workers find them later

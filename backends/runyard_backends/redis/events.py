@@ -1,7 +1,8 @@
 """The EventLog port on Redis: one bounded stream per run, followed over one connection per process.
 
-All streams together have a limit, too. :class:`runyard.ports.scheduling.StreamLimits` has all numbers. ``lua/append.lua``
-applies those of one stream, ``lua/trim.lua`` applies that of all streams, and ``lua/streams.lua`` keeps the account.
+All streams together have a limit, too. :class:`runyard.ports.scheduling.StreamLimits` has the default numbers. Settings of the
+deployment change them (``runyard/support/settings.py``). ``lua/append.lua`` applies the limits of one stream, and
+``lua/total_limit.lua`` that of all streams. ``lua/streams.lua`` keeps the account.
 
 Event ids are ``fence-n``. Every attempt counts n from 1 without holes. A follower can therefore prove that it missed no event.
 If it cannot prove this, it yields a ``gap`` (E1).
@@ -160,7 +161,7 @@ class RedisEventLog:
         """Return the calls that drop streams, one per shard. ``decide``: set the limit for the appends of every process."""
         shards = self._keys.shards
         args = (self._limits.total_bytes or 0, DEFAULT_TOTAL_BYTES, shards, STREAMS_PER_CALL, int(decide))
-        return [Call(script("trim"), self._keys.prefix(shard), args) for shard in range(shards)]
+        return [Call(script("total_limit"), self._keys.prefix(shard), args) for shard in range(shards)]
 
     async def read(self, ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]:
         """Return the stored events after the id ``after`` (None: from the start), with a ``gap`` wherever some may be missing.

@@ -80,7 +80,9 @@ class InMemoryChannel:
     def cancel(self, request_id: str | None, reason: str = "cancelled") -> HitlRequest:
         """Cancel a question. An approval is denied with ``reason``. The tool ``ask_user`` gets an error result with ``reason``.
 
-        Other callers of :meth:`ask` get HitlCancelledError. Raises the errors of :meth:`answer` about ``request_id``.
+        For any other question, the waiting call of :meth:`ask` raises HitlCancelledError.
+
+        Raises the errors of :meth:`answer` about ``request_id``.
         """
         waiting = self._choose(request_id)
         request, future = waiting.request, self._take(waiting)

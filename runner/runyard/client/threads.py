@@ -125,12 +125,13 @@ class ThreadCalls(Calls):
     ) -> Page[Message] | FormattedPage:
         """Return the path from the root to the message ``leaf_id``, or a page of this path (B2).
 
-        Without ``leaf_id`` the path is that of the head, including the messages of the run under way there.
+        Without ``leaf_id``, the path leads to the end of the thread's current branch (the head). It includes the messages of a
+        run that executes on this branch.
         ``run_status`` of each message is the present status of its run.
 
-        ``limit``: the most messages per page. A page also ends at about 8 MiB. None returns the whole path. ``newest_first``:
-        begin at the leaf. ``format``: return JSON objects of this format (``"openai"``, ``"anthropic"``, …) instead of
-        messages, with a list of what the objects lack (M1).
+        ``limit``: the most messages per page, or None for the whole path. With a limit, a page also ends at about 8 MiB.
+        ``newest_first``: begin at the leaf. ``format``: return JSON objects of this format (``"openai"``, ``"anthropic"``, …)
+        instead of messages, with a list of what the objects lack (M1).
 
         Raises ThreadNotFoundError, MessageNotFoundError, InvalidCursorError, InvalidInputError for a leaf that is no UUID and
         for an unknown format.

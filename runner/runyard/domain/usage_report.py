@@ -18,7 +18,7 @@ DEFAULT_DAYS: Final = 30
 
 
 class UsageTotal(Usage):
-    """The total usage of ``runs`` runs that ended."""
+    """The total usage of ended runs. ``runs``: their number."""
 
     runs: int = 0
 

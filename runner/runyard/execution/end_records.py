@@ -1,4 +1,7 @@
-"""Ends of attempts: the error that a run records, and the events that announce an end."""
+"""Ends of attempts: the error that a run records, and the events that announce an end.
+
+The store decides which messages of the run stay. In Postgres, these are the functions in ``write.sql`` and ``end_run.sql``.
+"""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ class RunMeter:
         child(ATTEMPTS_STARTED, self._agent, self._queue).inc()
 
     def resumed(self, answered: Iterable[HitlRequest]) -> None:
-        """Record the wait for the answer after which this attempt began."""
+        """Record how long the run waited for the answer that started this attempt."""
         ages = [(r.created_at, r.answered_at - r.created_at) for r in answered if r.created_at and r.answered_at]
         if ages:
             SUSPENDED.labels(agent=self._agent).observe(max(ages)[1].total_seconds())

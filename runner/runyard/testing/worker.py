@@ -181,7 +181,7 @@ class HarnessWorker:
         return admitted.next_due
 
     async def check_queues(self) -> None:
-        """Let the claim loop read the queues at once, because the due times have changed."""
+        """Wake the claim loop, so that it reads the queues immediately. Call this after the due times of jobs have changed."""
         await self._backend.scheduler.rouse(self.worker_id)
 
     async def _follow_cancel_hints(self) -> None:

@@ -44,6 +44,6 @@ class LostTaskDetector:
         except BackendUnavailableError:
             raise
         except RunyardError as error:
-            log.info("run_of_lost_task_not_released", worker_id=worker_id, **names, error=str(error))
+            log.info("lost_run_not_released", worker_id=worker_id, **names, error=str(error))
         else:
             self._effects_sender.carry_out(ended.effects)

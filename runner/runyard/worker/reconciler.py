@@ -1,7 +1,8 @@
 """The reconciler: the work of the leader. The failure detector decides which worker leads.
 
 The leader submits runs that Redis lost (``rescue.py``), admits due runs, applies limits, counts usage, keeps the streams to
-their limit, and prunes data whose retention has passed. The verb ``runs.admit`` also applies the deadlines of HITL requests,
+their limit, and prunes data whose retention has passed. ``Retention`` (``ports/workers.py``) has the times, and the store's
+``prune`` decides what is deleted. The verb ``runs.admit`` also applies the deadlines of HITL requests,
 and fails the runs that were not started by their ``expires_at``. No lease and no heartbeat depends on the duration of a pass.
 """
 

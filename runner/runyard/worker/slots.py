@@ -23,8 +23,8 @@ class Slot:
 
 
 class Slots:
-    """The slots of one worker, at most ``size``. For each run in a slot, even before its claim, the heartbeat renews the lock
-    of the run's lane."""
+    """The slots of one worker, at most ``size``. A run takes a slot when the worker has taken its job, before the claim in
+    Postgres. While the run has the slot, the heartbeat thread renews the lock of its lane."""
 
     def __init__(self, size: int) -> None:
         self.size = size

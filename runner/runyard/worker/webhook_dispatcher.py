@@ -2,7 +2,8 @@
 
 The dispatcher takes each delivery under a lease. If the dispatcher dies, the next leader sends its unsettled deliveries again
 when their leases end. The store keeps deliveries, leases and tries. A new leader does not know which endpoints are
-unresponsive. ``WebhookPolicy`` has the number of tries and the first pause. The constants below determine the later pauses.
+unresponsive. ``WebhookPolicy`` (``domain/webhooks.py``) has the number of tries and the first pause. The constants below
+determine the later pauses.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class WebhookDispatcher:
         return len(postings)
 
     def _busy(self) -> dict[str, int]:
-        """Return, by endpoint, the number of places that the endpoint occupies or may not use."""
+        """Return, per endpoint, how many of its concurrent deliveries are not available: those in flight, and those that an
+        unresponsive endpoint may not have."""
         busy = Counter(self._flights.values())
         if self._unresponsive:
             share = min(MAX_IN_FLIGHT_PER_ENDPOINT, max(1, MAX_IN_FLIGHT_UNRESPONSIVE // len(self._unresponsive)))

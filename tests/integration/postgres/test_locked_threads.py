@@ -28,6 +28,7 @@ from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Ended
 from runyard.ports.workers import WorkerInfo
 from runyard.support import locked_batching, store_retries
+from runyard_backends.postgres import codec
 from runyard_backends.postgres.backend import PostgresBackend, connect
 
 AT_ONCE = 1.0
@@ -171,6 +172,22 @@ async def test_accepts_for_other_threads_pass_locked_ones(
     for thread_id in held:
         runs = await host.fetch("SELECT run_id FROM runyard.runs WHERE thread_id = $1 ORDER BY lane_seq", thread_id)
         assert [row["run_id"] for row in runs] == ["r0", "r1", "r2"], "requests of a thread keep their order"
+
+
+async def test_accepts_wait_for_their_patience_only(
+    backend: PostgresBackend, host: asyncpg.Connection, postgres_url: str
+) -> None:
+    """Whatever the session's limit is."""
+    for thread_id in ("free", "held"):
+        await backend.threads.store_message(thread_id, Message.user("hello"))
+    requests = [codec.run_request(prompt(thread_id, "r")) for thread_id in ("free", "held")]
+    accept = "SELECT n, refused->>'code' FROM runyard.accept_many('', $1::runyard.request[], 5)"
+    caller = await asyncpg.connect(postgres_url, server_settings={"lock_timeout": "0"}, command_timeout=DEADLINE)
+    async with locked(host, "held"):
+        assert {tuple(row) for row in await caller.fetch(accept, requests)} == {(1, None), (2, "locked")}
+        with pytest.raises(asyncpg.LockNotAvailableError):
+            await caller.fetch(accept, requests[1:])
+    await caller.close()
 
 
 @pytest.mark.parametrize("many", [1, 6], ids=["one", "more than calls that wait"])

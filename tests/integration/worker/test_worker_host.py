@@ -556,7 +556,8 @@ async def test_a_pass_that_does_not_end_keeps_no_worker_alive(backend: Backend, 
         await asyncio.Event().wait()
 
     monkeypatch.setattr(backend.workers, "waiting", endless)
-    monkeypatch.setattr("runyard.worker.failure_detector.READ_SECONDS", 0.05)
+    for name in ("READ_SECONDS", "LEADER_READ_SECONDS"):
+        monkeypatch.setattr(f"runyard.worker.failure_detector.{name}", 0.05)
     monkeypatch.setattr("runyard.worker.failure_detector.MIN_SPAN_SECONDS", 0.2)
     monkeypatch.setattr("runyard.worker.failure_detector.LEASE_SECONDS", 0.5)
     await backend.workers.register(WorkerInfo(worker_id="silent", queues=["default"]))
@@ -575,7 +576,8 @@ async def test_a_death_begins_a_pass_at_once(backend: Backend, client: Client, m
     """O4: the takeover waits for no further second."""
     monkeypatch.setattr("runyard.worker.reconciler.PASS_SECONDS", 3600)
     monkeypatch.setattr("runyard.worker.rescue.MIN_HEAD_AGE", timedelta(0))
-    monkeypatch.setattr("runyard.worker.failure_detector.READ_SECONDS", 0.05)
+    for name in ("READ_SECONDS", "LEADER_READ_SECONDS"):
+        monkeypatch.setattr(f"runyard.worker.failure_detector.{name}", 0.05)
     monkeypatch.setattr("runyard.worker.failure_detector.MIN_SPAN_SECONDS", 0.2)
     handle = await client.enqueue("t", "hi")
     await backend.workers.register(WorkerInfo(worker_id="dies", queues=["default"]))

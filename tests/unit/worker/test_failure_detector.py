@@ -214,7 +214,8 @@ async def test_leader_whose_lease_expires_while_it_declares_dead_stops(lab: Lab,
 
 async def test_detector_continues_after_any_error(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """It shares the thread of the heartbeats."""
-    monkeypatch.setattr("runyard.worker.failure_detector.READ_SECONDS", 0.0)
+    for name in ("READ_SECONDS", "LEADER_READ_SECONDS"):
+        monkeypatch.setattr(f"runyard.worker.failure_detector.{name}", 0.0)
     workers, failures = lab.backend.workers.workers, [ValueError("odd"), BackendUnavailableError("away")]
 
     async def odd() -> object:

@@ -206,7 +206,7 @@ async def test_a_process_that_does_not_read_is_replaced(heartbeat_state: Heartbe
 
 def test_the_url_is_not_on_the_command_line(heartbeat_state: HeartbeatState) -> None:
     """Other users of the machine can read command lines."""
-    program = "import socket, sys; link = socket.socket(fileno=int(sys.argv[1])); link.recv(9999); link.send(b'[0, 1, null]')"
+    program = "import socket, sys; link = socket.socket(fileno=int(sys.argv[1])); link.recv(9999), link.recv(9999)"
     process = HeartbeatProcess([sys.executable, "-c", program], URL)
     process._sign(heartbeat_state)
     assert process._process is not None

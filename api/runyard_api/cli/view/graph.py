@@ -129,7 +129,7 @@ def _fork_line(lanes: Sequence[str | None], lane: int, opened: Sequence[int]) ->
 
 
 def _stretches(known: dict[str, Turn], children: dict[str | None, list[Turn]]) -> dict[str, list[str]]:
-    """Return the turns to hide in each long stretch without forks, ends or failures, by the first of these turns."""
+    """Return an entry per long stretch without forks, ends or failures. Key: the first hidden turn. Value: all hidden turns."""
 
     def plain(turn: Turn) -> bool:
         return len(children.get(turn.key, [])) == 1 and not turn.refs and turn.status in ("completed", "stored")

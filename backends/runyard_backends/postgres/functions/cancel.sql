@@ -1,4 +1,5 @@
--- Cancelling runs.
+-- Cancelling runs. end_run.sql decides whether the messages of the run stay. lock_attempt (write.sql) drops what the attempt writes
+-- after the request to cancel.
 
 -- Cancel a live run. A cancelled run stays unchanged. Raises run_ended for any other ended run. keep: true to keep the run's
 -- messages.

@@ -1,4 +1,4 @@
--- Ending an attempt: complete, fail and release.
+-- Ending an attempt: complete, fail and release. plain_runs.sql completes the usual runs of a batch.
 
 -- Complete many runs in one transaction. Threads are locked in the order of their keys. patience: milliseconds to wait for a thread that
 -- another transaction has locked. After them the writes of the thread are refused as locked, and the others are stored. NULL for the

@@ -43,7 +43,7 @@ BEGIN
         SELECT x.branch_id, x.high_water_seq, x.cutoff, x.open_run_id FROM unnest(view) x
         ORDER BY CASE WHEN newest_first THEN -x.high_water_seq ELSE x.high_water_seq END
     LOOP
-        RETURN QUERY SELECT p.message, p.run_status FROM runyard.visible_part(l, after, before, most, newest_first) p;
+        RETURN QUERY SELECT p.message, p.run_status FROM runyard.visible_page(l, after, before, most, newest_first) p;
         GET DIAGNOSTICS got = ROW_COUNT;
         most := most - got;
         EXIT WHEN most <= 0;
@@ -81,7 +81,7 @@ BEGIN
         SELECT x.branch_id, x.high_water_seq, x.cutoff, x.open_run_id FROM unnest(runyard.run_view(r)) x ORDER BY x.high_water_seq
     LOOP
         CONTINUE WHEN l.high_water_seq <= after;
-        RETURN QUERY SELECT p.message, false FROM runyard.visible_part(l, after, 9223372036854775807, most, false) p;
+        RETURN QUERY SELECT p.message, false FROM runyard.visible_page(l, after, 9223372036854775807, most, false) p;
         GET DIAGNOSTICS got = ROW_COUNT;
         most := most - got;
         IF most <= 0 THEN RETURN; END IF;

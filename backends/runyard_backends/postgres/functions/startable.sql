@@ -6,7 +6,8 @@
 -- (threads.lane_floor); 0 for a lane other than ''. Postgres copies the body of this function into the plan of a statement that names
 -- the function after FROM. The function therefore costs nothing in a statement that needs the whole row. A statement that needs one
 -- column, or only the existence of a head, becomes about ten microseconds slower, because its plan has a place for every column. The
--- statements of each accept and claim therefore repeat the condition (make_way, startable, not_startable).
+-- statements of each accept and claim therefore repeat the condition (make_way in lanes.sql, plain_runs.sql,
+-- startable and not_startable below).
 CREATE OR REPLACE FUNCTION runyard.lane_head(thread_key bigint, in_lane text, floor bigint) RETURNS SETOF runyard.runs
 LANGUAGE sql STABLE AS $$
     SELECT x.* FROM (

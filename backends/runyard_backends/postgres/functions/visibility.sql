@@ -1,7 +1,7 @@
 -- Visibility: the messages that a branch, a run or a cut shows.
 -- A view is an array of levels. A message is visible through the level of its branch if its number is at most the high water, and
 -- if one of these is true: it has no run, it belongs to the level's open run, or the completion number of its run is at most the
--- cutoff. Numbers grow along every path, so that the order by seq is the order of a view.
+-- cutoff. Numbers grow along every path, so that the order by seq is the order of a view. cuts.sql makes the levels of a fork.
 
 -- Return all messages of a view, level by level. Every plan of the join reads runs of one thread only. A subquery per message
 -- would cost three times as much.
@@ -42,7 +42,7 @@ END $$;
 -- Return at most `most` visible messages of a level whose numbers are between `after` and `before`, from the start or, if
 -- newest_first, from the end, each with the present status of its run. The function reads only these messages, the invisible
 -- messages between them, and the run of each. Without OFFSET 0, a plan may read all runs of the thread.
-CREATE OR REPLACE FUNCTION runyard.visible_part(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
+CREATE OR REPLACE FUNCTION runyard.visible_page(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
 RETURNS TABLE (message runyard.messages, run_status text)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -100,7 +100,7 @@ DECLARE
     l runyard.level;
 BEGIN
     FOR l IN SELECT x.branch_id, x.high_water_seq, x.cutoff, x.open_run_id FROM unnest(levels) x ORDER BY x.high_water_seq DESC LOOP
-        SELECT (p.message).message_id, (p.message).seq INTO message_id, seq FROM runyard.visible_part(l, 0, 9223372036854775807, 1, true) p;
+        SELECT (p.message).message_id, (p.message).seq INTO message_id, seq FROM runyard.visible_page(l, 0, 9223372036854775807, 1, true) p;
         IF FOUND THEN RETURN; END IF;
     END LOOP;
 END $$;

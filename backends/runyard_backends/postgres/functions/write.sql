@@ -1,4 +1,5 @@
--- The writes of attempts: lock the run, compare the fence, and store the write.
+-- The writes of attempts: lock the run, compare the fence, and store the write. complete_plain (plain_runs.sql) repeats these
+-- conditions for the completions of a batch.
 
 -- Lock a thread, and return it with one of its runs. A row is NULL if there is none. patience: milliseconds after which the rows are
 -- NULL because another transaction keeps the lock; NULL to raise an error after the session's limit.

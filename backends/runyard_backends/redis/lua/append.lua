@@ -1,6 +1,6 @@
 --[[
 Add events to the streams of runs of one shard and publish them to followers. Drop streams while all streams together take more
-than their limit, which trim.lua sets.
+than their limit, which total_limit.lua sets. StreamLimits (runyard/ports/scheduling.py) has the default numbers of all limits.
 
 An event whose id "fence-n" is not above the stream's last id is dropped without an error. Such an event is a repetition, or it
 comes from an attempt that was superseded. XADD refuses such an id, so the last id is not read. Events of a deleted thread are

@@ -1,6 +1,7 @@
 --[[
-Take due jobs and the locks of their lanes. Tenants take turns. Within a tenant, high priority comes first. The job key is
-deleted here and not at the release, because a worker that dies before the release would leave the key for ever.
+Take due jobs and the locks of their lanes. Tenants take turns. Within a tenant, high priority comes first. turns.lua decides this
+order. The job key is deleted here and not at the release, because a worker that dies before the release would leave the key for
+ever.
 
 A job whose lane is locked is put back with the expiry of that lock as due time. It is also recorded under wait:<lane>, so that
 the release of the lock makes it due at once. A job that is put back does not use up a turn of its tenant. A worker takes over a

@@ -38,7 +38,7 @@ class EventThreadPage(BaseModel):
 
 
 class EventMessage(BaseModel):
-    """An event: one message of a thread. ``run_id``: the run that wrote it, or null."""
+    """A message of a thread, which this API calls an event. ``run_id``: the run that wrote it, or null."""
 
     event_number: int = Field(description="The message's `seq`. It grows along a history, with gaps.")
     message_id: str

@@ -1,6 +1,7 @@
 --[[
 Set the limit of all streams of a shard, and drop streams until they keep to it. streams.lua decides in which order.
-Remove streams that have expired from the account. append.lua limits the stream of one run and sets its expiry.
+Remove streams that have expired from the account. append.lua limits the stream of one run and sets its expiry. StreamLimits
+(runyard/ports/scheduling.py) has the default numbers of all limits.
 
 By default the streams take at most half of the server's memory limit. They take less while other data takes more than the other
 half, so that jobs and locks have room.

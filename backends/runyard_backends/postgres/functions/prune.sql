@@ -1,0 +1,88 @@
+-- Pruning data whose retention has passed. The settings of the deployment say how long data is kept (Retention, runyard/ports/workers.py).
+
+-- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return
+-- the number of deleted entries. An entry stays until runyard.count_usage has counted it and every active webhook has read it. Entries
+-- of transactions that are not older than the oldest open transaction are not counted yet.
+-- A call examines the oldest entry of up to 500 tenants. The next call continues with the tenant after them.
+CREATE OR REPLACE FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    old_before timestamptz := clock_timestamp() - kept;
+    place text := (SELECT x.tenant FROM runyard.prune_place x FOR UPDATE SKIP LOCKED);
+    whose text := (SELECT min(o.tenant) FROM runyard.outbox o WHERE o.tenant >= coalesce(place, ''));
+    looked integer := 0;
+    deleted integer;
+    gone integer := 0;
+BEGIN
+    WHILE whose IS NOT NULL AND gone < most AND looked < 500 LOOP
+        looked := looked + 1;
+        LOOP
+            EXIT WHEN old_before <= (SELECT x.created_at FROM runyard.outbox x WHERE x.tenant = whose ORDER BY x.transaction, x.position LIMIT 1);
+            deleted := runyard.prune_tenant(whose, old_before, least(most - gone, 500));
+            gone := gone + deleted;
+            EXIT WHEN deleted = 0 OR gone >= most;
+        END LOOP;
+        EXIT WHEN gone >= most; -- this tenant may have more entries
+        whose := (SELECT min(o.tenant) FROM runyard.outbox o WHERE o.tenant > whose);
+    END LOOP;
+    INSERT INTO runyard.prune_place AS x (tenant) VALUES (coalesce(whose, ''))
+    ON CONFLICT (one) DO UPDATE SET tenant = excluded.tenant WHERE x.tenant <> excluded.tenant;
+    RETURN gone;
+END $$;
+
+-- Delete up to `most` of the oldest entries of a tenant that are older than old_before, and record the last deleted entry. Return
+-- their number.
+CREATE OR REPLACE FUNCTION runyard.prune_tenant(whose text, old_before timestamptz, most integer) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    unread xid8 := least(coalesce((SELECT u.counted FROM runyard.usage_counter u), '0'), (
+        SELECT min(w.cursor) FROM runyard.webhooks w WHERE w.disabled_at IS NULL AND (w.tenant IS NULL OR w.tenant = whose)));
+    last record;
+BEGIN
+    WITH old AS (
+        DELETE FROM runyard.outbox o USING (
+            SELECT x.transaction, x.position, x.created_at FROM runyard.outbox x
+            WHERE x.tenant = whose AND x.transaction < unread
+            ORDER BY x.transaction, x.position LIMIT most) first
+        WHERE o.tenant = whose AND o.transaction = first.transaction AND o.position = first.position AND first.created_at < old_before
+        RETURNING o.transaction, o.position)
+    SELECT y.transaction, y.position, count(*) OVER () AS many INTO last FROM old y ORDER BY y.transaction DESC, y.position DESC LIMIT 1;
+    IF NOT FOUND THEN RETURN 0; END IF;
+    INSERT INTO runyard.pruned AS p (tenant, transaction, position) VALUES (whose, last.transaction, last.position)
+    ON CONFLICT (tenant) DO UPDATE SET transaction = excluded.transaction, position = excluded.position
+    WHERE (excluded.transaction, excluded.position) > (p.transaction, p.position);
+    RETURN last.many;
+END $$;
+
+-- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, and rows of
+-- dead workers. Also remove rows of deleted threads. A call deletes up to `most` rows of each kind, but the rows of all dead workers.
+-- Deliveries have the retention of the feed. Return the largest number of rows that were deleted of one kind. The leader calls this
+-- function.
+CREATE OR REPLACE FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    gone integer := runyard.prune_feed(feed, most);
+    expired bigint[];
+    further integer;
+BEGIN
+    expired := ARRAY(
+        SELECT x.accept_no FROM runyard.fork_results f JOIN runyard.runs x USING (accept_no)
+        WHERE f.finished_at < (SELECT clock_timestamp() - results)
+        ORDER BY f.finished_at LIMIT most FOR UPDATE OF x SKIP LOCKED);
+    UPDATE runyard.runs r SET result = NULL WHERE r.accept_no = ANY (expired);
+    DELETE FROM runyard.fork_results f WHERE f.accept_no = ANY (expired);
+    DELETE FROM runyard.steps s WHERE s.accept_no = ANY (expired); -- the steps of a fan-out contain the data of its result
+    further := cardinality(expired);
+    gone := greatest(gone, further);
+    DELETE FROM runyard.webhook_deliveries d USING (
+        SELECT x.delivery_no FROM runyard.webhook_deliveries x
+        WHERE x.next_at IS NULL AND coalesce(x.delivered_at, x.failed_at) < clock_timestamp() - feed
+        ORDER BY coalesce(x.delivered_at, x.failed_at) LIMIT most) old
+    WHERE d.delivery_no = old.delivery_no;
+    GET DIAGNOSTICS further = ROW_COUNT;
+    gone := greatest(gone, further);
+    IF runyard.remove_leftovers(least(most, 1000)) THEN gone := most; END IF;
+    DELETE FROM runyard.workers w WHERE w.dead_at < clock_timestamp() - workers;
+    GET DIAGNOSTICS further = ROW_COUNT;
+    RETURN greatest(gone, further);
+END $$;
